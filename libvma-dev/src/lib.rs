@@ -1,0 +1,21 @@
+//! What two processes or two compilers must agree on about libvma: the statistics layout, the agent
+//! protocol, the Extra API types. No exported C symbol lives here, so every tool may link it.
+//!
+//! So far that is the names and versions by which the parts find each other.
+
+/// The name the loader knows the library by.
+pub const SONAME: &str = "libvma.so.9";
+
+/// The version of this release, `X.Y.Z`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_soname_carries_the_major_version() {
+        let major = VERSION.split('.').next().expect("a version");
+        assert_eq!(SONAME, format!("libvma.so.{major}"));
+    }
+}

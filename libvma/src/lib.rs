@@ -1,0 +1,13 @@
+//! libvma: sockets of unmodified programs served without the kernel's network stack.
+//!
+//! The modules in the order in which a packet's reader meets them, from the program's `recv()` to
+//! the wire. `docs/architecture.md` walks a datagram through them; its table of who may name whom
+//! is checked by `ci/layers`.
+
+#![deny(unsafe_code)]
+
+
+
+// Protocol: bytes and time in, bytes and events out.
+pub mod frame;
+pub mod net;

@@ -1,0 +1,34 @@
+//! The sans-IO protocol engine: bytes and time in, bytes and events out. No system call, clock,
+//! global or device here.
+//!
+//! In the order a received packet meets them:
+//!
+//! - [`wire`] parses and emits headers (Ethernet, IPv4, UDP) and sums checksums;
+//! - [`ip`] puts fragments together and takes datagrams apart;
+//! - [`udp`] is the datagram protocol itself;
+//! - [`drop_reason`] names every reason for which a frame stops on the way;
+//! - [`time`] is the only notion of time: a number the caller hands in.
+//!
+//! Everything that could differ between two runs is an argument, so the same input gives the same
+//! output, and a failing test is a recording. Nothing a peer sends may panic: slices are never
+//! indexed and sums never overflow.
+#![deny(unsafe_code)]
+#![deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::arithmetic_side_effects)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::arithmetic_side_effects,
+        reason = "a test that panics has done its job"
+    )
+)]
+
+// Named here and not at the crate root, so that this tree compiles by itself as `no_std`.
+extern crate alloc;
+
+pub mod drop_reason;
+pub mod ip;
+pub mod time;
+pub mod udp;
+pub mod wire;
