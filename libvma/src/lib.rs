@@ -6,8 +6,19 @@
 
 #![deny(unsafe_code)]
 
+// The program's side.
 
+// Where protocol and device meet.
 
 // Protocol: bytes and time in, bytes and events out.
 pub mod frame;
 pub mod net;
+
+// The wire's side.
+
+// Beside the path.
+pub mod config;
+pub mod log;
+pub mod stats;
+#[allow(unsafe_code, reason = "the edge to the kernel")]
+pub mod sys;

@@ -1,0 +1,107 @@
+//! The one table of parameters: name, kind, default, banner label, meaning.
+
+use core::fmt;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Flag,
+    Number {
+        least: i64,
+        most: i64,
+    },
+    Text,
+    OneOf(&'static [&'static str]),
+    /// A trace level by name or number.
+    Level,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Flag => f.write_str("0 or 1"),
+            Kind::Number { least, most } => write!(f, "{least} to {most}"),
+            Kind::Text => f.write_str("any text"),
+            Kind::OneOf(words) => write!(f, "one of {}", words.join(", ")),
+            Kind::Level => {
+                f.write_str("none, panic, error, warning, info, details, debug, fine, finer, all")
+            }
+        }
+    }
+}
+
+pub struct Param {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub default: &'static str,
+    /// What the banner calls it.
+    pub label: &'static str,
+    pub help: &'static str,
+}
+
+const fn number(least: i64, most: i64) -> Kind {
+    Kind::Number { least, most }
+}
+
+const fn param(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    label: &'static str,
+    help: &'static str,
+) -> Param {
+    Param { name, kind, default, label, help }
+}
+
+/// Every parameter that has an effect, in the order of the banner.
+#[rustfmt::skip] // a table reads as rows
+pub const PARAMS: &[Param] = &[
+    param("VMA_TRACELEVEL", Kind::Level, "info", "Log Level", "Verbosity; none or 0 is silent"),
+    param("VMA_LOG_FILE", Kind::Text, "", "Log File", "Log to this file instead of stderr; %d is the process id"),
+    param("VMA_STATS_FILE", Kind::Text, "", "Stats File", "Each socket's counters are appended here when it is closed; %d is the process id"),
+    param("VMA_OFFLOADED_SOCKETS", Kind::Flag, "1", "Offloaded Sockets", "0: new sockets stay with the kernel"),
+    param("VMA_XDP", Kind::Text, "auto", "XDP interfaces", "Interfaces to attach to: auto (virtual ones), all, off, or a list of names"),
+    param("VMA_XDP_MODE", Kind::OneOf(&["auto", "native", "generic"]), "auto", "XDP mode", "Where the steering program runs"),
+    param("VMA_TX_BUFS", number(64, 1 << 20), "2048", "Tx Mem Bufs", "Frames for sending, per interface (2 KiB each)"),
+    param("VMA_TX_MC_LOOPBACK", Kind::Flag, "1", "Tx MC Loopback", "Initial IP_MULTICAST_LOOP of a socket"),
+    param("VMA_TX_NONBLOCKED_EAGAINS", Kind::Flag, "0", "Tx non-blocked eagains", "1: a non-blocking send that finds no frame says EAGAIN; 0: it counts a drop and says success"),
+    param("VMA_RX_BUFS", number(64, 1 << 20), "8192", "Rx Mem Bufs", "Frames for receiving, per interface (2 KiB each)"),
+    param("VMA_RX_POLL", number(-1, 100_000_000), "100000", "Rx Poll Loops", "Polls of a blocking receive call before it sleeps; -1 for ever"),
+    param("VMA_RX_UDP_POLL_OS_RATIO", number(0, 1 << 31), "100", "Rx UDP Poll OS Ratio", "One look at the kernel's socket per this many polls; 0 none"),
+    param("VMA_SELECT_POLL", number(-1, 100_000_000), "100000", "Select Poll (usec)", "Polling time of select, poll and epoll_wait before they sleep; -1 for ever"),
+    param("VMA_SELECT_POLL_OS_RATIO", number(0, 1 << 31), "10", "Select Poll OS Ratio", "One look at the kernel's descriptors per this many polls; 0 none while polling"),
+    param("VMA_PROGRESS_ENGINE_INTERVAL", number(0, 60_000), "10", "CQ Drain Interval (msec)", "How often the internal thread drains rings that nobody polls; 0 never"),
+    param("VMA_INTERNAL_THREAD_AFFINITY", number(-1, 1023), "-1", "Internal Thread Affinity", "CPU of the internal thread; -1 any"),
+    param("VMA_IO_URING", Kind::Flag, "0", "io_uring", "1: io_uring_setup() works; programs that register sockets with it are then not offloaded correctly"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_or_label_is_taken_twice() {
+        for (at, param) in PARAMS.iter().enumerate() {
+            for other in &PARAMS[at + 1..] {
+                assert_ne!(param.name, other.name);
+                assert_ne!(param.label, other.label);
+            }
+            assert!(param.name.starts_with("VMA_") && !param.help.is_empty());
+        }
+    }
+
+    #[test]
+    fn every_default_is_acceptable() {
+        for param in PARAMS {
+            let good = match param.kind {
+                Kind::Flag => matches!(param.default, "0" | "1"),
+                Kind::Number { least, most } => {
+                    param.default.parse::<i64>().is_ok_and(|n| (least..=most).contains(&n))
+                }
+                Kind::OneOf(words) => words.contains(&param.default),
+                Kind::Level => crate::log::Level::parse(param.default).is_some(),
+                Kind::Text => true,
+            };
+            assert!(good, "{}", param.name);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! The library's own descriptors.
+//!
+//! They live high (above 1000) so that a program finds the numbers it expects, are closed by raw
+//! system call, and are listed: the program's `closefrom()` must pass over them, and a forked
+//! child closes its copies, so that a dying parent's flows really vanish.
+
+use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+/// The numbers tried, highest first: a program may run with a small RLIMIT_NOFILE.
+const FLOORS: [RawFd; 4] = [1000, 512, 200, 100];
+
+/// An owned descriptor of the library itself.
+pub struct Fd(RawFd);
+
+impl Fd {
+    /// Moves a descriptor up, out of the program's way, and takes it over.
+    pub fn adopt(fd: OwnedFd) -> rustix::io::Result<Fd> {
+        let low = fd.into_raw_fd();
+        // SAFETY: `low` came out of an OwnedFd just now, so it is open and nobody else's.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(low) };
+        let moved = FLOORS
+            .iter()
+            .find_map(|floor| fcntl_dupfd_cloexec(borrowed, *floor).ok())
+            .map(IntoRawFd::into_raw_fd);
+        match moved {
+            Some(high) => {
+                // SAFETY: as above, `low` is open and ours; it is not used after this line.
+                unsafe { rustix::io::close(low) };
+                internal::add(high);
+                Ok(Fd(high))
+            }
+            None => {
+                // SAFETY: as above.
+                unsafe { rustix::io::close(low) };
+                Err(Errno::MFILE)
+            }
+        }
+    }
+
+    pub fn raw(&self) -> RawFd {
+        self.0
+    }
+
+    /// A copy of the number as a value that closes it; for handing it to a library that insists
+    /// on owning. The copy is a new descriptor.
+    pub fn duplicate(&self) -> rustix::io::Result<OwnedFd> {
+        fcntl_dupfd_cloexec(self.as_fd(), FLOORS[0])
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as `self` lives; only Drop closes it.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        internal::remove(self.0);
+        // SAFETY: `self.0` is open, owned by `self`, and never used again.
+        unsafe { rustix::io::close(self.0) };
+    }
+}
+
+/// Lends a descriptor number of the program to one system call. If the program closes it
+/// meanwhile, the kernel answers EBADF, which is what it would answer the program too.
+pub fn with_borrowed<T>(fd: RawFd, call: impl FnOnce(BorrowedFd<'_>) -> T) -> Option<T> {
+    if fd < 0 {
+        return None;
+    }
+    // SAFETY: not -1; the borrow ends with the call, and a number that is closed meanwhile makes
+    // the system call fail, nothing else.
+    Some(call(unsafe { BorrowedFd::borrow_raw(fd) }))
+}
+
+/// Borrows a descriptor number that the program gave us.
+///
+/// # Safety
+/// The number must stay open for the borrow; the kernel answers EBADF if the program closes it
+/// meanwhile, which is what it would answer the program too.
+pub unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: passed on to the caller; `fd` is not -1 because no caller passes a negative number.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Closes a number by raw system call.
+///
+/// # Safety
+/// The number must belong to the caller.
+pub unsafe fn close_raw(fd: RawFd) {
+    // SAFETY: passed on to the caller.
+    unsafe { rustix::io::close(fd) };
+}
+
+/// Writes all bytes to a descriptor number, as far as it takes them without an error. Used for
+/// stderr and files that only get whole lines; a full disk or a closed stderr loses the line.
+pub fn write_fully(fd: RawFd, mut bytes: &[u8]) {
+    if fd < 0 {
+        return;
+    }
+    // SAFETY: the number is only handed to write(2), which answers EBADF if it is closed.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    while !bytes.is_empty() {
+        match rustix::io::write(fd, bytes) {
+            Ok(0) | Err(_) => return,
+            Ok(written) => bytes = bytes.get(written..).unwrap_or_default(),
+        }
+    }
+}
+
+/// Opens a file for appending; for the log and the statistics file.
+pub fn open_append(path: &str) -> rustix::io::Result<Fd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    Fd::adopt(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?)
+}
+
+/// Reads a small file (of /proc) whole.
+pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    let mut bytes = Vec::new();
+    let mut chunk = [0u8; 4096];
+    loop {
+        match rustix::io::read(file.as_fd(), &mut chunk)? {
+            0 => return Ok(bytes),
+            count => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
+/// Takes ownership of a raw number for the time of a call.
+///
+/// # Safety
+/// The number must be open and owned by nobody else.
+pub unsafe fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: passed on to the caller.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The list of the library's descriptors. Fixed size and lock-free, because `close()` asks it
+/// from any thread and a forked child walks it in its fork handler.
+pub mod internal {
+    use super::{AtomicI32, Ordering, RawFd};
+
+    const MOST: usize = 512;
+    static LIST: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+
+    pub(super) fn add(fd: RawFd) {
+        for slot in &LIST {
+            if slot.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+        // The list is full: the descriptor works all the same, it is merely not protected.
+    }
+
+    pub(super) fn remove(fd: RawFd) {
+        for slot in &LIST {
+            if slot.compare_exchange(fd, -1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Is this number one of the library's own?
+    pub fn contains(fd: RawFd) -> bool {
+        fd >= 0 && LIST.iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+    }
+
+    /// The next of our numbers at or above `from`; `close_range()` leaves it out.
+    pub fn next_at_or_above(from: RawFd) -> Option<RawFd> {
+        LIST.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|fd| *fd >= from).min()
+    }
+
+    /// In a forked child: closes the copies of the parent's descriptors.
+    pub fn close_all_after_fork() {
+        for slot in &LIST {
+            let fd = slot.swap(-1, Ordering::AcqRel);
+            if fd >= 0 {
+                // SAFETY: the child inherited this number from the list of the parent's library;
+                // no object of the child refers to it, the child starts afresh.
+                unsafe { super::close_raw(fd) };
+            }
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! The edge to the kernel: descriptors, memory, waiting, clocks, the lock.
+//!
+//! Everything here goes straight to the kernel (`rustix`, raw system calls): the library exports
+//! `close`, `poll`, `read` ... itself and must not meet its own symbols again. Nothing here knows
+//! what a socket or a ring is. The few libc functions used are ones the library does not export.
+
+pub mod fd;
+pub mod fork_cell;
+pub mod lock;
+pub mod netlink;
+pub mod shadow;
+pub mod thread;
+pub mod time;
+pub mod wait;
+
+pub use fd::Fd;
