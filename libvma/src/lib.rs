@@ -15,6 +15,8 @@ pub mod frame;
 pub mod net;
 
 // The wire's side.
+#[allow(unsafe_code, reason = "memory and rings shared with the kernel")]
+pub mod device;
 
 // Beside the path.
 pub mod config;

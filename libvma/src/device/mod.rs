@@ -1,0 +1,79 @@
+//! Ways onto the wire. A ring is a shard's endpoint on one interface: frames out, frames in,
+//! flows that say what is ours. Nothing here knows a protocol or a socket; everything that tells
+//! an XDP ring from another kind stays below [`Ring`].
+
+pub mod xdp;
+
+pub use xdp::Ring;
+
+use core::net::Ipv4Addr;
+
+/// What steering matches (addresses and ports in host order).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Flow {
+    /// Everything that ends at this address and port: a bound socket, a multicast group.
+    ThreeTuple { protocol: u8, destination: Ipv4Addr, port: u16 },
+    /// One peer only: a connected socket.
+    FiveTuple { protocol: u8, source: Ipv4Addr, source_port: u16, destination: Ipv4Addr, port: u16 },
+}
+
+impl Flow {
+    pub fn destination(&self) -> (u8, Ipv4Addr) {
+        match *self {
+            Flow::ThreeTuple { protocol, destination, .. }
+            | Flow::FiveTuple { protocol, destination, .. } => (protocol, destination),
+        }
+    }
+}
+
+/// Why an interface cannot be offloaded (or not now).
+#[derive(Debug)]
+pub enum OpenError {
+    /// A system call was refused: its name and errno.
+    System { call: &'static str, errno: i32 },
+    /// The steering program could not be loaded or attached.
+    Program(String),
+    /// Another process, or another kind of program, has the interface.
+    Busy,
+}
+
+impl core::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            OpenError::System { call, errno } => {
+                write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))
+            }
+            OpenError::Program(text) => write!(f, "the steering program was refused: {text}"),
+            OpenError::Busy => {
+                f.write_str("another XDP program or AF_XDP socket has the interface")
+            }
+        }
+    }
+}
+
+/// What a ring is opened on.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    pub index: u32,
+    pub name: String,
+    pub mac: [u8; 6],
+    pub mtu: u32,
+    /// Queues that may receive; at most 64 are used.
+    pub rx_queues: u32,
+    /// A virtual interface (veth, tap): generic mode is the faster one, and a local peer's frames
+    /// carry unfinished checksums.
+    pub is_virtual: bool,
+}
+
+/// Frames and bytes that went through a ring, and what it lost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    pub rx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_packets: u64,
+    pub tx_bytes: u64,
+    /// Kicks of the transmit ring (system calls).
+    pub tx_kicks: u64,
+    /// Times no frame was free for sending.
+    pub tx_no_frame: u64,
+}

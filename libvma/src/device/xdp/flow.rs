@@ -1,0 +1,131 @@
+//! The flow table of one interface: what the steering program matches.
+//!
+//! Several sockets may want the same flow (SO_REUSEPORT, a multicast group), so flows are counted;
+//! the last one out removes it from the program's maps.
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+
+use super::bpf;
+use crate::device::Flow;
+use crate::sys::Fd;
+
+/// Key of map `flows5`; everything as it stands in the packet.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct FiveTuple {
+    source: [u8; 4],
+    destination: [u8; 4],
+    source_port: [u8; 2],
+    port: [u8; 2],
+    protocol: u32,
+}
+
+/// Key of map `flows3`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct ThreeTuple {
+    destination: [u8; 4],
+    port: [u8; 2],
+    protocol: u16,
+}
+
+// SAFETY: 4 + 4 + 2 + 2 + 4 bytes, alignment 4: no padding.
+unsafe impl bpf::Plain for FiveTuple {}
+// SAFETY: 4 + 2 + 2 bytes, alignment 2: no padding.
+unsafe impl bpf::Plain for ThreeTuple {}
+
+pub struct FlowTable {
+    three: Fd,
+    five: Fd,
+    users: HashMap<Flow, u32>,
+}
+
+impl FlowTable {
+    pub fn new(three: Fd, five: Fd) -> FlowTable {
+        FlowTable { three, five, users: HashMap::new() }
+    }
+
+    /// Steers a flow to us, or counts one more user of it.
+    pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
+        let any = any_port(flow);
+        if flow == any {
+            return self.count(flow);
+        }
+        self.count(flow)?;
+        // The program sends later fragments that overtake their first one by this key.
+        self.count(any).inspect_err(|_| self.remove_one(flow))
+    }
+
+    pub fn remove(&mut self, flow: Flow) {
+        self.remove_one(flow);
+        let any = any_port(flow);
+        if any != flow {
+            self.remove_one(any);
+        }
+    }
+
+    /// Distinct flows, the per-address ones for fragments included.
+    pub fn len(&self) -> usize {
+        self.users.len()
+    }
+
+    fn count(&mut self, flow: Flow) -> Result<(), Errno> {
+        if let Some(users) = self.users.get_mut(&flow) {
+            *users += 1;
+            return Ok(());
+        }
+        match flow {
+            Flow::ThreeTuple { .. } => bpf::map_update(&self.three, &three(flow), &1u32),
+            Flow::FiveTuple { .. } => bpf::map_update(&self.five, &five(flow), &1u32),
+        }?;
+        self.users.insert(flow, 1);
+        Ok(())
+    }
+
+    fn remove_one(&mut self, flow: Flow) {
+        let Some(users) = self.users.get_mut(&flow) else { return };
+        *users -= 1;
+        if *users > 0 {
+            return;
+        }
+        self.users.remove(&flow);
+        // ENOENT cannot hurt: the flow is gone, which is what was wanted.
+        let _ = match flow {
+            Flow::ThreeTuple { .. } => bpf::map_delete(&self.three, &three(flow)),
+            Flow::FiveTuple { .. } => bpf::map_delete(&self.five, &five(flow)),
+        };
+    }
+}
+
+/// The key by which an address is known to have some flow of ours.
+fn any_port(flow: Flow) -> Flow {
+    let (protocol, destination) = flow.destination();
+    Flow::ThreeTuple { protocol, destination, port: 0 }
+}
+
+fn three(flow: Flow) -> ThreeTuple {
+    let (protocol, destination) = flow.destination();
+    let (Flow::ThreeTuple { port, .. } | Flow::FiveTuple { port, .. }) = flow;
+    ThreeTuple {
+        destination: destination.octets(),
+        port: port.to_be_bytes(),
+        protocol: u16::from(protocol),
+    }
+}
+
+fn five(flow: Flow) -> FiveTuple {
+    let (source, source_port) = match flow {
+        Flow::FiveTuple { source, source_port, .. } => (source.octets(), source_port),
+        Flow::ThreeTuple { .. } => ([0; 4], 0),
+    };
+    let three = three(flow);
+    FiveTuple {
+        source,
+        destination: three.destination,
+        source_port: source_port.to_be_bytes(),
+        port: three.port,
+        protocol: u32::from(three.protocol),
+    }
+}

@@ -1,0 +1,351 @@
+//! The XDP device: AF_XDP rings on one interface, plus the eBPF flow table that feeds them.
+//!
+//! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
+//! memory, `queue` one AF_XDP socket, `ring` its four rings. Works on any Linux interface.
+
+mod bpf;
+mod flow;
+mod program;
+mod queue;
+mod ring;
+mod umem;
+
+pub use program::Mode;
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+
+use self::program::Program;
+use self::queue::{Queue, Sizes};
+use self::ring::{CONTINUED, Descriptor};
+use self::umem::{CHUNK, Umem};
+use super::{Counters, Flow, Interface, OpenError};
+use crate::frame::{Extent, Frame, Pool};
+
+/// How much memory a ring may take; together with [`CHUNK`] the budget of 64 MiB a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Frames for receiving, over all queues of the interface.
+    pub rx_frames: u32,
+    /// Frames for sending.
+    pub tx_frames: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { rx_frames: 8192, tx_frames: 2048 }
+    }
+}
+
+/// At most this many receive queues are served (size of the program's `sockets` map).
+const MOST_QUEUES: u32 = 64;
+
+/// Consumed RX entries and empty fill entries are given back in batches of this size.
+const BATCH: u32 = 64;
+
+/// A received packet: a chain of frames.
+pub struct Received {
+    pub frame: Frame,
+    /// Bytes in the whole chain.
+    pub len: u32,
+}
+
+/// A shard's endpoint on one interface.
+pub struct Ring {
+    interface: Interface,
+    // Dropped in this order: no more frames are steered, the sockets go, then their memory.
+    program: Program,
+    queues: Vec<Queue>,
+    umem: Umem,
+    rx: Pool,
+    tx: Pool,
+    /// Number of the first TX chunk in the UMEM.
+    tx_base: u32,
+    /// Frames written to the TX ring and not yet seen in the completion ring.
+    in_flight: u32,
+    /// RX frames that the kernel has: in a fill ring or in an RX ring.
+    posted: usize,
+    counters: Counters,
+}
+
+impl Ring {
+    pub fn open(interface: Interface, mode: Mode, limits: Limits) -> Result<Ring, OpenError> {
+        let program = Program::attach(&interface, mode)?;
+        let count = interface.rx_queues.clamp(1, MOST_QUEUES);
+        let per_queue = (limits.rx_frames / count).max(BATCH).next_power_of_two();
+        let rx_frames = per_queue * count;
+        let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
+        let umem = Umem::new(rx_frames + tx_frames).map_err(|errno| OpenError::System {
+            call: "mmap of the UMEM",
+            errno: errno.raw_os_error(),
+        })?;
+
+        let mut queues: Vec<Queue> = Vec::with_capacity(count as usize);
+        for number in 0..count {
+            let owner = queues.first().map(|queue| &queue.socket);
+            // Only the first queue sends; the others get the smallest ring.
+            let tx = if number == 0 { tx_frames } else { BATCH };
+            let sizes = Sizes { rx: per_queue, tx };
+            let queue = match Queue::open(interface.index, number, &umem, owner, sizes) {
+                Ok(queue) => queue,
+                // The interface was made with more queues than it has active now.
+                Err(OpenError::System { call: "bind(AF_XDP)", errno })
+                    if number > 0 && errno == Errno::INVAL.raw_os_error() =>
+                {
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            queues.push(queue);
+        }
+
+        let mut ring = Ring {
+            interface,
+            program,
+            queues,
+            umem,
+            rx: Pool::new(rx_frames),
+            tx: Pool::new(tx_frames),
+            tx_base: rx_frames,
+            in_flight: 0,
+            posted: 0,
+            counters: Counters::default(),
+        };
+        for number in 0..ring.queues.len() {
+            ring.refill(number, per_queue);
+        }
+        // Only now, with frames to receive into, may packets come.
+        for (number, queue) in ring.queues.iter().enumerate() {
+            ring.program.set_socket(number as u32, &queue.socket)?;
+        }
+        Ok(ring)
+    }
+
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    pub fn mode(&self) -> Mode {
+        self.program.mode
+    }
+
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The interface's MAC address or MTU changed.
+    pub fn update_interface(&mut self, mac: [u8; 6], mtu: u32) -> Result<(), OpenError> {
+        self.interface.mac = mac;
+        self.interface.mtu = mtu;
+        self.program.set_interface(&self.interface)
+    }
+
+    /// Packets of this flow come to us from now on (or still, if another socket has it already).
+    pub fn add_flow(&mut self, flow: Flow) -> Result<(), Errno> {
+        self.program.flows.add(flow)
+    }
+
+    pub fn remove_flow(&mut self, flow: Flow) {
+        self.program.flows.remove(flow);
+    }
+
+    pub fn flows(&self) -> usize {
+        self.program.flows.len()
+    }
+
+    /// The descriptors that become readable when a packet comes.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+
+    /// The next packet. A bad descriptor is skipped: what the kernel writes is checked, too.
+    #[inline]
+    pub fn receive(&mut self) -> Option<Received> {
+        for number in 0..self.queues.len() {
+            if let Some(received) = self.receive_from(number) {
+                return Some(received);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn receive_from(&mut self, number: usize) -> Option<Received> {
+        let queue = self.queues.get_mut(number)?;
+        let Some(first) = queue.rx.consume() else {
+            if queue.rx.unpublished() > 0 {
+                queue.rx.publish();
+                self.refill(number, BATCH);
+            }
+            return None;
+        };
+        let mut more = first.options & CONTINUED != 0;
+        let mut len = first.len;
+        let head = reclaim(&mut self.rx, first);
+        let mut last = head.as_ref().map(Frame::index);
+        self.posted = self.posted.saturating_sub(1);
+        // The kernel publishes the descriptors of a packet together.
+        while more {
+            let Some(next) = queue.rx.consume() else { break };
+            more = next.options & CONTINUED != 0;
+            len = len.saturating_add(next.len);
+            self.posted = self.posted.saturating_sub(1);
+            if let Some(frame) = reclaim(&mut self.rx, next) {
+                match last {
+                    Some(index) => last = Some(self.rx.append(index, frame)),
+                    None => self.rx.release(frame),
+                }
+            }
+        }
+        if queue.rx.unpublished() >= BATCH {
+            queue.rx.publish();
+            self.refill(number, BATCH);
+        }
+        self.counters.rx_packets += 1;
+        self.counters.rx_bytes += u64::from(len);
+        head.map(|frame| Received { frame, len })
+    }
+
+    /// Gives free frames to the kernel to receive into.
+    fn refill(&mut self, number: usize, at_least: u32) {
+        let Some(queue) = self.queues.get_mut(number) else { return };
+        let room = queue.fill.room(at_least);
+        for _ in 0..room {
+            let Some(frame) = self.rx.allocate() else { break };
+            queue.fill.produce(u64::from(Pool::surrender(frame)) * u64::from(CHUNK));
+            self.posted += 1;
+        }
+        queue.fill.publish();
+        queue.wake_receive();
+    }
+
+    /// The first piece of a received packet: all its headers are in it.
+    #[inline]
+    pub fn first_bytes(&self, frame: &Frame) -> &[u8] {
+        self.umem.bytes(self.rx.extent(frame))
+    }
+
+    /// All pieces of a received packet.
+    #[inline]
+    pub fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
+        self.rx.extents(frame).map(|extent| self.umem.bytes(extent))
+    }
+
+    /// Gives a received packet back.
+    #[inline]
+    pub fn release(&mut self, frame: Frame) {
+        self.rx.release(frame);
+    }
+
+    /// Receive frames that are neither free nor the kernel's: the ones queued on sockets.
+    #[inline]
+    pub fn held(&self) -> usize {
+        self.rx.capacity().saturating_sub(self.rx.available() + self.posted)
+    }
+
+    /// Sockets hold three quarters of the receive frames: whoever queues packets must copy them
+    /// out, or the ring runs dry because one application is slow.
+    #[inline]
+    pub fn is_short_of_frames(&self) -> bool {
+        self.held() * 4 > self.rx.capacity() * 3
+    }
+
+    /// Frames for a packet of `len` bytes, as a chain; None when all are under way.
+    pub fn allocate(&mut self, len: usize) -> Option<Frame> {
+        let wanted = len.div_ceil(CHUNK as usize).max(1);
+        if self.tx.available() < wanted {
+            self.reclaim_sent();
+            if self.tx.available() < wanted {
+                self.kick();
+                self.reclaim_sent();
+            }
+        }
+        if self.tx.available() < wanted || self.queues.is_empty() {
+            self.counters.tx_no_frame += 1;
+            return None;
+        }
+        let head = self.tx.allocate()?;
+        let mut last = head.index();
+        let mut left = len;
+        self.place(last, &mut left);
+        for _ in 1..wanted {
+            let Some(frame) = self.tx.allocate() else { break };
+            let index = frame.index();
+            last = self.tx.append(last, frame);
+            self.place(index, &mut left);
+        }
+        Some(head)
+    }
+
+    fn place(&mut self, index: u32, left: &mut usize) {
+        let len = (*left).min(CHUNK as usize);
+        *left -= len;
+        let offset = u64::from(self.tx_base + index) * u64::from(CHUNK);
+        self.tx.set_extent_at(index, Extent { offset, len: len as u32 });
+    }
+
+    /// Hands the pieces of an allocated chain, in order, to `write` with their offset in the
+    /// packet.
+    #[inline]
+    pub fn write(&mut self, frame: &Frame, mut write: impl FnMut(usize, &mut [u8])) {
+        let mut offset = 0;
+        for extent in self.tx.extents(frame) {
+            let bytes = self.umem.bytes_mut(extent);
+            write(offset, bytes);
+            offset += bytes.len();
+        }
+    }
+
+    /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
+    pub fn transmit(&mut self, frame: Frame) {
+        let mut next = Some(frame);
+        while let Some(frame) = next {
+            let extent = self.tx.extent(&frame);
+            let (frame, rest) = self.tx.split(frame);
+            let Some(queue) = self.queues.first_mut() else { return };
+            let options = if rest.is_some() { CONTINUED } else { 0 };
+            // The TX ring has a slot for every TX frame, so there is always room.
+            queue.tx.produce(Descriptor { address: extent.offset, len: extent.len, options });
+            self.counters.tx_bytes += u64::from(extent.len);
+            self.in_flight += 1;
+            let _surrendered = Pool::surrender(frame);
+            next = rest;
+        }
+        self.counters.tx_packets += 1;
+    }
+
+    /// Gives back what was allocated and not sent.
+    pub fn discard(&mut self, frame: Frame) {
+        self.tx.release(frame);
+    }
+
+    /// Sends what is queued.
+    #[inline]
+    pub fn kick(&mut self) {
+        if let Some(queue) = self.queues.first_mut() {
+            self.counters.tx_kicks += u64::from(queue.kick());
+        }
+        if self.in_flight >= BATCH {
+            self.reclaim_sent();
+        }
+    }
+
+    fn reclaim_sent(&mut self) {
+        let Some(queue) = self.queues.first_mut() else { return };
+        while let Some(address) = queue.completion.consume() {
+            let index = ((address / u64::from(CHUNK)) as u32).wrapping_sub(self.tx_base);
+            if let Some(frame) = self.tx.reclaim(index, Extent::default()) {
+                self.tx.release(frame);
+                self.in_flight = self.in_flight.saturating_sub(1);
+            }
+        }
+        if queue.completion.unpublished() > 0 {
+            queue.completion.publish();
+        }
+    }
+}
+
+fn reclaim(pool: &mut Pool, descriptor: Descriptor) -> Option<Frame> {
+    let index = (descriptor.address / u64::from(CHUNK)) as u32;
+    pool.reclaim(index, Extent { offset: descriptor.address, len: descriptor.len })
+}

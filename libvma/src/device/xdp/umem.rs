@@ -1,0 +1,104 @@
+//! UMEM: the memory that frames live in, shared with the kernel.
+
+use core::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::frame::Extent;
+
+/// A chunk holds a whole frame at the usual MTU; larger packets arrive as chains. Twice as many
+/// of these fit into the same memory as of 4096 byte chunks.
+pub const CHUNK: u32 = 2048;
+
+pub struct Umem {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory belongs to the value, not to a thread.
+unsafe impl Send for Umem {}
+
+impl Umem {
+    pub fn new(chunks: u32) -> rustix::io::Result<Umem> {
+        let len = chunks as usize * CHUNK as usize;
+        // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
+        let base = unsafe {
+            mmap_anonymous(
+                core::ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }?;
+        // The kernel pins these pages. A child must neither inherit them nor, by copy-on-write,
+        // leave the parent with pages that the kernel no longer writes to.
+        // SAFETY: `base` is the mapping of `len` bytes made above.
+        let marked = unsafe { madvise(base, len, Advice::LinuxDontFork) };
+        let umem = Umem { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len };
+        marked.map(|()| umem)
+    }
+
+    pub fn address(&self) -> u64 {
+        self.base.as_ptr().expose_provenance() as u64
+    }
+
+    pub fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    /// The bytes of an extent; empty if it does not lie within the memory.
+    ///
+    /// The kernel writes only to chunks in the fill ring or the RX ring, and reads only those in
+    /// the TX ring. The caller holds the `Frame` of the chunk, so it is in none of them.
+    #[inline]
+    pub fn bytes(&self, extent: Extent) -> &[u8] {
+        match self.checked(extent) {
+            // SAFETY: `checked` proved offset + len <= self.len; the memory is initialised
+            // (anonymous mapping) and, by the ownership rule above, not written while borrowed.
+            Some((start, len)) => unsafe { core::slice::from_raw_parts(start, len) },
+            None => &[],
+        }
+    }
+
+    /// The bytes of an extent, to write into.
+    #[inline]
+    pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
+        match self.checked(extent) {
+            // SAFETY: as in `bytes`; `&mut self` keeps every other borrow of the memory away.
+            Some((start, len)) => unsafe { core::slice::from_raw_parts_mut(start, len) },
+            None => &mut [],
+        }
+    }
+
+    #[inline]
+    fn checked(&self, extent: Extent) -> Option<(*mut u8, usize)> {
+        let end = extent.offset.checked_add(u64::from(extent.len))?;
+        if end > self.len as u64 {
+            return None;
+        }
+        // SAFETY: offset <= end <= len, so the result stays inside the mapping.
+        let start = unsafe { self.base.as_ptr().add(extent.offset as usize) };
+        Some((start, extent.len as usize))
+    }
+}
+
+impl Drop for Umem {
+    fn drop(&mut self) {
+        // SAFETY: base and len are those of the mapping, which nothing refers to any more: the
+        // queues that registered it are dropped first (field order in `Ring`).
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_outside_the_memory_is_empty() {
+        let umem = Umem::new(2).expect("memory");
+        assert_eq!(umem.bytes(Extent { offset: 4096, len: 1 }).len(), 0);
+        assert_eq!(umem.bytes(Extent { offset: u64::MAX, len: 2 }).len(), 0);
+        assert_eq!(umem.bytes(Extent { offset: 4095, len: 1 }).len(), 1);
+    }
+}
