@@ -20,6 +20,7 @@ pub mod device;
 
 // Beside the path.
 pub mod config;
+pub mod control;
 pub mod log;
 pub mod stats;
 #[allow(unsafe_code, reason = "the edge to the kernel")]

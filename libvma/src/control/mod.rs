@@ -1,0 +1,269 @@
+//! The control plane: what the kernel says about interfaces, addresses, routes and neighbours, and
+//! which interfaces may be offloaded.
+//!
+//! Nothing is computed here that the kernel computes: routes are its answers, neighbours its
+//! entries, resolution its work. The tables are kept current by [`Control::apply`], which the
+//! internal thread feeds from the monitor.
+
+pub mod netlink;
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use crate::config::{Config, XdpInterfaces};
+use crate::device::Interface;
+use crate::log::log_line;
+use netlink::{Address, Change, Error, Link, Monitor, Neighbour, Netlink, Route, RouteQuery};
+
+pub struct Control {
+    netlink: Netlink,
+    allowed: XdpInterfaces,
+    links: HashMap<u32, Link>,
+    addresses: Vec<Address>,
+    neighbours: HashMap<(u32, Ipv4Addr), Neighbour>,
+}
+
+/// What a change means for those who hold answers of ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effect {
+    /// Cached next hops are void.
+    pub next_hops: bool,
+    /// Local addresses or interfaces changed: flows must be reconsidered.
+    pub flows: bool,
+}
+
+/// Why an interface is left to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotOffloadable {
+    NoInterface,
+    Loopback,
+    Down,
+    NotEthernet,
+    /// Part of a bridge or bond: its packets belong to that.
+    Enslaved,
+    /// A physical interface, and nobody allowed it (`VMA_XDP`).
+    NotVirtual,
+    /// `VMA_XDP` does not name it.
+    NotListed,
+}
+
+impl NotOffloadable {
+    pub fn text(self) -> &'static str {
+        match self {
+            NotOffloadable::NoInterface => "there is no such interface",
+            NotOffloadable::Loopback => "it is the loopback interface",
+            NotOffloadable::Down => "it is down",
+            NotOffloadable::NotEthernet => "it is not Ethernet",
+            NotOffloadable::Enslaved => "it belongs to a bridge or bond",
+            NotOffloadable::NotVirtual => {
+                "it is not virtual; VMA_XDP=all or VMA_XDP=<names> allows attaching to it"
+            }
+            NotOffloadable::NotListed => "VMA_XDP does not name it",
+        }
+    }
+}
+
+impl Control {
+    /// Subscribes to changes, then reads the tables: nothing is missed in between.
+    pub fn open(config: &Config) -> Result<(Control, Monitor), Error> {
+        let monitor = Monitor::open()?;
+        let mut control = Control {
+            netlink: Netlink::open()?,
+            allowed: config.xdp.clone(),
+            links: HashMap::new(),
+            addresses: Vec::new(),
+            neighbours: HashMap::new(),
+        };
+        control.reload()?;
+        Ok((control, monitor))
+    }
+
+    /// Reads every table anew.
+    pub fn reload(&mut self) -> Result<(), Error> {
+        self.links = self.netlink.links()?.into_iter().map(|link| (link.index, link)).collect();
+        self.addresses = self.netlink.addresses()?;
+        let key = |neighbour: Neighbour| ((neighbour.ifindex, neighbour.addr), neighbour);
+        self.neighbours = self.netlink.neighbours()?.into_iter().map(key).collect();
+        Ok(())
+    }
+
+    /// Takes a change over into the tables.
+    pub fn apply(&mut self, change: Change) -> Effect {
+        let both = Effect { next_hops: true, flows: true };
+        let hops = Effect { next_hops: true, flows: false };
+        match change {
+            Change::Link(link) => {
+                let same = self.links.get(&link.index) == Some(&link);
+                self.links.insert(link.index, link);
+                if same { Effect::default() } else { both }
+            }
+            Change::LinkGone(index) => {
+                self.links.remove(&index);
+                self.addresses.retain(|address| address.ifindex != index);
+                self.neighbours.retain(|(interface, _), _| *interface != index);
+                both
+            }
+            Change::AddressAdded(address) => {
+                self.addresses
+                    .retain(|old| (old.ifindex, old.addr) != (address.ifindex, address.addr));
+                self.addresses.push(address);
+                both
+            }
+            Change::AddressGone(address) => {
+                self.addresses
+                    .retain(|old| (old.ifindex, old.addr) != (address.ifindex, address.addr));
+                both
+            }
+            Change::RouteChanged => hops,
+            Change::Neighbour(new) => {
+                let old = self.neighbours.insert((new.ifindex, new.addr), new);
+                let usable = |n: &Neighbour| n.mac.filter(|_| n.state.is_valid());
+                let changed = old.as_ref().and_then(usable) != usable(&new);
+                if old.as_ref().and_then(usable).is_some() && new.state == netlink::NudState::Stale
+                {
+                    // Only our packets use it, which the kernel does not see: ask it to confirm.
+                    self.probe(new.ifindex, new.addr);
+                }
+                if changed { hops } else { Effect::default() }
+            }
+            Change::NeighbourGone { ifindex, addr } => {
+                self.neighbours.remove(&(ifindex, addr));
+                hops
+            }
+            Change::Resync => {
+                if let Err(error) = self.reload() {
+                    log_line!(Warning, "netlink messages were lost and {error}");
+                }
+                both
+            }
+        }
+    }
+
+    pub fn link(&self, index: u32) -> Option<&Link> {
+        self.links.get(&index)
+    }
+
+    /// The interface that has this address.
+    pub fn interface_of(&self, address: Ipv4Addr) -> Option<u32> {
+        self.addresses.iter().find(|known| known.addr == address).map(|known| known.ifindex)
+    }
+
+    /// All local addresses with their interfaces.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// Interfaces that have an IPv4 address, each once.
+    pub fn addressed_interfaces(&self) -> Vec<u32> {
+        let mut indexes: Vec<u32> = self.addresses.iter().map(|address| address.ifindex).collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes
+    }
+
+    pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        address.is_broadcast()
+            || self.addresses.iter().any(|known| known.broadcast == Some(address))
+    }
+
+    /// May this interface be offloaded, and what is it for a device?
+    pub fn offloadable(&self, index: u32) -> Result<Interface, NotOffloadable> {
+        let link = self.links.get(&index).ok_or(NotOffloadable::NoInterface)?;
+        if link.loopback {
+            return Err(NotOffloadable::Loopback);
+        }
+        let mac = link.mac.filter(|_| link.ether).ok_or(NotOffloadable::NotEthernet)?;
+        if !link.up {
+            return Err(NotOffloadable::Down);
+        }
+        if link.master.is_some() {
+            return Err(NotOffloadable::Enslaved);
+        }
+        let is_virtual = matches!(link.kind.as_deref(), Some("veth" | "tun"));
+        match &self.allowed {
+            XdpInterfaces::Off => return Err(NotOffloadable::NotListed),
+            XdpInterfaces::Auto if !is_virtual => return Err(NotOffloadable::NotVirtual),
+            XdpInterfaces::Named(names) if !names.contains(&link.name) => {
+                return Err(NotOffloadable::NotListed);
+            }
+            XdpInterfaces::Auto | XdpInterfaces::All | XdpInterfaces::Named(_) => {}
+        }
+        Ok(Interface {
+            index,
+            name: link.name.clone(),
+            mac,
+            mtu: link.mtu,
+            rx_queues: link.rx_queues,
+            is_virtual,
+        })
+    }
+
+    /// What the kernel would do with a packet.
+    pub fn route(&mut self, query: &RouteQuery) -> Result<Route, Error> {
+        self.netlink.route(query)
+    }
+
+    /// The link-layer address of a neighbour, if the kernel has it; else the kernel is asked to
+    /// resolve it, and the change arrives through the monitor.
+    pub fn neighbour(&mut self, interface: u32, address: Ipv4Addr) -> Option<[u8; 6]> {
+        let usable = |neighbour: &Neighbour| neighbour.mac.filter(|_| neighbour.state.is_valid());
+        if let Some(mac) = self.neighbours.get(&(interface, address)).and_then(usable) {
+            return Some(mac);
+        }
+        // The monitor's message may still be under way.
+        if let Ok(Some(fresh)) = self.netlink.neighbour(interface, address) {
+            self.neighbours.insert((interface, address), fresh);
+            if let Some(mac) = usable(&fresh) {
+                return Some(mac);
+            }
+        }
+        self.probe(interface, address);
+        None
+    }
+
+    fn probe(&mut self, interface: u32, address: Ipv4Addr) {
+        if let Err(error) = self.netlink.probe_neighbour(interface, address) {
+            log_line!(Debug, "neighbour {address}: {error}");
+        }
+    }
+
+    /// How many sockets of the host are members of a group on an interface (/proc/net/igmp).
+    /// None if that cannot be told.
+    pub fn members_on_host(&self, group: Ipv4Addr, interface: u32) -> Option<u32> {
+        let text = crate::sys::fd::read_file("/proc/thread-self/net/igmp").ok()?;
+        igmp_users(&String::from_utf8_lossy(&text), group, interface)
+    }
+}
+
+/// Reads /proc/net/igmp: a line per interface that starts with its index, then indented lines with
+/// the group (hexadecimal, in memory order) and its number of users.
+fn igmp_users(text: &str, group: Ipv4Addr, interface: u32) -> Option<u32> {
+    let wanted = format!("{:08X}", u32::from_ne_bytes(group.octets()));
+    let mut current = None;
+    for line in text.lines().skip(1) {
+        let mut words = line.split_whitespace();
+        let first = words.next()?;
+        if !line.starts_with(char::is_whitespace) {
+            current = first.parse::<u32>().ok();
+        } else if current == Some(interface) && first.eq_ignore_ascii_case(&wanted) {
+            return words.next()?.parse().ok();
+        }
+    }
+    Some(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_a_group_are_read_per_interface() {
+        let text = "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n\
+                    1\tlo        :     1      V3\n\t\t\t\t010000E0     1 0:00000000\t\t0\n\
+                    2\teth0      :     2      V3\n\t\t\t\t030201E0     3 0:00000000\t\t0\n\
+                    \t\t\t\t010000E0     1 0:00000000\t\t0\n";
+        let group = Ipv4Addr::new(224, 1, 2, 3);
+        assert_eq!(igmp_users(text, group, 2), Some(3));
+        assert_eq!(igmp_users(text, group, 1), Some(0));
+    }
+}
