@@ -7,8 +7,10 @@
 #![deny(unsafe_code)]
 
 // The program's side.
+pub mod socket;
 
 // Where protocol and device meet.
+pub mod shard;
 
 // Protocol: bytes and time in, bytes and events out.
 pub mod frame;

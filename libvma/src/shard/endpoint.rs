@@ -1,0 +1,109 @@
+//! The shard's half of a socket: its queue, who waits for it, and what it has counted.
+
+use std::collections::VecDeque;
+
+use super::datagram::Datagram;
+use super::ready::{SetId, SleeperId, Watch};
+use super::{SocketId, State};
+use crate::stats::SocketCounters;
+
+pub(super) struct Slot<S> {
+    /// Of the present content, or of the last one.
+    pub generation: u32,
+    pub content: Option<(Endpoint, S)>,
+}
+
+pub struct Endpoint {
+    pub(super) queue: VecDeque<Datagram>,
+    /// Sum of the charges of the queue.
+    pub(super) charged: usize,
+    /// Payload bytes in the queue.
+    pub(super) bytes: u64,
+    /// SO_RCVBUF, in the kernel's units.
+    pub limit: usize,
+    /// Stamp datagrams on arrival.
+    pub wants_stamp: bool,
+    pub(super) sleepers: Vec<SleeperId>,
+    pub(super) watches: Vec<Watch>,
+    /// The last [`State::os_doubt`] this socket has acted on.
+    pub(super) os_doubt: u64,
+    pub counters: SocketCounters,
+}
+
+impl Endpoint {
+    pub(super) fn new(limit: usize) -> Endpoint {
+        Endpoint {
+            queue: VecDeque::new(),
+            charged: 0,
+            bytes: 0,
+            limit,
+            wants_stamp: false,
+            sleepers: Vec::new(),
+            watches: Vec::new(),
+            os_doubt: 0,
+            counters: SocketCounters::default(),
+        }
+    }
+
+    #[inline]
+    pub fn is_readable(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    /// The datagram that the next receive call gets.
+    #[inline]
+    pub fn front(&self) -> Option<&Datagram> {
+        self.queue.front()
+    }
+
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.charged <= self.limit
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, datagram: Datagram) {
+        self.charged += datagram.charge();
+        self.bytes += u64::from(datagram.len);
+        self.queue.push_back(datagram);
+        let counters = &mut self.counters;
+        counters.rx_ready_max = counters.rx_ready_max.max(self.queue.len() as u64);
+        counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(self.bytes);
+    }
+
+    pub(super) fn push_front(&mut self, datagram: Datagram) {
+        self.charged += datagram.charge();
+        self.bytes += u64::from(datagram.len);
+        self.queue.push_front(datagram);
+    }
+
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Datagram> {
+        let datagram = self.queue.pop_front()?;
+        self.charged -= datagram.charge();
+        self.bytes -= u64::from(datagram.len);
+        Some(datagram)
+    }
+
+    /// Is the socket watched by this readiness set?
+    pub fn is_watched_by(&self, set: SetId) -> bool {
+        self.watches.iter().any(|watch| watch.set == set)
+    }
+
+    pub fn is_watched(&self) -> bool {
+        !self.watches.is_empty()
+    }
+}
+
+impl<S> State<S> {
+    /// Frees what a socket has queued.
+    pub(super) fn discard_queue(&mut self, id: SocketId) {
+        while let Some(datagram) = self.socket(id).and_then(|(endpoint, _)| endpoint.pop()) {
+            self.release(datagram);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! The shard: the unit of concurrency, and the only place that knows both halves, protocol and
+//! device. It owns its rings and the sockets attached to them, under one lock.
+//!
+//! `receive` takes frames from the rings to socket queues, `transmit` takes datagrams to the
+//! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
+//! makes protocol time. `S` is what the socket layer keeps per socket: the shard does not look at
+//! it, it only puts it under the same lock.
+
+pub mod clock;
+pub mod datagram;
+mod endpoint;
+mod ready;
+mod receive;
+mod transmit;
+
+use crate::device::{Flow, Interface, OpenError, Ring};
+use crate::net::drop_reason::DropReason;
+use crate::net::ip::reassembly::Reassembler;
+use crate::net::udp::lookup::{Filter, Lookup};
+use crate::sys::lock::{Guard, Lock, Reentered};
+
+pub use crate::device::xdp::{Limits, Mode};
+pub use endpoint::Endpoint;
+pub use ready::{SetId, SleeperId};
+pub use transmit::{Egress, NextHop, SendError};
+
+use self::endpoint::Slot;
+use self::ready::{Set, Sleeper};
+
+/// Names a socket for its whole life; a number that is used again gets another generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SocketId {
+    index: u32,
+    generation: u32,
+}
+
+impl SocketId {
+    /// As one word, never 0, for an atomic table.
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub fn from_bits(bits: u64) -> Option<SocketId> {
+        let generation = (bits >> 32) as u32;
+        (generation != 0).then_some(SocketId { index: bits as u32, generation })
+    }
+}
+
+/// Names a ring of the shard; rings are never removed, at most they fall silent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingId(u16);
+
+pub struct Shard<S> {
+    lock: Lock<State<S>>,
+}
+
+/// What the lock protects.
+pub struct State<S> {
+    rings: Vec<Ring>,
+    slots: Vec<Slot<S>>,
+    free: Vec<u32>,
+    lookup: Lookup,
+    reassembler: Reassembler,
+    sleepers: Vec<Sleeper>,
+    sets: Vec<Option<Set>>,
+    /// Scratch of `receive::multicast_targets`.
+    matches: Vec<u32>,
+    /// Why received frames were not delivered, by [`DropReason::index`].
+    drops: [u64; DropReason::COUNT],
+    /// Times the rings were polled; the internal thread sees by it whether anybody does.
+    polls: u64,
+    /// IPv4 identification of the next packet.
+    ident: u16,
+    /// See [`State::raise_os_doubt`].
+    os_doubt: u64,
+    /// Rises with every change of routes, neighbours, interfaces: cached next hops of an older
+    /// epoch are void.
+    epoch: u64,
+}
+
+impl<S> Default for Shard<S> {
+    fn default() -> Shard<S> {
+        Shard {
+            lock: Lock::new(State {
+                rings: Vec::new(),
+                slots: Vec::new(),
+                free: Vec::new(),
+                lookup: Lookup::default(),
+                reassembler: Reassembler::default(),
+                sleepers: Vec::new(),
+                sets: Vec::new(),
+                matches: Vec::new(),
+                drops: [0; DropReason::COUNT],
+                polls: 0,
+                ident: clock::seed(),
+                os_doubt: 0,
+                epoch: 1,
+            }),
+        }
+    }
+}
+
+impl<S> Shard<S> {
+    #[inline]
+    pub fn lock(&self) -> Result<Guard<'_, State<S>>, Reentered> {
+        self.lock.lock()
+    }
+
+    pub fn try_lock(&self) -> Option<Guard<'_, State<S>>> {
+        self.lock.try_lock()
+    }
+
+    /// Opens a ring on an interface. Milliseconds, and not under the lock.
+    pub fn open_ring(
+        &self,
+        interface: Interface,
+        mode: Mode,
+        limits: Limits,
+    ) -> Result<RingId, OpenError> {
+        let ring = Ring::open(interface, mode, limits)?;
+        let busy = |_| OpenError::System { call: "the shard's lock", errno: libc::EDEADLK };
+        let mut state = self.lock().map_err(busy)?;
+        state.rings.push(ring);
+        Ok(RingId((state.rings.len() - 1) as u16))
+    }
+}
+
+impl<S> State<S> {
+    /// Takes a socket in. It gets no packets before [`State::bind`].
+    pub fn attach(&mut self, socket: S, receive_limit: usize) -> SocketId {
+        let endpoint = Endpoint::new(receive_limit);
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.slots.push(Slot { generation: 0, content: None });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        let Some(slot) = self.slots.get_mut(index as usize) else {
+            // The index came from the vector itself just above.
+            return SocketId { index, generation: u32::MAX };
+        };
+        // 31 bits: the fd table uses the top one.
+        slot.generation = (slot.generation.wrapping_add(1) & 0x7fff_ffff).max(1);
+        slot.content = Some((endpoint, socket));
+        SocketId { index, generation: slot.generation }
+    }
+
+    /// Takes a socket out: its queue is freed, its sleepers are woken, its number may be used
+    /// again. Its flows are the caller's to remove.
+    pub fn detach(&mut self, id: SocketId) -> Option<(Endpoint, S)> {
+        self.lookup.remove(id.index);
+        self.wake_sleepers_of(id);
+        self.discard_queue(id);
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        let content = slot.content.take()?;
+        self.free.push(id.index);
+        Some(content)
+    }
+
+    #[inline]
+    pub fn socket(&mut self, id: SocketId) -> Option<(&mut Endpoint, &mut S)> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        if slot.generation != id.generation {
+            return None;
+        }
+        slot.content.as_mut().map(|(endpoint, socket)| (endpoint, socket))
+    }
+
+    /// All sockets, for the slow paths.
+    pub fn ids(&self) -> Vec<SocketId> {
+        let live = |(index, slot): (usize, &Slot<S>)| {
+            slot.content.as_ref()?;
+            Some(SocketId { index: index as u32, generation: slot.generation })
+        };
+        self.slots.iter().enumerate().filter_map(live).collect()
+    }
+
+    /// Says which datagrams a socket wants.
+    pub fn bind(&mut self, id: SocketId, filter: Filter) {
+        if self.socket(id).is_some() {
+            self.lookup.insert(id.index, filter);
+        }
+    }
+
+    /// The socket wants no more datagrams; what is queued stays.
+    pub fn unbind(&mut self, id: SocketId) {
+        if self.socket(id).is_some() {
+            self.lookup.remove(id.index);
+        }
+    }
+
+    pub fn filter_mut(&mut self, id: SocketId) -> Option<&mut Filter> {
+        self.socket(id)?;
+        self.lookup.filter_mut(id.index)
+    }
+
+    /// Steers a flow to the shard; the errno if the kernel refuses.
+    pub fn add_flow(&mut self, ring: RingId, flow: Flow) -> Result<(), i32> {
+        match self.rings.get_mut(usize::from(ring.0)) {
+            Some(ring) => ring.add_flow(flow).map_err(|errno| errno.raw_os_error()),
+            None => Err(libc::ENODEV),
+        }
+    }
+
+    pub fn remove_flow(&mut self, ring: RingId, flow: Flow) {
+        if let Some(ring) = self.rings.get_mut(usize::from(ring.0)) {
+            ring.remove_flow(flow);
+        }
+    }
+
+    pub fn ring(&self, ring: RingId) -> Option<&Ring> {
+        self.rings.get(usize::from(ring.0))
+    }
+
+    pub fn ring_mut(&mut self, ring: RingId) -> Option<&mut Ring> {
+        self.rings.get_mut(usize::from(ring.0))
+    }
+
+    pub fn has_rings(&self) -> bool {
+        !self.rings.is_empty()
+    }
+
+    pub fn rings(&self) -> &[Ring] {
+        &self.rings
+    }
+
+    /// The descriptors that become readable when a packet for any ring comes.
+    pub fn ring_descriptors(&self, mut each: impl FnMut(i32)) {
+        use rustix::fd::AsRawFd;
+        for ring in &self.rings {
+            ring.descriptors().for_each(|fd| each(fd.as_raw_fd()));
+        }
+    }
+
+    pub fn polls(&self) -> u64 {
+        self.polls
+    }
+
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.drops.get(reason.index()).copied().unwrap_or(0)
+    }
+
+    fn count_drop(&mut self, reason: DropReason) {
+        if let Some(count) = self.drops.get_mut(reason.index()) {
+            *count += 1;
+        }
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// Voids every cached next hop.
+    pub fn next_epoch(&mut self) {
+        self.epoch += 1;
+    }
+}

@@ -1,0 +1,426 @@
+//! Frames in: from the rings to the queues of sockets.
+
+use std::io::IoSliceMut;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use super::datagram::{Body, Datagram};
+use super::{RingId, SocketId, State, clock};
+use crate::device::Ring;
+use crate::device::xdp::Received;
+use crate::net::drop_reason::DropReason;
+use crate::net::udp::lookup::Tuple;
+use crate::net::wire::udp::PartialChecksum;
+use crate::net::wire::{ethernet, ipv4, udp};
+use crate::sys::time::realtime_nanos;
+
+/// One call takes at most this many packets per ring, so that no caller works for the others
+/// without end.
+const BUDGET: usize = 32;
+
+/// A datagram's headers, judged good.
+struct Parsed {
+    ip: ipv4::Header,
+    udp: udp::Header,
+}
+
+impl<S> State<S> {
+    /// Takes what the rings have received. Returns how many packets that were.
+    #[inline]
+    pub fn poll(&mut self) -> usize {
+        self.polls = self.polls.wrapping_add(1);
+        let mut packets = 0;
+        for index in 0..self.rings.len() {
+            for _ in 0..BUDGET {
+                let Some(ring) = self.rings.get_mut(index) else { break };
+                let Some(received) = ring.receive() else { break };
+                packets += 1;
+                self.input(RingId(index as u16), received);
+            }
+        }
+        packets
+    }
+
+    /// Gives up datagrams whose fragments did not all come. For the internal thread.
+    pub fn expire_fragments(&mut self) {
+        let expired = self.reassembler.expire(clock::now());
+        let evicted = self.reassembler.take_evicted();
+        for (reason, count) in
+            [(DropReason::FragmentTimeout, expired), (DropReason::FragmentMemory, evicted)]
+        {
+            if let Some(total) = self.drops.get_mut(reason.index()) {
+                *total += count as u64;
+            }
+        }
+    }
+
+    fn input(&mut self, id: RingId, received: Received) {
+        let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
+        let outcome = match parse_ip(ring, &received) {
+            Err(reason) => Err(reason),
+            Ok(ip) if ip.is_fragment() => return self.input_fragment(id, received, ip),
+            Ok(ip) => parse_udp(ring, &received, ip),
+        };
+        match outcome {
+            Ok(parsed) => self.deliver(id, received, &parsed),
+            Err(reason) => self.refuse(id, received, reason),
+        }
+    }
+
+    fn deliver(&mut self, id: RingId, received: Received, parsed: &Parsed) {
+        let interface = self.ring(id).map_or(0, |ring| ring.interface().index);
+        let tuple = tuple(parsed, interface);
+        let offset = ethernet::HEADER_LEN + parsed.ip.header_len() + udp::HEADER_LEN;
+        if !tuple.destination.is_multicast() {
+            let Some(index) = self.lookup.unicast(&tuple) else {
+                return self.refuse(id, received, DropReason::NoSocket);
+            };
+            return self.deliver_in_place(index, id, received, parsed, &tuple, offset);
+        }
+        let targets = self.multicast_targets(&tuple);
+        match *targets.as_slice() {
+            [] => self.refuse(id, received, DropReason::NotMember),
+            [index] => self.deliver_in_place(index, id, received, parsed, &tuple, offset),
+            _ => {
+                let payload = self.copy_payload(id, &received, offset, parsed.udp.data_len());
+                for index in &targets {
+                    self.deliver_copy(*index, payload.clone(), parsed, &tuple);
+                }
+                self.give_back(id, received);
+            }
+        }
+        self.matches = targets;
+    }
+
+    /// The sockets a multicast datagram is for, in a vector that is used again and again: put it
+    /// back into `self.matches`.
+    fn multicast_targets(&mut self, tuple: &Tuple) -> Vec<u32> {
+        let mut targets = core::mem::take(&mut self.matches);
+        targets.clear();
+        self.lookup.multicast(tuple, |index| targets.push(index));
+        targets
+    }
+
+    /// A datagram sent to a group is also received here, if a socket of ours joined it
+    /// (IP_MULTICAST_LOOP).
+    pub(super) fn loop_back(&mut self, tuple: &Tuple, ttl: u8, tos: u8, payload: &Arc<[u8]>) {
+        let targets = self.multicast_targets(tuple);
+        for index in &targets {
+            self.enqueue(*index, |stamp, drops| Datagram {
+                body: Body::Heap(payload.clone()),
+                len: payload.len() as u32,
+                source: SocketAddrV4::new(tuple.source, tuple.source_port),
+                destination: tuple.destination,
+                interface: tuple.interface,
+                ttl,
+                tos,
+                stamp,
+                drops_before: drops,
+            });
+        }
+        self.matches = targets;
+    }
+
+    /// Does any socket of ours want this multicast datagram?
+    pub(super) fn has_members(&self, tuple: &Tuple) -> bool {
+        let mut any = false;
+        self.lookup.multicast(tuple, |_| any = true);
+        any
+    }
+
+    fn deliver_in_place(
+        &mut self,
+        index: u32,
+        ring: RingId,
+        received: Received,
+        parsed: &Parsed,
+        tuple: &Tuple,
+        offset: usize,
+    ) {
+        if self.ring(ring).is_some_and(Ring::is_short_of_frames) {
+            let payload = self.copy_payload(ring, &received, offset, parsed.udp.data_len());
+            self.give_back(ring, received);
+            return self.deliver_copy(index, payload, parsed, tuple);
+        }
+        let Received { frame, .. } = received;
+        let body = Body::Frames { ring, frame, offset: offset as u16 };
+        let mut body = Some(body);
+        let queued = self.enqueue(index, |stamp, drops| Datagram {
+            // `enqueue` calls this at most once.
+            body: body.take().unwrap_or_else(|| Body::Heap(Arc::new([]))),
+            len: parsed.udp.data_len() as u32,
+            source: SocketAddrV4::new(tuple.source, tuple.source_port),
+            destination: tuple.destination,
+            interface: tuple.interface,
+            ttl: parsed.ip.ttl,
+            tos: parsed.ip.tos,
+            stamp,
+            drops_before: drops,
+        });
+        if !queued && let Some(Body::Frames { ring, frame, .. }) = body {
+            self.release_frame(ring, frame);
+        }
+    }
+
+    fn deliver_copy(&mut self, index: u32, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
+        self.enqueue(index, |stamp, drops| Datagram {
+            len: payload.len() as u32,
+            body: Body::Heap(payload),
+            source: SocketAddrV4::new(tuple.source, tuple.source_port),
+            destination: tuple.destination,
+            interface: tuple.interface,
+            ttl: parsed.ip.ttl,
+            tos: parsed.ip.tos,
+            stamp,
+            drops_before: drops,
+        });
+    }
+
+    /// Queues a datagram on a socket, if its receive buffer has room.
+    fn enqueue(&mut self, index: u32, make: impl FnOnce(u64, u32) -> Datagram) -> bool {
+        let Some(slot) = self.slots.get_mut(index as usize) else { return false };
+        let id = SocketId { index, generation: slot.generation };
+        let Some((endpoint, _)) = slot.content.as_mut() else { return false };
+        if !endpoint.has_room() {
+            endpoint.counters.rx_dropped += 1;
+            self.count_drop(DropReason::SocketBufferFull);
+            return false;
+        }
+        let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
+        let datagram = make(stamp, endpoint.counters.rx_dropped as u32);
+        endpoint.push(datagram);
+        self.announce(id);
+        true
+    }
+
+    #[cold]
+    fn input_fragment(&mut self, id: RingId, received: Received, ip: ipv4::Header) {
+        let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
+        let skip = ethernet::HEADER_LEN + ip.header_len();
+        let payload = skipping(ring.pieces(&received.frame), skip);
+        let whole = self.reassembler.push(clock::now(), &ip, payload);
+        let interface = ring.interface().index;
+        let partial = partial(ring);
+        self.give_back(id, received);
+        match whole {
+            Ok(None) => {}
+            Err(reason) => self.count_drop(reason),
+            Ok(Some(whole)) => match check_udp(whole.header, &whole.payload, partial) {
+                Err(reason) => self.count_drop(reason),
+                Ok(parsed) => {
+                    let tuple = tuple(&parsed, interface);
+                    let data = whole.payload.get(udp::HEADER_LEN..).unwrap_or_default();
+                    let data = data.get(..parsed.udp.data_len()).unwrap_or(data);
+                    self.deliver_whole(Arc::from(data), &parsed, &tuple);
+                }
+            },
+        }
+    }
+
+    fn deliver_whole(&mut self, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
+        if tuple.destination.is_multicast() {
+            let targets = self.multicast_targets(tuple);
+            for index in &targets {
+                self.deliver_copy(*index, payload.clone(), parsed, tuple);
+            }
+            self.matches = targets;
+        } else if let Some(index) = self.lookup.unicast(tuple) {
+            self.deliver_copy(index, payload, parsed, tuple);
+        } else {
+            self.count_drop(DropReason::NoSocket);
+        }
+    }
+
+    fn copy_payload(&self, id: RingId, received: &Received, skip: usize, len: usize) -> Arc<[u8]> {
+        let mut payload = Vec::with_capacity(len);
+        if let Some(ring) = self.ring(id) {
+            for piece in skipping(ring.pieces(&received.frame), skip) {
+                let left = len - payload.len();
+                payload.extend_from_slice(piece.get(..left).unwrap_or(piece));
+            }
+        }
+        payload.into()
+    }
+
+    fn refuse(&mut self, id: RingId, received: Received, reason: DropReason) {
+        self.count_drop(reason);
+        self.give_back(id, received);
+    }
+
+    fn give_back(&mut self, id: RingId, received: Received) {
+        self.release_frame(id, received.frame);
+    }
+
+    fn release_frame(&mut self, id: RingId, frame: crate::frame::Frame) {
+        if let Some(ring) = self.rings.get_mut(usize::from(id.0)) {
+            ring.release(frame);
+        }
+    }
+
+    /// Takes the next datagram off a socket's queue; give it back with [`State::release`].
+    #[inline]
+    pub fn pop(&mut self, id: SocketId) -> Option<Datagram> {
+        self.socket(id)?.0.pop()
+    }
+
+    /// Puts a datagram back to the front of the queue (MSG_PEEK).
+    pub fn put_back(&mut self, id: SocketId, datagram: Datagram) {
+        match self.socket(id) {
+            Some((endpoint, _)) => endpoint.push_front(datagram),
+            None => self.release(datagram),
+        }
+    }
+
+    #[inline]
+    pub fn release(&mut self, datagram: Datagram) {
+        if let Body::Frames { ring, frame, .. } = datagram.body {
+            self.release_frame(ring, frame);
+        }
+    }
+
+    /// Copies a datagram's payload out; returns how many bytes found room.
+    #[inline]
+    pub fn copy_out(&self, datagram: &Datagram, out: &mut [IoSliceMut<'_>]) -> usize {
+        let len = datagram.len as usize;
+        match &datagram.body {
+            Body::Heap(payload) => scatter(core::iter::once(&payload[..]), len, out),
+            Body::Frames { ring, frame, offset } => match self.ring(*ring) {
+                Some(ring) => scatter(skipping(ring.pieces(frame), usize::from(*offset)), len, out),
+                None => 0,
+            },
+        }
+    }
+}
+
+fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason> {
+    let bytes = ring.first_bytes(&received.frame);
+    let header = ethernet::Header::parse(bytes)?;
+    if header.ethertype != ethernet::EtherType::IPV4 {
+        return Err(DropReason::NotIpv4);
+    }
+    let packet = bytes.get(ethernet::HEADER_LEN..).unwrap_or_default();
+    let available = (received.len as usize).saturating_sub(ethernet::HEADER_LEN);
+    let ip = ipv4::Header::parse(packet, available)?;
+    if ip.protocol != ipv4::protocol::UDP {
+        return Err(DropReason::UnknownProtocol);
+    }
+    if ip.src.is_multicast() || ip.src.is_broadcast() || ip.src.is_loopback() {
+        return Err(DropReason::BadSourceAddress);
+    }
+    Ok(ip)
+}
+
+fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parsed, DropReason> {
+    let skip = ethernet::HEADER_LEN + ip.header_len();
+    let packet = ring.first_bytes(&received.frame).get(skip..).unwrap_or_default();
+    let udp = udp::Header::parse(packet, ip.payload_len())?;
+    let data = skipping(ring.pieces(&received.frame), skip + udp::HEADER_LEN);
+    udp.verify(ip.src, ip.dst, data, partial(ring))?;
+    nonzero_port(Parsed { ip, udp })
+}
+
+fn check_udp(
+    ip: ipv4::Header,
+    payload: &[u8],
+    partial: PartialChecksum,
+) -> Result<Parsed, DropReason> {
+    let udp = udp::Header::parse(payload, payload.len())?;
+    let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
+    udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
+    nonzero_port(Parsed { ip, udp })
+}
+
+fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {
+    if parsed.udp.dst_port == 0 { Err(DropReason::PortZero) } else { Ok(parsed) }
+}
+
+/// A local peer leaves the checksum to a device that a virtual interface does not have.
+fn partial(ring: &Ring) -> PartialChecksum {
+    if ring.interface().is_virtual { PartialChecksum::Accept } else { PartialChecksum::Reject }
+}
+
+fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
+    Tuple {
+        source: parsed.ip.src,
+        source_port: parsed.udp.src_port,
+        destination: parsed.ip.dst,
+        port: parsed.udp.dst_port,
+        interface,
+    }
+}
+
+/// The pieces behind the first `skip` bytes.
+#[inline]
+fn skipping<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    mut skip: usize,
+) -> impl Iterator<Item = &'a [u8]> {
+    pieces.filter_map(move |piece| {
+        let here = skip.min(piece.len());
+        skip -= here;
+        piece.get(here..).filter(|rest| !rest.is_empty())
+    })
+}
+
+/// Copies at most `len` bytes of the pieces into the buffers, in order.
+#[inline]
+fn scatter<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    len: usize,
+    out: &mut [IoSliceMut<'_>],
+) -> usize {
+    let mut copied = 0;
+    let mut buffers = out.iter_mut();
+    let mut room: &mut [u8] = &mut [];
+    for piece in pieces {
+        let mut piece = piece.get(..len - copied).unwrap_or(piece);
+        while !piece.is_empty() {
+            if room.is_empty() {
+                match buffers.next() {
+                    Some(buffer) => room = &mut buffer[..],
+                    None => return copied,
+                }
+                continue;
+            }
+            let count = piece.len().min(room.len());
+            let (target, rest) = room.split_at_mut(count);
+            let (source, left) = piece.split_at(count);
+            target.copy_from_slice(source);
+            room = rest;
+            piece = left;
+            copied += count;
+        }
+    }
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scatter_fills_buffers_in_order_and_stops_at_the_length() {
+        let mut a = [0u8; 3];
+        let mut empty = [0u8; 0];
+        let mut b = [0u8; 4];
+        let mut out =
+            [IoSliceMut::new(&mut a), IoSliceMut::new(&mut empty), IoSliceMut::new(&mut b)];
+        let pieces = [&b"ab"[..], &b"cdef"[..], &b"ghij"[..]];
+        assert_eq!(scatter(pieces.into_iter(), 6, &mut out), 6);
+        assert_eq!((&a, &b), (b"abc", b"def\0"));
+    }
+
+    #[test]
+    fn scatter_reports_what_found_room() {
+        let mut a = [0u8; 2];
+        let mut out = [IoSliceMut::new(&mut a)];
+        assert_eq!(scatter([&b"abcd"[..]].into_iter(), 4, &mut out), 2);
+    }
+
+    #[test]
+    fn skipping_crosses_pieces() {
+        let pieces = [&b"ab"[..], &b"cd"[..], &b"ef"[..]];
+        let rest: Vec<&[u8]> = skipping(pieces.into_iter(), 3).collect();
+        assert_eq!(rest, [&b"d"[..], &b"ef"[..]]);
+    }
+}

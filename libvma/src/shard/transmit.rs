@@ -1,0 +1,264 @@
+//! Datagrams out: headers, checksum and payload into frames of a ring, in one copy.
+
+use std::io::IoSlice;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use super::{RingId, State};
+use crate::device::Ring;
+use crate::net::ip::fragment::{Fragment, fragments};
+use crate::net::udp::lookup::Tuple;
+use crate::net::wire::checksum::{Sum, copy_and_sum};
+use crate::net::wire::ethernet::{self, EtherType, MacAddr};
+use crate::net::wire::{ipv4, udp};
+
+const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+
+/// Where a destination is reached: a ring, and what goes into the Ethernet header.
+#[derive(Clone, Copy, Debug)]
+pub struct NextHop {
+    pub ring: RingId,
+    pub interface: u32,
+    pub source_mac: MacAddr,
+    pub destination_mac: MacAddr,
+    /// Of the path: the interface's, or less if the kernel learned so.
+    pub mtu: u32,
+}
+
+/// One datagram to send.
+pub struct Egress<'a> {
+    pub hop: &'a NextHop,
+    pub source: SocketAddrV4,
+    pub destination: SocketAddrV4,
+    pub ttl: u8,
+    pub tos: u8,
+    /// DF, if it fits the MTU (IP_MTU_DISCOVER other than DONT).
+    pub dont_fragment: bool,
+    /// Refuse what does not fit the MTU (IP_PMTUDISC_DO).
+    pub never_fragment: bool,
+    /// Off with SO_NO_CHECK.
+    pub checksum: bool,
+    /// Deliver to members of the group in this process, too.
+    pub loop_back: bool,
+    pub payload: &'a [IoSlice<'a>],
+    pub len: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// No frame is free: the ring is full.
+    NoFrame,
+    /// EMSGSIZE.
+    TooBig,
+    /// The ring is gone.
+    NoRing,
+}
+
+impl<S> State<S> {
+    /// Queues a datagram on its ring; [`State::kick`] sends what is queued.
+    #[inline]
+    pub fn send(&mut self, egress: &Egress<'_>) -> Result<(), SendError> {
+        let ip_payload = egress.len + udp::HEADER_LEN;
+        let (Some(udp), Some(mut ip)) = (
+            udp::Header::new(egress.source.port(), egress.destination.port(), egress.len),
+            ipv4::Header::new(
+                *egress.source.ip(),
+                *egress.destination.ip(),
+                ipv4::protocol::UDP,
+                ip_payload,
+            ),
+        ) else {
+            return Err(SendError::TooBig);
+        };
+        self.ident = self.ident.wrapping_add(1);
+        ip.ttl = egress.ttl;
+        ip.tos = egress.tos;
+        ip.ident = self.ident;
+        let ring = self.rings.get_mut(usize::from(egress.hop.ring.0)).ok_or(SendError::NoRing)?;
+
+        if ip_payload + ipv4::HEADER_LEN <= egress.hop.mtu as usize {
+            send_whole(ring, egress, ip, udp)?;
+        } else if egress.never_fragment {
+            return Err(SendError::TooBig);
+        } else {
+            send_fragments(ring, egress, ip, udp)?;
+        }
+        if egress.loop_back {
+            self.loop_back_sent(egress);
+        }
+        Ok(())
+    }
+
+    /// Sends what is queued on a ring.
+    #[inline]
+    pub fn kick(&mut self, ring: RingId) {
+        if let Some(ring) = self.rings.get_mut(usize::from(ring.0)) {
+            ring.kick();
+        }
+    }
+
+    #[cold]
+    fn loop_back_sent(&mut self, egress: &Egress<'_>) {
+        let tuple = Tuple {
+            source: *egress.source.ip(),
+            source_port: egress.source.port(),
+            destination: *egress.destination.ip(),
+            port: egress.destination.port(),
+            interface: egress.hop.interface,
+        };
+        if self.has_members(&tuple) {
+            let payload: Vec<u8> =
+                egress.payload.iter().flat_map(|piece| piece.iter().copied()).collect();
+            self.loop_back(&tuple, egress.ttl, egress.tos, &Arc::from(payload));
+        }
+    }
+}
+
+#[inline]
+fn send_whole(
+    ring: &mut Ring,
+    egress: &Egress<'_>,
+    mut ip: ipv4::Header,
+    udp: udp::Header,
+) -> Result<(), SendError> {
+    let frame = ring.allocate(HEADERS + egress.len).ok_or(SendError::NoFrame)?;
+    ip.dont_fragment = egress.dont_fragment;
+    let mut gather = Gather::new(egress.payload);
+    let mut sum = Sum::ZERO;
+    // The payload first: the checksum in the headers before it comes from that copy.
+    ring.write(&frame, |offset, bytes| {
+        let data = if offset == 0 { bytes.get_mut(HEADERS..) } else { Some(bytes) };
+        if let Some(data) = data {
+            sum = sum.then(gather.copy_to(data));
+        }
+    });
+    let udp = if egress.checksum {
+        udp.checksummed(*egress.source.ip(), *egress.destination.ip(), sum)
+    } else {
+        udp
+    };
+    ring.write(&frame, |offset, bytes| {
+        if offset == 0 {
+            emit_link_and_ip(egress.hop, &ip, bytes);
+            let at = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+            if let Some(out) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+                udp.emit(out);
+            }
+        }
+    });
+    ring.transmit(frame);
+    Ok(())
+}
+
+#[cold]
+fn send_fragments(
+    ring: &mut Ring,
+    egress: &Egress<'_>,
+    ip: ipv4::Header,
+    udp: udp::Header,
+) -> Result<(), SendError> {
+    let total = egress.len + udp::HEADER_LEN;
+    let pieces =
+        fragments(total, egress.hop.mtu as usize, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;
+    // The checksum stands in the first fragment, so the payload is summed before it is copied.
+    let udp = if egress.checksum {
+        let sum = Sum::of_pieces(egress.payload.iter().map(|piece| &**piece));
+        udp.checksummed(*egress.source.ip(), *egress.destination.ip(), sum)
+    } else {
+        udp
+    };
+    let mut header = [0u8; udp::HEADER_LEN];
+    udp.emit(&mut header);
+    let mut gather = Gather::new(egress.payload);
+
+    for Fragment { offset, len, more } in pieces {
+        let ip = ip.for_fragment(offset, len, more).ok_or(SendError::TooBig)?;
+        let lead = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+        let frame = ring.allocate(lead + len).ok_or(SendError::NoFrame)?;
+        ring.write(&frame, |at, bytes| {
+            if at != 0 {
+                gather.copy_to(bytes);
+                return;
+            }
+            emit_link_and_ip(egress.hop, &ip, bytes);
+            let mut data = bytes.get_mut(lead..).unwrap_or_default();
+            if offset == 0 {
+                let (out, rest) = data.split_at_mut_checked(header.len()).unwrap_or_default();
+                if let Some(out) = out.first_chunk_mut() {
+                    *out = header;
+                }
+                data = rest;
+            }
+            gather.copy_to(data);
+        });
+        ring.transmit(frame);
+    }
+    Ok(())
+}
+
+#[inline]
+fn emit_link_and_ip(hop: &NextHop, ip: &ipv4::Header, out: &mut [u8]) {
+    let ethernet = ethernet::Header {
+        dst: hop.destination_mac,
+        src: hop.source_mac,
+        ethertype: EtherType::IPV4,
+    };
+    if let Some((first, rest)) = out.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() {
+        ethernet.emit(first);
+        if let Some(second) = rest.first_chunk_mut() {
+            ip.emit(second);
+        }
+    }
+}
+
+/// Reads a list of buffers as one stream.
+struct Gather<'a> {
+    pieces: &'a [IoSlice<'a>],
+    /// Bytes of the first piece already read.
+    done: usize,
+}
+
+impl<'a> Gather<'a> {
+    fn new(pieces: &'a [IoSlice<'a>]) -> Self {
+        Gather { pieces, done: 0 }
+    }
+
+    /// Fills `out` as far as there is data; returns the sum of what was copied.
+    #[inline]
+    fn copy_to(&mut self, mut out: &mut [u8]) -> Sum {
+        let mut sum = Sum::ZERO;
+        while let Some((first, rest)) = self.pieces.split_first() {
+            if out.is_empty() {
+                break;
+            }
+            let source = first.get(self.done..).unwrap_or_default();
+            let count = source.len().min(out.len());
+            let (target, left) = out.split_at_mut(count);
+            if let Some(source) = source.get(..count) {
+                sum = sum.then(copy_and_sum(target, source));
+            }
+            out = left;
+            self.done += count;
+            if self.done == first.len() {
+                self.pieces = rest;
+                self.done = 0;
+            }
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gather_reads_across_buffers_and_sums_as_one() {
+        let pieces = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defgh")];
+        let mut gather = Gather::new(&pieces);
+        let (mut first, mut second) = ([0u8; 4], [0u8; 4]);
+        let sum = gather.copy_to(&mut first).then(gather.copy_to(&mut second));
+        assert_eq!((&first, &second), (b"abcd", b"efgh"));
+        assert_eq!(sum.fold(), Sum::of(b"abcdefgh").fold());
+    }
+}

@@ -1,0 +1,281 @@
+//! Which packets of the network a socket gets: flows, installed before it can miss one, removed
+//! when it can no longer need one; and giving a socket back to the kernel.
+
+use std::net::Ipv4Addr;
+
+use rustix::event::epoll;
+
+use super::{Plane, Socket, Stack, State, WhyOs};
+use crate::config::XdpMode;
+use crate::control::Control;
+use crate::device::Flow;
+use crate::log::log_line;
+use crate::net::udp::lookup::Filter;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::{self, Limits, Mode, RingId, SocketId};
+use crate::sys::{fd, shadow};
+
+type Shard = shard::State<Socket>;
+
+/// Takes over what the shadow says of its addresses (after bind, connect, a first send) and
+/// installs the flows that follow. A socket that cannot be offloaded becomes the kernel's.
+pub fn refresh(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    if matches!(socket.state, State::Os(_)) {
+        return;
+    }
+    let descriptor = socket.shadow();
+    socket.local = shadow::local_address(descriptor).filter(|address| address.port() != 0);
+    socket.peer = shadow::peer_address(descriptor);
+    socket.route = None;
+    drop(state);
+
+    let result = match stack.plane.lock() {
+        Ok(mut plane) => match plane.as_mut() {
+            Some(plane) => install(stack, plane, id),
+            None => Err(WhyOs::NoControlPlane),
+        },
+        Err(_) => Err(WhyOs::Reentered),
+    };
+    match result {
+        Ok(()) => watch_shadow(stack, id, descriptor),
+        Err(why) => un_offload(stack, id, why),
+    }
+}
+
+/// An address or interface came or went: every offloaded socket gets the flows it should have now.
+pub fn reconsider(stack: &Stack, plane: &mut Plane) {
+    let Ok(state) = stack.shard.lock() else { return };
+    let ids = state.ids();
+    drop(state);
+    for id in ids {
+        let offloaded = stack.shard.lock().is_ok_and(|mut state| {
+            state.socket(id).is_some_and(|(_, socket)| socket.state == State::Offloaded)
+        });
+        // A socket keeps working without flows: its packets then reach the shadow.
+        if offloaded && let Err(why) = install(stack, plane, id) {
+            log_line!(Debug, "a socket has no offloaded interface left: {why}");
+        }
+    }
+}
+
+/// Rings whose interface got another MAC address or MTU; interfaces that were refused get another
+/// chance, since something about them changed.
+pub fn update_interfaces(stack: &Stack, plane: &mut Plane) {
+    plane.rings.retain(|_, ring| ring.is_ok());
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for (interface, ring) in &plane.rings {
+        let (Ok(ring), Some(link)) = (ring, plane.control.link(*interface)) else { continue };
+        let Some(mac) = link.mac else { continue };
+        if let Some(ring) = state.ring_mut(*ring)
+            && (ring.interface().mac, ring.interface().mtu) != (mac, link.mtu)
+            && let Err(error) = ring.update_interface(mac, link.mtu)
+        {
+            log_line!(Warning, "{}: {error}", link.name);
+        }
+    }
+}
+
+/// Routes of multicast destinations are looked up again: whether another process of the host
+/// listens to the group changes without a message.
+pub fn void_multicast_routes(state: &mut Shard) {
+    for id in state.ids() {
+        if let Some((_, socket)) = state.socket(id)
+            && socket.options.multicast_loop
+        {
+            socket.route = socket.route.take().filter(|route| !route.destination.is_multicast());
+        }
+    }
+}
+
+/// Brings the socket's flows and its filter in line with its addresses and memberships.
+fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
+    let (local, peer, device) = {
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+        (socket.local, socket.peer, socket.options.device)
+    };
+    // Nothing can arrive yet, and nothing is decided.
+    let Some(local) = local else { return Ok(()) };
+
+    let mut wanted: Vec<(RingId, Flow)> = Vec::new();
+    let mut why = WhyOs::NoInterface;
+    for interface in interfaces(&plane.control, *local.ip(), device) {
+        let ring = match ring(stack, plane, interface) {
+            Ok(ring) => ring,
+            Err(reason) => {
+                why = reason;
+                continue;
+            }
+        };
+        let at_all = |address: Ipv4Addr| match peer {
+            Some(peer) => Flow::FiveTuple {
+                protocol: protocol::UDP,
+                source: *peer.ip(),
+                source_port: peer.port(),
+                destination: address,
+                port: local.port(),
+            },
+            None => Flow::ThreeTuple {
+                protocol: protocol::UDP,
+                destination: address,
+                port: local.port(),
+            },
+        };
+        if local.ip().is_unspecified() {
+            let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
+            wanted.extend(own.map(|own| (ring, at_all(own.addr))));
+        } else if !local.ip().is_multicast() {
+            wanted.push((ring, at_all(*local.ip())));
+        }
+    }
+    if wanted.is_empty() && !local.ip().is_multicast() {
+        return Err(why);
+    }
+
+    let groups = memberships(stack, id)?;
+    for (group, interface) in groups {
+        if let Ok(ring) = ring(stack, plane, interface) {
+            let flow = Flow::ThreeTuple {
+                protocol: protocol::UDP,
+                destination: group,
+                port: local.port(),
+            };
+            wanted.push((ring, flow));
+        }
+    }
+
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+    let filter = Filter {
+        local: *local.ip(),
+        port: local.port(),
+        peer: peer.map(|peer| (*peer.ip(), peer.port())),
+        device,
+        reuse_port: socket.options.reuse_port,
+        multicast_all: socket.options.multicast_all,
+        memberships: socket.options.memberships.clone(),
+    };
+    socket.state = State::Offloaded;
+    // The filter first: a packet that a flow brings must find its socket.
+    state.bind(id, filter);
+    let held = exchange_flows(&mut state, id, wanted);
+    if held { Ok(()) } else { Err(WhyOs::FlowRefused) }
+}
+
+/// Adds what is wanted and not there, then removes what is there and not wanted. False if none of
+/// the wanted flows could be had.
+fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingId, Flow)>) -> bool {
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let old = core::mem::take(&mut socket.flows);
+    let needs_some = !wanted.is_empty();
+    let mut now = Vec::with_capacity(wanted.len());
+    for entry in wanted {
+        if old.contains(&entry) {
+            now.push(entry);
+            continue;
+        }
+        match state.add_flow(entry.0, entry.1) {
+            Ok(()) => now.push(entry),
+            Err(errno) => log_line!(Warning, "flow {:?} was refused with errno {errno}", entry.1),
+        }
+    }
+    for (ring, flow) in old.into_iter().filter(|entry| !now.contains(entry)) {
+        state.remove_flow(ring, flow);
+    }
+    let held = !needs_some || !now.is_empty();
+    if let Some((_, socket)) = state.socket(id) {
+        socket.flows = now;
+    }
+    held
+}
+
+/// The interfaces that a socket with this local address hears.
+fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
+    match device {
+        Some(device) => vec![device],
+        None if local.is_unspecified() || local.is_multicast() => control.addressed_interfaces(),
+        None => control.interface_of(local).into_iter().collect(),
+    }
+}
+
+fn memberships(stack: &Stack, id: SocketId) -> Result<Vec<(Ipv4Addr, u32)>, WhyOs> {
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+    let joined = &socket.options.memberships;
+    Ok(joined.iter().map(|membership| (membership.group, membership.interface)).collect())
+}
+
+/// The ring of an interface; opened by the first socket that needs it.
+pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<RingId, WhyOs> {
+    if let Some(known) = plane.rings.get(&interface) {
+        return *known;
+    }
+    let result = match plane.control.offloadable(interface) {
+        // Not remembered: the interface may come up, or leave its bridge.
+        Err(reason) => return Err(WhyOs::Interface(reason)),
+        Ok(spec) => {
+            let name = spec.name.clone();
+            let mode = match stack.config.xdp_mode {
+                XdpMode::Auto => Mode::Auto,
+                XdpMode::Native => Mode::Native,
+                XdpMode::Generic => Mode::Generic,
+            };
+            let limits =
+                Limits { rx_frames: stack.config.rx_bufs, tx_frames: stack.config.tx_bufs };
+            match stack.shard.open_ring(spec, mode, limits) {
+                Ok(ring) => {
+                    log_line!(Debug, "{name}: offloaded through AF_XDP");
+                    if let Some(nudge) = &stack.nudge {
+                        nudge.wake();
+                    }
+                    Ok(ring)
+                }
+                Err(error) => {
+                    log_line!(Warning, "{name} is not offloaded, the kernel serves it: {error}");
+                    Err(WhyOs::RingRefused)
+                }
+            }
+        }
+    };
+    plane.rings.insert(interface, result);
+    result
+}
+
+/// Gives a socket to the kernel for good. What it has queued can still be read; from now on its
+/// packets reach the shadow.
+pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    if matches!(socket.state, State::Os(_)) {
+        return;
+    }
+    let descriptor = socket.shadow();
+    socket.state = State::Os(why);
+    for (ring, flow) in core::mem::take(&mut socket.flows) {
+        state.remove_flow(ring, flow);
+    }
+    // Packets that the ring got before the flow went are still this socket's.
+    while state.poll() > 0 {}
+    state.unbind(id);
+    state.announce(id);
+    drop(state);
+    log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+}
+
+/// The internal thread shall tell when the shadow has something: data that came another way than
+/// through our rings, or an ICMP error.
+fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
+    let Some(watcher) = &stack.shadows else { return };
+    if descriptor < 0 {
+        return;
+    }
+    let events = epoll::EventFlags::IN | epoll::EventFlags::ERR | epoll::EventFlags::ET;
+    let data = epoll::EventData::new_u64(id.to_bits());
+    fd::with_borrowed(descriptor, |shadow| {
+        if epoll::add(watcher, shadow, data, events) == Err(rustix::io::Errno::EXIST) {
+            let _ = epoll::modify(watcher, shadow, data, events);
+        }
+    });
+}

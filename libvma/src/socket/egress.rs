@@ -1,0 +1,308 @@
+//! send, sendto, sendmsg, write ...: one datagram from the caller to its ring, copied once.
+
+use std::io::IoSlice;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach};
+use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
+use crate::net::wire::ethernet::MacAddr;
+use crate::net::wire::udp::MAX_DATA_LEN;
+use crate::shard::{self, Egress, NextHop, RingId, SendError, SocketId};
+use crate::sys::{shadow, thread};
+
+/// A send call as the program made it.
+pub struct Request<'a> {
+    pub payload: &'a [IoSlice<'a>],
+    /// The destination the call names.
+    pub to: Option<SocketAddrV4>,
+    /// MSG_* of the call.
+    pub flags: i32,
+    /// The call carries ancillary data.
+    pub has_control: bool,
+}
+
+/// Flags that change nothing for a datagram, or that we do ourselves.
+const KNOWN_FLAGS: i32 =
+    libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_EOR;
+
+type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
+
+/// Queues one datagram. The caller kicks the ring returned beside the length when its burst ends.
+pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usize, RingId)> {
+    if request.has_control {
+        return passed(stack, id, request, WhyOs::ControlMessage);
+    }
+    if request.flags & !KNOWN_FLAGS != 0 {
+        return passed(stack, id, request, WhyOs::Arguments);
+    }
+    let len: usize = request.payload.iter().map(|piece| piece.len()).sum();
+    if len > MAX_DATA_LEN {
+        return Outcome::Os(WhyOs::Arguments);
+    }
+    let mut tries = 0;
+    loop {
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+        let epoch = state.epoch();
+        let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let Some(destination) = request.to.or(socket.peer) else {
+            return Outcome::Os(WhyOs::Arguments);
+        };
+        match socket.state {
+            State::Os(why) => return passed_locked(state, id, len, why),
+            State::Undecided => {
+                let descriptor = socket.shadow();
+                drop(state);
+                // The first send of an unbound socket binds it (ip(7)).
+                if tries > 0 || !name_shadow(descriptor, request, destination) {
+                    return passed(stack, id, request, WhyOs::Unbound);
+                }
+                tries += 1;
+                attach::refresh(stack, id);
+                continue;
+            }
+            State::Offloaded => {}
+        }
+        if socket.os_error {
+            // The kernel reports a pending error on the next call, whichever that is.
+            socket.os_error = false;
+            return passed_locked(state, id, len, WhyOs::PendingError);
+        }
+        if socket.os_corked {
+            return passed(stack, id, request, WhyOs::Arguments);
+        }
+        let cached = socket
+            .route
+            .filter(|route| route.epoch == epoch && route.destination == *destination.ip());
+        let via = match cached {
+            Some(route) => route.via,
+            None => {
+                drop(state);
+                let via = find_route(stack, id, *destination.ip());
+                let Ok(mut state) = stack.shard.lock() else {
+                    return Outcome::Os(WhyOs::Reentered);
+                };
+                if let Some((_, socket)) = state.socket(id) {
+                    // Of the epoch before the search: a change during it voids the answer.
+                    let destination = *destination.ip();
+                    socket.route = Some(CachedRoute { destination, epoch, via });
+                }
+                drop(state);
+                match via {
+                    Via::Os(why) => return passed(stack, id, request, why),
+                    Via::Ring { .. } => continue,
+                }
+            }
+        };
+        let (hop, source, hop_limit) = match via {
+            Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
+            Via::Os(why) => return passed_locked(state, id, len, why),
+        };
+        if destination.port() == 0 {
+            return passed_locked(state, id, len, WhyOs::Arguments);
+        }
+        return transmit(stack, state, id, request, len, destination, (hop, source, hop_limit));
+    }
+}
+
+/// Sends what a burst has queued on a ring.
+pub fn kick(stack: &Stack, ring: RingId) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.kick(ring);
+    }
+}
+
+fn transmit<'a>(
+    stack: &'a Stack,
+    mut state: Guard<'a>,
+    id: SocketId,
+    request: &Request<'_>,
+    len: usize,
+    destination: SocketAddrV4,
+    (hop, source, hop_limit): (NextHop, Ipv4Addr, Option<u8>),
+) -> Outcome<(usize, RingId)> {
+    loop {
+        let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let options = &socket.options;
+        let port = socket.local.map_or(0, |local| local.port());
+        let multicast = destination.ip().is_multicast();
+        let unicast_ttl = options.ttl.or(hop_limit).unwrap_or(64);
+        let egress = Egress {
+            hop: &hop,
+            source: SocketAddrV4::new(source, port),
+            destination,
+            ttl: if multicast { options.multicast_ttl } else { unicast_ttl },
+            tos: options.tos,
+            dont_fragment: options.dont_fragment,
+            never_fragment: options.never_fragment,
+            checksum: options.checksum,
+            loop_back: multicast && options.multicast_loop,
+            payload: request.payload,
+            len,
+        };
+        let blocking = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
+        let result = state.send(&egress);
+        let counters = match state.socket(id) {
+            Some((endpoint, _)) => &mut endpoint.counters,
+            None => return Outcome::Os(WhyOs::NotOurs),
+        };
+        match result {
+            Ok(()) => {
+                counters.tx_packets += 1;
+                counters.tx_bytes += len as u64;
+                return Outcome::Ours((len, hop.ring));
+            }
+            Err(SendError::TooBig) => {
+                counters.tx_errors += 1;
+                return Outcome::Errno(libc::EMSGSIZE);
+            }
+            Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
+            Err(SendError::NoFrame) if blocking => {
+                drop(state);
+                thread::yield_now();
+                match stack.shard.lock() {
+                    Ok(again) => state = again,
+                    Err(_) => return Outcome::Os(WhyOs::Reentered),
+                }
+                state.kick(hop.ring);
+            }
+            Err(SendError::NoFrame) => {
+                counters.tx_drops += 1;
+                if stack.config.tx_nonblocked_eagains {
+                    return Outcome::Errno(libc::EAGAIN);
+                }
+                return Outcome::Ours((len, hop.ring));
+            }
+        }
+    }
+}
+
+/// Gives an unbound shadow its port, so that the answer can be steered. False if the kernel shall
+/// do the whole call (and say what is wrong with it).
+fn name_shadow(descriptor: i32, request: &Request<'_>, destination: SocketAddrV4) -> bool {
+    if shadow::local_address(descriptor).is_some_and(|local| local.port() != 0) {
+        return true;
+    }
+    let valid = destination.port() != 0 && !destination.ip().is_unspecified();
+    request.to.is_some() && valid && shadow::bind_any(descriptor).is_ok()
+}
+
+/// Asks the control plane how a destination is reached.
+fn find_route(stack: &Stack, id: SocketId, destination: Ipv4Addr) -> Via {
+    let query = {
+        let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
+        let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
+        let options = &socket.options;
+        let bound = socket.local.map(|local| *local.ip());
+        let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+        let multicast = destination.is_multicast();
+        let multicast_source = options.multicast_source.filter(|_| multicast);
+        let multicast_device = options.multicast_interface.filter(|_| multicast);
+        RouteQuery {
+            src: bound.or(multicast_source),
+            oif: options.device.or(multicast_device),
+            tos: options.tos,
+            mark: options.mark,
+            protocol: Some(Protocol::Udp),
+            sport: socket.local.map(|local| local.port()),
+            ..RouteQuery::to(destination)
+        }
+    };
+    let Ok(mut plane) = stack.plane.lock() else { return Via::Os(WhyOs::Reentered) };
+    let Some(plane) = plane.as_mut() else { return Via::Os(WhyOs::NoControlPlane) };
+    match resolve(stack, plane, id, destination, &query) {
+        Ok(via) => via,
+        Err(why) => Via::Os(why),
+    }
+}
+
+fn resolve(
+    stack: &Stack,
+    plane: &mut Plane,
+    id: SocketId,
+    destination: Ipv4Addr,
+    query: &RouteQuery,
+) -> Result<Via, WhyOs> {
+    if destination.is_unspecified() || destination.is_loopback() {
+        return Err(WhyOs::LocalDestination);
+    }
+    if plane.control.is_broadcast(destination) {
+        return Err(WhyOs::Broadcast);
+    }
+    let route = plane.control.route(query).map_err(|_| WhyOs::Route)?;
+    match route.kind {
+        RouteKind::Unicast | RouteKind::Multicast => {}
+        RouteKind::Local => return Err(WhyOs::LocalDestination),
+        RouteKind::Broadcast => return Err(WhyOs::Broadcast),
+        RouteKind::Refused(_) | RouteKind::Other => return Err(WhyOs::Route),
+    }
+    let ring = attach::ring(stack, plane, route.oif)?;
+    let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
+    let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
+    let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
+    let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+    let destination_mac = if destination.is_multicast() {
+        if shares_group(stack, plane, id, destination, route.oif) {
+            return Err(WhyOs::LocalMembers);
+        }
+        MacAddr::multicast_for(destination)
+    } else {
+        let next = route.gateway.unwrap_or(destination);
+        MacAddr(plane.control.neighbour(route.oif, next).ok_or(WhyOs::Neighbour)?)
+    };
+    let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
+    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit })
+}
+
+/// Does a socket that is not ours listen to the group on this host, while the sender wants local
+/// members to hear it (IP_MULTICAST_LOOP)? Then only the kernel can deliver to everybody.
+fn shares_group(
+    stack: &Stack,
+    plane: &Plane,
+    id: SocketId,
+    group: Ipv4Addr,
+    interface: u32,
+) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return true };
+    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast_loop) {
+        return false;
+    }
+    let mut ours = 0;
+    for id in state.ids() {
+        if let Some((_, socket)) = state.socket(id)
+            && socket.state == State::Offloaded
+        {
+            let joined = socket.options.memberships.iter();
+            ours += joined.filter(|m| m.group == group && m.interface == interface).count() as u32;
+        }
+    }
+    drop(state);
+    plane.control.members_on_host(group, interface).is_none_or(|members| members > ours)
+}
+
+/// The kernel shall do this call; its traffic is counted.
+fn passed<T>(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> Outcome<T> {
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(why) };
+    if let Some((_, socket)) = state.socket(id) {
+        socket.os_corked = request.flags & libc::MSG_MORE != 0;
+    }
+    let len = request.payload.iter().map(|piece| piece.len()).sum();
+    passed_locked(state, id, len, why)
+}
+
+fn passed_locked<T>(mut state: Guard<'_>, id: SocketId, len: usize, why: WhyOs) -> Outcome<T> {
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.tx_os_packets += 1;
+        endpoint.counters.tx_os_bytes += len as u64;
+    }
+    Outcome::Os(why)
+}
+
+/// After the kernel bound a socket on its own (a passed-on first send), its flows follow.
+pub fn after_os_send(stack: &Stack, id: SocketId) {
+    let undecided = stack.shard.lock().is_ok_and(|mut state| {
+        state.socket(id).is_some_and(|(_, socket)| socket.state == State::Undecided)
+    });
+    if undecided {
+        attach::refresh(stack, id);
+    }
+}

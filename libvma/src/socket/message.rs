@@ -1,0 +1,143 @@
+//! Control messages of a received datagram, in the kernel's order and layout (cmsg(3), ip(7)).
+
+use super::Socket;
+use crate::shard::datagram::Datagram;
+use crate::sys::shadow::to_sockaddr;
+
+const ALIGN: usize = size_of::<usize>();
+const HEADER: usize = size_of::<libc::cmsghdr>();
+
+/// Writes control messages into the program's buffer as put_cmsg() of the kernel does: one that
+/// does not fit is cut and nothing follows it.
+pub struct ControlWriter<'a> {
+    room: &'a mut [u8],
+    written: usize,
+    cut: bool,
+}
+
+impl<'a> ControlWriter<'a> {
+    pub fn new(room: &'a mut [u8]) -> Self {
+        ControlWriter { room, written: 0, cut: false }
+    }
+
+    pub fn written(&self) -> usize {
+        self.written
+    }
+
+    /// MSG_CTRUNC.
+    pub fn is_cut(&self) -> bool {
+        self.cut
+    }
+
+    /// Everything the socket asked to be told of a datagram.
+    pub fn describe(&mut self, datagram: &Datagram, socket: &Socket) {
+        let options = &socket.options;
+        if options.timestamp_ns {
+            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &timespec(datagram.stamp));
+        } else if options.timestamp {
+            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, &timeval(datagram.stamp));
+        }
+        if options.timestamping_software {
+            let mut stamps = [0u8; 48];
+            stamps[..16].copy_from_slice(&timespec(datagram.stamp));
+            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &stamps);
+        }
+        if options.rxq_overflow && datagram.drops_before > 0 {
+            self.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &datagram.drops_before.to_ne_bytes());
+        }
+        if options.packet_info {
+            let local = socket.local.map(|local| *local.ip());
+            // What a reply should be sent from: for a group that is the interface's own address,
+            // which the kernel tells only of unicast destinations on this socket's behalf.
+            let specific = if datagram.destination.is_multicast() {
+                local.filter(|ip| !ip.is_unspecified()).unwrap_or(datagram.destination)
+            } else {
+                datagram.destination
+            };
+            let mut info = [0u8; 12];
+            info[..4].copy_from_slice(&datagram.interface.to_ne_bytes());
+            info[4..8].copy_from_slice(&specific.octets());
+            info[8..].copy_from_slice(&datagram.destination.octets());
+            self.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+        }
+        if options.receive_ttl {
+            self.put(libc::IPPROTO_IP, libc::IP_TTL, &i32::from(datagram.ttl).to_ne_bytes());
+        }
+        if options.receive_tos {
+            self.put(libc::IPPROTO_IP, libc::IP_TOS, &[datagram.tos]);
+        }
+        if options.original_destination {
+            let port = socket.local.map_or(0, |local| local.port());
+            let address = to_sockaddr(std::net::SocketAddrV4::new(datagram.destination, port));
+            let mut bytes = [0u8; 16];
+            bytes[..2].copy_from_slice(&address.sin_family.to_ne_bytes());
+            bytes[2..4].copy_from_slice(&address.sin_port.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&address.sin_addr.s_addr.to_ne_bytes());
+            self.put(libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, &bytes);
+        }
+    }
+
+    fn put(&mut self, level: i32, kind: i32, data: &[u8]) {
+        if self.cut {
+            return;
+        }
+        let room = self.room.len() - self.written;
+        if room < HEADER {
+            self.cut = true;
+            return;
+        }
+        let mut len = HEADER + data.len();
+        if len > room {
+            self.cut = true;
+            len = room;
+        }
+        let out = &mut self.room[self.written..self.written + len];
+        out[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+        out[8..12].copy_from_slice(&level.to_ne_bytes());
+        out[12..16].copy_from_slice(&kind.to_ne_bytes());
+        out[HEADER..].copy_from_slice(&data[..len - HEADER]);
+        self.written += len.next_multiple_of(ALIGN).min(room);
+    }
+}
+
+fn timespec(nanos: u64) -> [u8; 16] {
+    pair(nanos / 1_000_000_000, nanos % 1_000_000_000)
+}
+
+fn timeval(nanos: u64) -> [u8; 16] {
+    pair(nanos / 1_000_000_000, nanos % 1_000_000_000 / 1000)
+}
+
+fn pair(first: u64, second: u64) -> [u8; 16] {
+    let mut bytes = [0u8; 16];
+    bytes[..8].copy_from_slice(&first.to_ne_bytes());
+    bytes[8..].copy_from_slice(&second.to_ne_bytes());
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_has_the_layout_of_cmsghdr() {
+        let mut room = [0xffu8; 64];
+        let mut writer = ControlWriter::new(&mut room);
+        writer.put(0, libc::IP_TTL, &64i32.to_ne_bytes());
+        assert_eq!((writer.written(), writer.is_cut()), (24, false));
+        assert_eq!(room[..8], 20usize.to_ne_bytes());
+        assert_eq!(room[12..16], libc::IP_TTL.to_ne_bytes());
+        assert_eq!(room[16..20], 64i32.to_ne_bytes());
+    }
+
+    #[test]
+    fn too_little_room_cuts_and_ends() {
+        let mut room = [0u8; 18];
+        let mut writer = ControlWriter::new(&mut room);
+        writer.put(0, libc::IP_TTL, &64i32.to_ne_bytes());
+        assert!(writer.is_cut());
+        assert_eq!(writer.written(), 18);
+        writer.put(0, libc::IP_TOS, &[1]);
+        assert_eq!(writer.written(), 18);
+    }
+}

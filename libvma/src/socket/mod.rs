@@ -1,0 +1,211 @@
+//! POSIX semantics of one socket: blocking, flags, options, errors, its shadow in the kernel.
+//!
+//! Every call ends in one of three ways ([`Outcome`]): we did it, it failed, or the kernel's socket
+//! of the same number (the *shadow*) shall do it. Anything not done here is passed on, per call or,
+//! by [`attach::un_offload`], for good; the program cannot tell.
+
+pub mod attach;
+pub mod egress;
+pub mod message;
+pub mod multicast;
+pub mod options;
+pub mod receive;
+pub mod wait;
+mod why;
+
+pub use why::WhyOs;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::device::Flow;
+use crate::shard::{NextHop, RingId, Shard, SocketId};
+use crate::stats::{SocketCounters, StatsFile};
+use crate::sys::Fd;
+use crate::sys::lock::Lock;
+use crate::sys::wait::Waker;
+
+/// How a call ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome<T> {
+    Ours(T),
+    Errno(i32),
+    /// The kernel shall do it.
+    Os(WhyOs),
+}
+
+/// What the sockets of a process share.
+pub struct Stack {
+    pub config: Config,
+    pub shard: Shard<Socket>,
+    /// None until the first socket needs it, or if netlink is not to be had.
+    pub plane: Lock<Option<Plane>>,
+    /// The internal thread's epoll: it watches the shadows.
+    pub shadows: Option<Fd>,
+    /// Wakes the internal thread when there is something new for it to attend to.
+    pub nudge: Option<Waker>,
+    pub stats: StatsFile,
+}
+
+/// The control plane and what it led to.
+pub struct Plane {
+    pub control: Control,
+    /// Per interface: its ring, or why it has none.
+    pub rings: HashMap<u32, Result<RingId, WhyOs>>,
+}
+
+/// One UDP socket, as POSIX sees it.
+pub struct Socket {
+    /// Every descriptor number of the program that refers to it; the first one is the shadow's.
+    pub descriptors: Vec<i32>,
+    pub state: State,
+    /// O_NONBLOCK. Of the open file description, hence shared by all its descriptors.
+    pub nonblocking: bool,
+    /// What getsockname() says; None while unbound.
+    pub local: Option<SocketAddrV4>,
+    /// What getpeername() says.
+    pub peer: Option<SocketAddrV4>,
+    pub options: options::Options,
+    /// Flows installed for it.
+    flows: Vec<(RingId, Flow)>,
+    /// The next hop of the last destination.
+    route: Option<CachedRoute>,
+    /// The shadow may have something to read.
+    pub os_ready: bool,
+    /// The shadow may have an error to report.
+    pub os_error: bool,
+    /// MSG_MORE data waits in the shadow.
+    os_corked: bool,
+    /// Polls since the shadow was looked at.
+    polls_since_os: u64,
+}
+
+/// Is the socket offloaded?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not bound yet: it could become either.
+    Undecided,
+    Offloaded,
+    /// The kernel's for good.
+    Os(WhyOs),
+}
+
+/// A destination's route, valid for one epoch of the shard.
+#[derive(Clone, Copy)]
+struct CachedRoute {
+    destination: Ipv4Addr,
+    epoch: u64,
+    via: Via,
+}
+
+/// How a destination is reached.
+#[derive(Clone, Copy, Debug)]
+pub enum Via {
+    Ring { hop: NextHop, source: Ipv4Addr, hop_limit: Option<u8> },
+    Os(WhyOs),
+}
+
+impl Socket {
+    pub fn new(descriptor: i32, nonblocking: bool, config: &Config) -> Socket {
+        Socket {
+            descriptors: vec![descriptor],
+            state: State::Undecided,
+            nonblocking,
+            local: None,
+            peer: None,
+            options: options::Options::new(config),
+            flows: Vec::new(),
+            route: None,
+            os_ready: false,
+            os_error: false,
+            os_corked: false,
+            polls_since_os: 0,
+        }
+    }
+
+    /// The number by which the kernel knows the socket.
+    pub fn shadow(&self) -> i32 {
+        self.descriptors.first().copied().unwrap_or(-1)
+    }
+}
+
+/// A new UDP socket of the program; `nonblocking` from SOCK_NONBLOCK.
+pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
+    if !stack.config.offloaded_sockets {
+        return None;
+    }
+    let limit = crate::sys::shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
+    let limit = limit.map_or(212_992, |bytes| bytes.max(0) as usize);
+    let socket = Socket::new(descriptor, nonblocking, &stack.config);
+    Some(stack.shard.lock().ok()?.attach(socket, limit))
+}
+
+/// The program closed one of the socket's descriptors; the last one ends it. Returns whether it
+/// did.
+pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
+    let Ok(mut state) = stack.shard.lock() else {
+        // In a signal handler above our own lock. The flows of the socket stay until the process
+        // ends; the shadow is closed by the caller all the same.
+        return true;
+    };
+    let Some((_, socket)) = state.socket(id) else { return true };
+    socket.descriptors.retain(|other| *other != descriptor);
+    if !socket.descriptors.is_empty() {
+        return false;
+    }
+    for (ring, flow) in core::mem::take(&mut socket.flows) {
+        state.remove_flow(ring, flow);
+    }
+    let counters = counters(&mut state, id);
+    state.detach(id);
+    drop(state);
+    if let Some((counters, limit)) = counters {
+        stack.stats.append(descriptor, &counters, limit);
+    }
+    true
+}
+
+/// The kernel's for good, and nothing of ours left to read: no call needs to look here any more.
+pub fn is_retired(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    state.socket(id).is_none_or(|(endpoint, socket)| {
+        matches!(socket.state, State::Os(_)) && !endpoint.is_readable()
+    })
+}
+
+/// dup(): one more descriptor of the same socket.
+pub fn duplicate(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    match state.socket(id) {
+        Some((_, socket)) => {
+            socket.descriptors.push(descriptor);
+            true
+        }
+        None => false,
+    }
+}
+
+/// At exit: the counters of the sockets that were not closed.
+pub fn report_all(stack: &Stack) {
+    if !stack.stats.is_configured() {
+        return;
+    }
+    let Some(mut state) = stack.shard.try_lock() else { return };
+    for id in state.ids() {
+        let descriptor = state.socket(id).map(|(_, socket)| socket.shadow());
+        if let (Some(descriptor), Some((counters, limit))) = (descriptor, counters(&mut state, id))
+        {
+            stack.stats.append(descriptor, &counters, limit);
+        }
+    }
+}
+
+fn counters(
+    state: &mut crate::shard::State<Socket>,
+    id: SocketId,
+) -> Option<(SocketCounters, usize)> {
+    let (endpoint, _) = state.socket(id)?;
+    Some((endpoint.counters, endpoint.limit))
+}

@@ -1,0 +1,243 @@
+//! Socket options: the kernel's shadow holds them all; what the data path needs is mirrored here.
+//!
+//! A set call goes to the shadow first. If the kernel took it, the value is read back from the
+//! shadow, so that clamping, doubling and defaults are the kernel's own. An option that neither is
+//! mirrored nor known to be harmless gives the socket to the kernel.
+
+use std::net::Ipv4Addr;
+
+use super::{Stack, WhyOs, attach, multicast};
+use crate::config::Config;
+use crate::net::udp::lookup::Membership;
+use crate::shard::SocketId;
+use crate::sys::shadow;
+
+/// What the data path needs to know of a socket's options.
+pub struct Options {
+    /// SO_RCVTIMEO in nanoseconds; None is for ever.
+    pub receive_timeout: Option<u64>,
+    pub timestamp: bool,
+    pub timestamp_ns: bool,
+    /// SO_TIMESTAMPING with SOF_TIMESTAMPING_SOFTWARE.
+    pub timestamping_software: bool,
+    pub rxq_overflow: bool,
+    pub packet_info: bool,
+    pub receive_ttl: bool,
+    pub receive_tos: bool,
+    pub original_destination: bool,
+    /// SO_BINDTODEVICE as an interface index.
+    pub device: Option<u32>,
+    pub mark: u32,
+    pub reuse_port: bool,
+    /// IP_TTL; None is the route's or the host's default.
+    pub ttl: Option<u8>,
+    pub tos: u8,
+    /// IP_MTU_DISCOVER: DF on what fits.
+    pub dont_fragment: bool,
+    /// IP_PMTUDISC_DO: refuse what does not fit.
+    pub never_fragment: bool,
+    /// Off with SO_NO_CHECK.
+    pub checksum: bool,
+    pub multicast_ttl: u8,
+    pub multicast_loop: bool,
+    pub multicast_all: bool,
+    pub multicast_interface: Option<u32>,
+    pub multicast_source: Option<Ipv4Addr>,
+    pub memberships: Vec<Membership>,
+}
+
+impl Options {
+    pub fn new(config: &Config) -> Options {
+        Options {
+            receive_timeout: None,
+            timestamp: false,
+            timestamp_ns: false,
+            timestamping_software: false,
+            rxq_overflow: false,
+            packet_info: false,
+            receive_ttl: false,
+            receive_tos: false,
+            original_destination: false,
+            device: None,
+            mark: 0,
+            reuse_port: false,
+            ttl: None,
+            tos: 0,
+            dont_fragment: true,
+            never_fragment: false,
+            checksum: true,
+            multicast_ttl: 1,
+            multicast_loop: config.tx_mc_loopback,
+            multicast_all: true,
+            multicast_interface: None,
+            multicast_source: None,
+            memberships: Vec::new(),
+        }
+    }
+}
+
+/// SOF_TIMESTAMPING_RX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE: a software stamp on receipt.
+const STAMP_ON_RECEIPT: i32 = (1 << 3) | (1 << 4);
+
+/// Options that mean nothing to a UDP data path in user space, or only to the shadow.
+const HARMLESS_SOCKET: &[i32] = &[
+    libc::SO_REUSEADDR,
+    libc::SO_BROADCAST,
+    libc::SO_SNDBUF,
+    libc::SO_SNDBUFFORCE,
+    libc::SO_SNDTIMEO,
+    libc::SO_PRIORITY,
+    libc::SO_KEEPALIVE,
+    libc::SO_LINGER,
+    libc::SO_DEBUG,
+    libc::SO_RCVLOWAT,
+    libc::SO_SNDLOWAT,
+    libc::SO_OOBINLINE,
+    libc::SO_PASSCRED,
+    libc::SO_BUSY_POLL,
+    libc::SO_INCOMING_CPU,
+    libc::SO_ZEROCOPY,
+    libc::SO_SELECT_ERR_QUEUE,
+    SO_PREFER_BUSY_POLL,
+    SO_BUSY_POLL_BUDGET,
+];
+const SO_PREFER_BUSY_POLL: i32 = 69;
+const SO_BUSY_POLL_BUDGET: i32 = 70;
+const SO_BINDTOIFINDEX: i32 = 62;
+
+const HARMLESS_IP: &[i32] = &[
+    libc::IP_RECVERR,
+    libc::IP_FREEBIND,
+    libc::IP_BIND_ADDRESS_NO_PORT,
+    libc::IP_MINTTL,
+    IP_LOCAL_PORT_RANGE,
+];
+const IP_LOCAL_PORT_RANGE: i32 = 51;
+
+/// The kernel accepted a set call with these arguments: take it over.
+pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) {
+    let handled = match level {
+        libc::SOL_SOCKET => socket_level(stack, id, name),
+        libc::IPPROTO_IP => {
+            if multicast::after_set(stack, id, name, value) {
+                return;
+            }
+            ip_level(stack, id, name)
+        }
+        // SOL_TCP and SOL_IPV6 on a UDP/IPv4 socket are refused by the kernel before this.
+        _ => false,
+    };
+    if !handled {
+        attach::un_offload(stack, id, WhyOs::Option { level, name });
+    }
+}
+
+fn socket_level(stack: &Stack, id: SocketId, name: i32) -> bool {
+    if HARMLESS_SOCKET.contains(&name) {
+        return true;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((endpoint, socket)) = state.socket(id) else { return true };
+    let fd = socket.shadow();
+    let read = |name| shadow::int_option(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    let options = &mut socket.options;
+    match name {
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+            endpoint.limit = read(libc::SO_RCVBUF).max(0) as usize;
+        }
+        libc::SO_RCVTIMEO | libc::SO_RCVTIMEO_NEW => options.receive_timeout = receive_timeout(fd),
+        libc::SO_TIMESTAMP
+        | libc::SO_TIMESTAMPNS
+        | libc::SO_TIMESTAMP_NEW
+        | libc::SO_TIMESTAMPNS_NEW
+        | libc::SO_TIMESTAMPING => {
+            // SO_TIMESTAMP and SO_TIMESTAMPNS exclude each other; the kernel tells which is on.
+            options.timestamp_ns = read(libc::SO_TIMESTAMPNS) != 0;
+            options.timestamp = read(libc::SO_TIMESTAMP) != 0 && !options.timestamp_ns;
+            let flags = read(libc::SO_TIMESTAMPING);
+            options.timestamping_software = flags & STAMP_ON_RECEIPT == STAMP_ON_RECEIPT;
+            endpoint.wants_stamp =
+                options.timestamp || options.timestamp_ns || options.timestamping_software;
+        }
+        libc::SO_RXQ_OVFL => options.rxq_overflow = read(name) != 0,
+        libc::SO_REUSEPORT => options.reuse_port = read(name) != 0,
+        libc::SO_MARK => {
+            options.mark = read(name) as u32;
+            socket.route = None;
+        }
+        libc::SO_NO_CHECK => options.checksum = read(name) == 0,
+        libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
+            let index = read(SO_BINDTOIFINDEX);
+            options.device = u32::try_from(index).ok().filter(|index| *index != 0);
+            drop(state);
+            attach::refresh(stack, id);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
+    if HARMLESS_IP.contains(&name) {
+        return true;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((_, socket)) = state.socket(id) else { return true };
+    let fd = socket.shadow();
+    let value = shadow::int_option(fd, libc::IPPROTO_IP, name).unwrap_or(0);
+    let options = &mut socket.options;
+    match name {
+        libc::IP_TTL => {
+            // The kernel tells the default where none is set; either way it is the one in force.
+            options.ttl = u8::try_from(value).ok();
+        }
+        libc::IP_TOS => {
+            options.tos = value as u8;
+            socket.route = None;
+        }
+        libc::IP_MTU_DISCOVER => {
+            options.dont_fragment = value != libc::IP_PMTUDISC_DONT && value != IP_PMTUDISC_OMIT;
+            options.never_fragment = value == libc::IP_PMTUDISC_DO;
+            // PROBE and INTERFACE ignore the path MTU: rare, and the kernel knows how.
+            return matches!(
+                value,
+                libc::IP_PMTUDISC_DONT | libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO
+            );
+        }
+        libc::IP_PKTINFO => options.packet_info = value != 0,
+        libc::IP_RECVTTL => options.receive_ttl = value != 0,
+        libc::IP_RECVTOS => options.receive_tos = value != 0,
+        libc::IP_RECVORIGDSTADDR => options.original_destination = value != 0,
+        _ => return false,
+    }
+    true
+}
+
+const IP_PMTUDISC_OMIT: i32 = 5;
+
+fn receive_timeout(fd: i32) -> Option<u64> {
+    let mut value = [0u8; 16];
+    if shadow::option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &mut value) != Some(16) {
+        return None;
+    }
+    let number = |at: usize| {
+        let bytes = value.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, u64::from_ne_bytes)
+    };
+    let nanos = number(0).saturating_mul(1_000_000_000).saturating_add(number(8) * 1000);
+    (nanos > 0).then_some(nanos)
+}
+
+/// FIONBIO, F_SETFL: the open file description's flags changed.
+pub fn after_flags(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    let flags = shadow::status_flags(socket.shadow());
+    socket.nonblocking = flags & libc::O_NONBLOCK != 0;
+    let signal_driven = flags & libc::O_ASYNC != 0;
+    drop(state);
+    if signal_driven {
+        // SIGIO comes from the kernel's socket only.
+        attach::un_offload(stack, id, WhyOs::Arguments);
+    }
+}

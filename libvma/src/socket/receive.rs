@@ -1,0 +1,236 @@
+//! recv, recvfrom, recvmsg, read ...: one datagram to the caller, copied once.
+
+use std::io::IoSliceMut;
+use std::net::SocketAddrV4;
+
+use super::message::ControlWriter;
+use super::wait::{Next, Patience, Wait};
+use super::{Outcome, Socket, Stack, State, WhyOs};
+use crate::shard::{self, SocketId};
+use crate::sys::wait::PollFd;
+
+/// A receive call as the program made it.
+pub struct Request<'a, 'b> {
+    pub buffers: &'a mut [IoSliceMut<'b>],
+    /// MSG_* of the call.
+    pub flags: i32,
+    /// Room for control messages; None if the call has none.
+    pub control: Option<&'a mut [u8]>,
+    /// Does the call on the kernel's socket, without blocking: its result or errno.
+    pub os: &'a mut dyn FnMut() -> Result<isize, i32>,
+}
+
+/// What a receive call delivered.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Received {
+    /// A datagram of ours.
+    Datagram {
+        /// The return value.
+        len: usize,
+        source: SocketAddrV4,
+        /// `msg_flags`.
+        flags: i32,
+        /// Bytes of control messages written.
+        control: usize,
+    },
+    /// The kernel's socket had it: everything is in place, this is the return value.
+    FromOs(isize),
+}
+
+/// Flags that only the kernel can serve.
+const OS_FLAGS: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB;
+
+type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
+
+pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Outcome<Received> {
+    if request.flags & OS_FLAGS != 0 {
+        return Outcome::Os(WhyOs::Arguments);
+    }
+    let mut wait: Option<Wait> = None;
+    loop {
+        let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
+        let Some((endpoint, _)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        if !endpoint.is_readable() {
+            state.poll();
+        }
+        let Some((endpoint, socket)) = state.socket(id) else {
+            return Outcome::Os(WhyOs::NotOurs);
+        };
+        let ratio = stack.config.rx_udp_poll_os_ratio;
+        socket.polls_since_os += 1;
+        let os_turn = socket.os_ready || ratio != 0 && socket.polls_since_os >= ratio;
+        if endpoint.is_readable() && !os_turn {
+            endpoint.counters.poll_hits += 1;
+            return Outcome::Ours(take(&mut state, id, &mut request));
+        }
+        match socket.state {
+            State::Os(why) if !endpoint.is_readable() => return Outcome::Os(why),
+            State::Undecided => return Outcome::Os(WhyOs::Unbound),
+            _ => {}
+        }
+        if os_turn {
+            socket.polls_since_os = 0;
+            if let Some(outcome) = ask_os(stack, state, id, &mut request) {
+                return outcome;
+            }
+            continue;
+        }
+        endpoint.counters.poll_misses += 1;
+        if socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0 {
+            return would_block(stack, state, id, &mut request);
+        }
+        let timeout = socket.options.receive_timeout;
+        let wait = wait.get_or_insert_with(|| {
+            // signal(7): a receive call with SO_RCVTIMEO is not restarted.
+            Wait::new(Patience::loops(stack.config.rx_poll), timeout, timeout.is_none())
+        });
+        match wait.after_miss() {
+            Next::PollAgain => {}
+            Next::TimedOut => return eagain(state, id),
+            Next::Interrupted => return Outcome::Errno(libc::EINTR),
+            Next::Sleep => match sleep(stack, state, id, wait) {
+                Next::TimedOut => match stack.shard.lock() {
+                    Ok(state) => return eagain(state, id),
+                    Err(_) => return Outcome::Errno(libc::EAGAIN),
+                },
+                Next::Interrupted => return Outcome::Errno(libc::EINTR),
+                Next::PollAgain | Next::Sleep => {}
+            },
+        }
+    }
+}
+
+/// The size of the next datagram (FIONREAD), if one is queued.
+pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
+    let mut state = stack.shard.lock().ok()?;
+    state.poll();
+    state.socket(id)?.0.front().map(|datagram| datagram.len as usize)
+}
+
+/// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).
+fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> Received {
+    // Out of the queue, so that the shard can lend its bytes; a peeked one goes back to the front.
+    let Some(datagram) = state.pop(id) else {
+        return Received::FromOs(0);
+    };
+    let copied = state.copy_out(&datagram, request.buffers);
+    let len = datagram.len as usize;
+    let mut flags = if copied < len { libc::MSG_TRUNC } else { 0 };
+    let mut control = 0;
+    if let (Some(room), Some((_, socket))) = (request.control.as_deref_mut(), state.socket(id)) {
+        let mut writer = ControlWriter::new(room);
+        writer.describe(&datagram, socket);
+        control = writer.written();
+        if writer.is_cut() {
+            flags |= libc::MSG_CTRUNC;
+        }
+    }
+    let source = datagram.source;
+    let returned = if request.flags & libc::MSG_TRUNC != 0 { len } else { copied };
+    if request.flags & libc::MSG_PEEK != 0 {
+        state.put_back(id, datagram);
+    } else {
+        if let Some((endpoint, _)) = state.socket(id) {
+            endpoint.counters.rx_packets += 1;
+            endpoint.counters.rx_bytes += len as u64;
+        }
+        state.release(datagram);
+    }
+    Received::Datagram { len: returned, source, flags, control }
+}
+
+/// Looks at the shadow. None: it has nothing.
+fn ask_os(
+    stack: &Stack,
+    mut state: Guard<'_>,
+    id: SocketId,
+    request: &mut Request<'_, '_>,
+) -> Option<Outcome<Received>> {
+    if let Some((_, socket)) = state.socket(id) {
+        // Before the call: an event that comes during it must count.
+        socket.os_ready = false;
+        socket.os_error = false;
+    }
+    drop(state);
+    let result = (request.os)();
+    if matches!(result, Err(libc::EAGAIN)) {
+        return None;
+    }
+    let mut state = stack.shard.lock().ok()?;
+    if let Some((endpoint, socket)) = state.socket(id) {
+        // There may be more; only EAGAIN says that there is not.
+        socket.os_ready = true;
+        if let Ok(len) = result
+            && request.flags & libc::MSG_PEEK == 0
+        {
+            endpoint.counters.rx_os_packets += 1;
+            endpoint.counters.rx_os_bytes += len as u64;
+        }
+    }
+    Some(match result {
+        Ok(len) => Outcome::Ours(Received::FromOs(len)),
+        Err(errno) => Outcome::Errno(errno),
+    })
+}
+
+/// A non-blocking call found nothing of ours. If an epoll or poll call reported the descriptor on
+/// the kernel's word, the kernel's socket must be asked before the answer is EAGAIN.
+fn would_block(
+    stack: &Stack,
+    mut state: Guard<'_>,
+    id: SocketId,
+    request: &mut Request<'_, '_>,
+) -> Outcome<Received> {
+    let watched = state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_watched());
+    if watched && state.take_os_doubt(id) {
+        if let Some(outcome) = ask_os(stack, state, id, request) {
+            return outcome;
+        }
+        let Ok(state) = stack.shard.lock() else { return Outcome::Errno(libc::EAGAIN) };
+        return eagain(state, id);
+    }
+    eagain(state, id)
+}
+
+fn eagain(mut state: Guard<'_>, id: SocketId) -> Outcome<Received> {
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.rx_eagain += 1;
+    }
+    Outcome::Errno(libc::EAGAIN)
+}
+
+/// Below our own lock: only the kernel's socket can be asked.
+fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
+    match (request.os)() {
+        Ok(len) => Outcome::Ours(Received::FromOs(len)),
+        Err(errno) => Outcome::Errno(errno),
+    }
+}
+
+fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
+    let Some((sleeper, waker)) = state.new_sleeper() else {
+        // No descriptor for a waker: poll on, gently.
+        drop(state);
+        crate::sys::thread::nap_millis(1);
+        return Next::PollAgain;
+    };
+    state.sleep_on(id, sleeper);
+    let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
+    let mut fds = Vec::with_capacity(8);
+    let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
+    fds.push(readable(shadow));
+    fds.push(readable(waker));
+    state.ring_descriptors(|fd| fds.push(readable(fd)));
+    // What came between the last poll and now is in the rings, so their descriptors are readable.
+    drop(state);
+    let next = wait.sleep(&mut fds, None);
+    let shadow_fired = fds.first().is_some_and(|entry| entry.revents != 0);
+    if let Ok(mut state) = stack.shard.lock() {
+        state.leave(id, sleeper);
+        state.end_sleeper(sleeper);
+        if shadow_fired && let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+        }
+    }
+    next
+}

@@ -1,0 +1,130 @@
+//! Waiting for something to happen on offloaded sockets: first polling, then sleeping.
+//!
+//! While polling, nothing tells that a signal handler ran except the count kept by
+//! `preload::signal`; while sleeping, the kernel does. Between the two, signals are blocked, so
+//! that one that arrives there interrupts the sleep.
+
+use crate::shard::clock;
+use crate::sys::thread;
+use crate::sys::wait::{PollFd, ppoll};
+
+/// Polls between two looks at the clock and at signals.
+const STRIDE: u32 = 32;
+
+/// How long a blocking call polls before it sleeps.
+#[derive(Clone, Copy, Debug)]
+pub enum Patience {
+    Loops(u64),
+    Nanos(u64),
+    Endless,
+}
+
+impl Patience {
+    /// `VMA_RX_POLL`: loops, -1 for ever.
+    pub fn loops(value: i64) -> Patience {
+        u64::try_from(value).map_or(Patience::Endless, Patience::Loops)
+    }
+
+    /// `VMA_SELECT_POLL`: microseconds, -1 for ever.
+    pub fn micros(value: i64) -> Patience {
+        let nanos = |micros: u64| Patience::Nanos(micros.saturating_mul(1000));
+        u64::try_from(value).map_or(Patience::Endless, nanos)
+    }
+}
+
+/// What a polling call does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    PollAgain,
+    Sleep,
+    TimedOut,
+    Interrupted,
+}
+
+/// One blocking call's wait.
+pub struct Wait {
+    patience: Patience,
+    /// Nanoseconds on the shard's clock.
+    deadline: Option<u64>,
+    polling_since: u64,
+    loops: u64,
+    /// Handlers with SA_RESTART do not end the call (signal(7)).
+    restartable: bool,
+    interruptions: u32,
+}
+
+impl Wait {
+    /// `timeout` in nanoseconds, None is for ever. `restartable` for receive calls without a
+    /// timeout; poll and its kin end with any handler.
+    pub fn new(patience: Patience, timeout: Option<u64>, restartable: bool) -> Wait {
+        let timed = timeout.is_some() || matches!(patience, Patience::Nanos(_));
+        let now = if timed { clock::now().as_nanos() } else { 0 };
+        Wait {
+            patience,
+            deadline: timeout.map(|nanos| now.saturating_add(nanos)),
+            polling_since: now,
+            loops: 0,
+            restartable,
+            interruptions: thread::interruptions(restartable),
+        }
+    }
+
+    /// Call after each fruitless poll.
+    #[inline]
+    pub fn after_miss(&mut self) -> Next {
+        self.loops += 1;
+        let spent = matches!(self.patience, Patience::Loops(most) if self.loops >= most);
+        if !spent && !self.loops.is_multiple_of(u64::from(STRIDE)) {
+            core::hint::spin_loop();
+            return Next::PollAgain;
+        }
+        self.look_around(spent)
+    }
+
+    fn look_around(&self, spent: bool) -> Next {
+        if self.is_interrupted() {
+            return Next::Interrupted;
+        }
+        let timed = self.deadline.is_some() || matches!(self.patience, Patience::Nanos(_));
+        let now = if timed { clock::now().as_nanos() } else { 0 };
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            return Next::TimedOut;
+        }
+        match self.patience {
+            Patience::Nanos(most) if now.saturating_sub(self.polling_since) >= most => Next::Sleep,
+            _ if spent => Next::Sleep,
+            _ => Next::PollAgain,
+        }
+    }
+
+    pub fn is_interrupted(&self) -> bool {
+        thread::interruptions(self.restartable) != self.interruptions
+    }
+
+    /// Sleeps until a descriptor is ready, the deadline, or a signal. `mask` is the signal mask
+    /// the application gave for the wait, if any.
+    pub fn sleep(&mut self, fds: &mut [PollFd], mask: Option<&libc::sigset_t>) -> Next {
+        let saved = thread::block_signals();
+        let next = if self.is_interrupted() {
+            Next::Interrupted
+        } else {
+            let now = clock::now().as_nanos();
+            let left = self.deadline.map(|deadline| deadline.saturating_sub(now));
+            let result = match mask {
+                Some(mask) => crate::sys::wait::ppoll_set(fds, left, Some(mask)),
+                None => ppoll(fds, left, Some(&saved)),
+            };
+            match result {
+                Ok(0) => Next::TimedOut,
+                Ok(_) => Next::PollAgain,
+                Err(libc::EINTR) if self.is_interrupted() || !self.restartable => Next::Interrupted,
+                // A handler with SA_RESTART ran: the kernel goes on with the call, so do we.
+                Err(_) => Next::PollAgain,
+            }
+        };
+        thread::restore_signals(&saved);
+        // After a wake-up a little polling pays: answers come in bursts.
+        self.loops = 0;
+        next
+    }
+}

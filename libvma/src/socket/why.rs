@@ -1,0 +1,74 @@
+//! Why something is the kernel's: one enum for logs, statistics and tests.
+
+use crate::control::NotOffloadable;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyOs {
+    /// Not one of our sockets (any more).
+    NotOurs,
+    /// Neither bound nor connected: nothing can have arrived.
+    Unbound,
+    /// A signal handler interrupted our own code on this thread.
+    Reentered,
+    /// netlink, or what else the control plane needs, is not to be had.
+    NoControlPlane,
+    /// No interface that the socket uses can be offloaded.
+    NoInterface,
+    Interface(NotOffloadable),
+    /// The ring could not be opened; the log says why.
+    RingRefused,
+    /// The kernel refused a flow rule.
+    FlowRefused,
+    /// Within the host.
+    LocalDestination,
+    Broadcast,
+    /// Another process of the host is a member of the multicast group.
+    LocalMembers,
+    /// The kernel has no route, or one that only it can use.
+    Route,
+    /// The kernel is resolving the neighbour's address.
+    Neighbour,
+    /// The address or the flags of the call are such that only the kernel gives the right answer.
+    Arguments,
+    /// Ancillary data that changes how the message is sent.
+    ControlMessage,
+    /// An option that is not implemented.
+    Option {
+        level: i32,
+        name: i32,
+    },
+    ShutDown,
+    /// The descriptor was handed to another process.
+    Passed,
+    /// An error waits in the shadow.
+    PendingError,
+}
+
+impl core::fmt::Display for WhyOs {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let text = match self {
+            WhyOs::NotOurs => "it is not offloaded",
+            WhyOs::Unbound => "it is not bound",
+            WhyOs::Reentered => "the call came from a signal handler",
+            WhyOs::NoControlPlane => "netlink is not available",
+            WhyOs::NoInterface => "no interface it uses can be offloaded",
+            WhyOs::Interface(reason) => reason.text(),
+            WhyOs::RingRefused => "the interface's ring could not be opened",
+            WhyOs::FlowRefused => "the flow was refused",
+            WhyOs::LocalDestination => "the destination is on this host",
+            WhyOs::Broadcast => "the destination is a broadcast address",
+            WhyOs::LocalMembers => "another process of this host joined the group",
+            WhyOs::Route => "the route is the kernel's",
+            WhyOs::Neighbour => "the neighbour is being resolved",
+            WhyOs::Arguments => "of the call's arguments",
+            WhyOs::ControlMessage => "of its control messages",
+            WhyOs::Option { level, name } => {
+                return write!(f, "socket option {level}/{name} is not implemented");
+            }
+            WhyOs::ShutDown => "it was shut down",
+            WhyOs::Passed => "it was passed to another process",
+            WhyOs::PendingError => "an error is pending",
+        };
+        f.write_str(text)
+    }
+}
