@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 // The program's side.
+pub mod fd;
+pub mod mux;
 pub mod socket;
 
 // Where protocol and device meet.

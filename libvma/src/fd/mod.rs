@@ -1,0 +1,117 @@
+//! From a descriptor number to what the library keeps for it. Read on every call, without a lock.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::mux::EpollId;
+use crate::shard::SocketId;
+
+/// What a number of the program stands for, if it is ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object {
+    Socket(SocketId),
+    /// An epoll instance that watches at least one of our sockets.
+    Epoll(EpollId),
+}
+
+const PER_PAGE: usize = 1024;
+/// Enough for the largest RLIMIT_NOFILE that Linux allows by default (fs.nr_open, 1048576).
+const PAGES: usize = 1024;
+const EPOLL: u64 = 1 << 63;
+
+type Page = [AtomicU64; PER_PAGE];
+
+pub struct Table {
+    pages: Box<[OnceLock<Box<Page>>]>,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table { pages: (0..PAGES).map(|_| OnceLock::new()).collect() }
+    }
+}
+
+impl Table {
+    #[inline]
+    pub fn get(&self, fd: i32) -> Option<Object> {
+        decode(self.word(fd)?.load(Ordering::Acquire))
+    }
+
+    /// Makes a number ours. What it stood for before is returned: a stale entry, if the program
+    /// closed the number in a way that nobody saw.
+    pub fn set(&self, fd: i32, object: Object) -> Option<Object> {
+        let index = usize::try_from(fd).ok()?;
+        let page = self.pages.get(index / PER_PAGE)?;
+        let page = page.get_or_init(|| Box::new([const { AtomicU64::new(0) }; PER_PAGE]));
+        decode(page.get(index % PER_PAGE)?.swap(encode(object), Ordering::AcqRel))
+    }
+
+    /// Takes a number out.
+    pub fn take(&self, fd: i32) -> Option<Object> {
+        decode(self.word(fd)?.swap(0, Ordering::AcqRel))
+    }
+
+    /// The numbers from `first` to `last` that are ours.
+    pub fn within(&self, first: u32, last: u32) -> Vec<i32> {
+        let mut found = Vec::new();
+        for (number, page) in self.pages.iter().enumerate() {
+            let Some(page) = page.get() else { continue };
+            for (offset, word) in page.iter().enumerate() {
+                let fd = number * PER_PAGE + offset;
+                let inside = fd >= first as usize && fd <= last as usize;
+                if inside && word.load(Ordering::Acquire) != 0 {
+                    found.push(fd as i32);
+                }
+            }
+        }
+        found
+    }
+
+    #[inline]
+    fn word(&self, fd: i32) -> Option<&AtomicU64> {
+        let index = usize::try_from(fd).ok()?;
+        self.pages.get(index / PER_PAGE)?.get()?.get(index % PER_PAGE)
+    }
+}
+
+fn encode(object: Object) -> u64 {
+    match object {
+        Object::Socket(id) => id.to_bits(),
+        Object::Epoll(id) => EPOLL | u64::from(id.0),
+    }
+}
+
+#[inline]
+fn decode(bits: u64) -> Option<Object> {
+    if bits & EPOLL != 0 {
+        return Some(Object::Epoll(EpollId((bits & !EPOLL) as u32)));
+    }
+    SocketId::from_bits(bits).map(Object::Socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_set_taken_and_listed() {
+        let table = Table::default();
+        let epoll = Object::Epoll(EpollId(0));
+        assert_eq!(table.get(3), None);
+        assert_eq!(table.set(3, epoll), None);
+        assert_eq!(table.set(5000, epoll), None);
+        assert_eq!(table.get(3), Some(epoll));
+        assert_eq!(table.within(0, u32::MAX), [3, 5000]);
+        assert_eq!(table.within(4, 4999), []);
+        assert_eq!(table.take(3), Some(epoll));
+        assert_eq!(table.take(3), None);
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_not_ours() {
+        let table = Table::default();
+        assert_eq!(table.get(-1), None);
+        assert_eq!(table.set(i32::MAX, Object::Epoll(EpollId(1))), None);
+        assert_eq!(table.get(i32::MAX), None);
+    }
+}

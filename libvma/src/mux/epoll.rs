@@ -1,0 +1,294 @@
+//! epoll(7) over offloaded and other descriptors.
+//!
+//! The program's epoll instance stays the kernel's, with everything the program put in, the
+//! shadows of our sockets included: so the kernel keeps giving what is the kernel's (other
+//! descriptors, writability, errors, packets that came another way), a forked child inherits
+//! something that works, and un-offloading a socket needs nothing. Beside it an [`Epoll`] knows
+//! which of our sockets are watched, and a readiness set of the shard lists those that became
+//! readable, so that a wait costs what is ready, not what is watched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::OsTurn;
+use crate::shard::{SetId, SocketId};
+use crate::socket::Stack;
+use crate::socket::wait::{Next, Patience, Wait};
+use crate::sys::lock::Lock;
+use crate::sys::wait::PollFd;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpollId(pub u32);
+
+/// `struct epoll_event`.
+pub type Event = libc::epoll_event;
+
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+
+/// What the library knows of the program's epoll instances.
+pub struct Epolls {
+    list: Lock<Vec<Option<Arc<Epoll>>>>,
+}
+
+pub struct Epoll {
+    set: SetId,
+    turn: OsTurn,
+    watched: Lock<Watched>,
+}
+
+#[derive(Default)]
+struct Watched {
+    /// By socket: the program's event mask and data, and the descriptor it used.
+    entries: HashMap<SocketId, Entry>,
+    /// Some entry is EPOLLONESHOT.
+    any_oneshot: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    descriptor: i32,
+    events: u32,
+    data: u64,
+    /// EPOLLONESHOT, and it has fired.
+    spent: bool,
+}
+
+impl Default for Epolls {
+    fn default() -> Self {
+        Epolls { list: Lock::new(Vec::new()) }
+    }
+}
+
+impl Epolls {
+    pub fn get(&self, id: EpollId) -> Option<Arc<Epoll>> {
+        self.list.lock().ok()?.get(id.0 as usize)?.clone()
+    }
+
+    pub fn add(&self, stack: &Stack) -> Option<(EpollId, Arc<Epoll>)> {
+        let set = stack.shard.lock().ok()?.new_set();
+        let epoll = Epoll { set, turn: OsTurn::default(), watched: Lock::new(Watched::default()) };
+        let epoll = Arc::new(epoll);
+        let mut list = self.list.lock().ok()?;
+        let index = list.iter().position(Option::is_none).unwrap_or(list.len());
+        if index == list.len() {
+            list.push(None);
+        }
+        if let Some(slot) = list.get_mut(index) {
+            *slot = Some(epoll.clone());
+        }
+        Some((EpollId(index as u32), epoll))
+    }
+
+    /// The program closed the epoll descriptor.
+    pub fn remove(&self, stack: &Stack, id: EpollId) {
+        let Ok(mut list) = self.list.lock() else { return };
+        let gone = list.get_mut(id.0 as usize).and_then(Option::take);
+        drop(list);
+        if let Some(epoll) = gone
+            && let Ok(mut state) = stack.shard.lock()
+        {
+            state.end_set(epoll.set);
+        }
+    }
+}
+
+/// A change that the kernel has accepted for a socket of ours.
+pub fn control(
+    stack: &Stack,
+    epoll: &Epoll,
+    operation: i32,
+    descriptor: i32,
+    id: SocketId,
+    event: Option<Event>,
+) {
+    let Ok(mut watched) = epoll.watched.lock() else { return };
+    match (operation, event) {
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => {
+            let entry = Entry { descriptor, events: event.events, data: event.u64, spent: false };
+            watched.entries.insert(id, entry);
+            watched.any_oneshot |= event.events & ONESHOT != 0;
+            drop(watched);
+            if let Ok(mut state) = stack.shard.lock() {
+                state.watch(epoll.set, id);
+            }
+        }
+        (libc::EPOLL_CTL_DEL, _) => {
+            watched.entries.remove(&id);
+            drop(watched);
+            if let Ok(mut state) = stack.shard.lock() {
+                state.unwatch(epoll.set, id);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A wait as the program asked for it, and the two things only libc can do for it.
+pub struct Call<'a> {
+    pub epfd: i32,
+    /// Nanoseconds; None for ever.
+    pub timeout: Option<u64>,
+    pub mask: Option<&'a libc::sigset_t>,
+    /// A wait of zero time on the kernel's instance.
+    pub kernel: &'a mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
+    /// Spends the kernel's half of a one-shot registration.
+    pub disarm: &'a mut dyn FnMut(i32),
+}
+
+/// epoll_wait(2) on an instance that watches sockets of ours.
+pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
+    let Call { epfd, timeout, mask, kernel, disarm } = call;
+    let mut wait = Wait::new(Patience::micros(stack.config.select_poll), timeout, false);
+    let mut asked = false;
+    loop {
+        let mut count = 0;
+        let kernel_first = epoll.turn.is_now(&stack.config);
+        if kernel_first {
+            asked = true;
+            count = ask_kernel(stack, epoll, out, 0, kernel)?;
+        }
+        count = collect(stack, epoll, out, count, disarm);
+        if count == 0 && !asked {
+            asked = true;
+            count = ask_kernel(stack, epoll, out, 0, kernel)?;
+        }
+        if count > 0 {
+            return Ok(count);
+        }
+        if timeout == Some(0) {
+            return Ok(0);
+        }
+        match wait.after_miss() {
+            Next::PollAgain => {}
+            Next::TimedOut => return Ok(0),
+            Next::Interrupted => return Err(libc::EINTR),
+            Next::Sleep => match sleep(stack, epoll, epfd, &mut wait, mask) {
+                Next::TimedOut => return Ok(0),
+                Next::Interrupted => return Err(libc::EINTR),
+                Next::PollAgain | Next::Sleep => asked = false,
+            },
+        }
+    }
+}
+
+/// Appends the kernel's events behind `count` of ours.
+fn ask_kernel(
+    stack: &Stack,
+    epoll: &Epoll,
+    out: &mut [Event],
+    count: usize,
+    kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
+) -> Result<usize, i32> {
+    let Some(room) = out.get_mut(count..).filter(|room| !room.is_empty()) else {
+        return Ok(count);
+    };
+    let found = kernel(room)?;
+    if found > 0 {
+        if let Ok(mut state) = stack.shard.lock() {
+            state.raise_os_doubt();
+        }
+        spend_by_data(epoll, room.get(..found).unwrap_or_default());
+    }
+    Ok(count + found)
+}
+
+/// The kernel fired one-shot registrations: the same ones must not fire here. Its events name
+/// them by the program's data only.
+fn spend_by_data(epoll: &Epoll, fired: &[Event]) {
+    let Ok(mut watched) = epoll.watched.lock() else { return };
+    if !watched.any_oneshot {
+        return;
+    }
+    for entry in watched.entries.values_mut().filter(|entry| entry.events & ONESHOT != 0) {
+        if fired.iter().any(|event| { event.u64 } == entry.data) {
+            entry.spent = true;
+        }
+    }
+}
+
+/// Polls the rings and reports our readable sockets behind `count` events that are there already.
+fn collect(
+    stack: &Stack,
+    epoll: &Epoll,
+    out: &mut [Event],
+    mut count: usize,
+    disarm: &mut dyn FnMut(i32),
+) -> usize {
+    let from_kernel = count;
+    let mut spent = None;
+    let Ok(mut state) = stack.shard.lock() else { return count };
+    state.poll();
+    let listed = state.listed(epoll.set);
+    if listed == 0 {
+        return count;
+    }
+    let Ok(mut watched) = epoll.watched.lock() else { return count };
+    for _ in 0..listed {
+        if count == out.len() || spent.is_some() {
+            break;
+        }
+        let Some(id) = state.next_listed(epoll.set) else { break };
+        let Some(entry) = watched.entries.get_mut(&id) else { continue };
+        let readable = state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_readable());
+        let events = entry.events & READABLE;
+        if !readable || events == 0 || entry.spent {
+            continue;
+        }
+        if entry.events & ONESHOT != 0 {
+            entry.spent = true;
+            spent = Some(entry.descriptor);
+        } else if entry.events & EDGE == 0 {
+            // Level-triggered: it stays until it is found empty.
+            state.relist(epoll.set, id);
+        }
+        let known = out.get_mut(..from_kernel).unwrap_or_default();
+        match known.iter_mut().find(|event| { event.u64 } == entry.data) {
+            // The kernel reported the same registration: one event with both.
+            Some(event) => event.events |= events,
+            None => {
+                if let Some(slot) = out.get_mut(count) {
+                    *slot = Event { events, u64: entry.data };
+                    count += 1;
+                }
+            }
+        }
+    }
+    drop(watched);
+    drop(state);
+    if let Some(descriptor) = spent {
+        disarm(descriptor);
+        // More of them wait in the list: this call has something to return already.
+    }
+    count
+}
+
+fn sleep(
+    stack: &Stack,
+    epoll: &Epoll,
+    epfd: i32,
+    wait: &mut Wait,
+    mask: Option<&libc::sigset_t>,
+) -> Next {
+    let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
+    let Some((sleeper, waker)) = state.new_sleeper() else {
+        drop(state);
+        crate::sys::thread::nap_millis(1);
+        return Next::PollAgain;
+    };
+    state.sleep_on_set(epoll.set, sleeper);
+    let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
+    let mut fds = Vec::with_capacity(8);
+    fds.push(readable(epfd));
+    fds.push(readable(waker));
+    state.ring_descriptors(|fd| fds.push(readable(fd)));
+    let missed = state.listed(epoll.set) > 0;
+    drop(state);
+    let next = if missed { Next::PollAgain } else { wait.sleep(&mut fds, mask) };
+    if let Ok(mut state) = stack.shard.lock() {
+        state.leave_set(epoll.set, sleeper);
+        state.end_sleeper(sleeper);
+    }
+    next
+}
