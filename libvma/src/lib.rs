@@ -9,6 +9,9 @@
 // The program's side.
 pub mod fd;
 pub mod mux;
+#[cfg(all(feature = "exports", not(test), not(fuzzing)))]
+#[allow(unsafe_code, reason = "C functions: raw pointers from the program, libc's own functions")]
+pub mod preload;
 pub mod socket;
 
 // Where protocol and device meet.
@@ -26,6 +29,7 @@ pub mod device;
 pub mod config;
 pub mod control;
 pub mod log;
+pub mod process;
 pub mod stats;
 #[allow(unsafe_code, reason = "the edge to the kernel")]
 pub mod sys;

@@ -1,0 +1,199 @@
+//! C arguments to Rust values and back: read once, checked as the manual pages say.
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddrV4;
+
+use crate::sys::shadow::{from_sockaddr, to_sockaddr};
+
+/// UIO_MAXIOV.
+const MOST_BUFFERS: usize = 1024;
+/// Lists up to this long need no allocation.
+const INLINE: usize = 16;
+
+/// A destination as a call gives it.
+pub enum Destination {
+    Absent,
+    Given(SocketAddrV4),
+    /// Another family, or too short: the kernel knows the right answer.
+    Foreign,
+}
+
+/// Reads a `sockaddr`.
+///
+/// # Safety
+/// `address` is null or points to `len` readable bytes.
+pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
+    if address.is_null() {
+        return Destination::Absent;
+    }
+    if (len as usize) < size_of::<libc::sockaddr_in>() {
+        return Destination::Foreign;
+    }
+    // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
+    let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+    from_sockaddr(&address).map_or(Destination::Foreign, Destination::Given)
+}
+
+/// Writes a source address as recvfrom(2) does: cut to the room, the length always the full one.
+///
+/// # Safety
+/// `out` is null, or `len` points to a length and `out` to that many writable bytes.
+pub unsafe fn put_address(
+    address: SocketAddrV4,
+    out: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) {
+    if out.is_null() || len.is_null() {
+        return;
+    }
+    let full = size_of::<libc::sockaddr_in>();
+    let address = to_sockaddr(address);
+    // SAFETY: not null, as checked; a length by the promise.
+    let room = (unsafe { len.read() } as usize).min(full);
+    // SAFETY: `room` bytes are readable in `address` and, by the promise, writable at `out`.
+    unsafe {
+        core::ptr::copy_nonoverlapping(core::ptr::from_ref(&address).cast(), out.cast::<u8>(), room)
+    };
+    // SAFETY: as above.
+    unsafe { len.write(full as libc::socklen_t) };
+}
+
+/// The program's buffer as a slice; empty for a null pointer.
+///
+/// # Safety
+/// `base` is null or points to `len` bytes that stay readable for `'a`.
+pub unsafe fn bytes<'a>(base: *const u8, len: usize) -> &'a [u8] {
+    if base.is_null() || len > isize::MAX as usize {
+        return &[];
+    }
+    // SAFETY: not null, not too long, readable as promised.
+    unsafe { core::slice::from_raw_parts(base, len) }
+}
+
+/// The program's buffer as a slice to write into; empty for a null pointer.
+///
+/// # Safety
+/// `base` is null or points to `len` bytes that stay writable for `'a` and that nobody else in
+/// this call uses.
+pub unsafe fn bytes_mut<'a>(base: *mut u8, len: usize) -> &'a mut [u8] {
+    if base.is_null() || len > isize::MAX as usize {
+        return &mut [];
+    }
+    // SAFETY: not null, not too long, writable as promised.
+    unsafe { core::slice::from_raw_parts_mut(base, len) }
+}
+
+/// A list of buffers of the program: to read from (`IoSlice`) or to write into (`IoSliceMut`).
+pub struct Buffers<T> {
+    inline: [T; INLINE],
+    long: Vec<T>,
+    count: usize,
+}
+
+impl<T> Buffers<T> {
+    pub fn as_slice(&self) -> &[T] {
+        if self.long.is_empty() {
+            self.inline.get(..self.count).unwrap_or_default()
+        } else {
+            &self.long
+        }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [T] {
+        if self.long.is_empty() {
+            self.inline.get_mut(..self.count).unwrap_or_default()
+        } else {
+            &mut self.long
+        }
+    }
+
+    unsafe fn read(
+        vector: *const libc::iovec,
+        count: usize,
+        make: impl Fn(libc::iovec) -> T,
+    ) -> Result<Buffers<T>, i32> {
+        if count > MOST_BUFFERS {
+            return Err(libc::EMSGSIZE);
+        }
+        if vector.is_null() && count > 0 {
+            return Err(libc::EFAULT);
+        }
+        let empty = || make(libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 });
+        let mut buffers =
+            Buffers { inline: core::array::from_fn(|_| empty()), long: Vec::new(), count };
+        let mut total = 0usize;
+        for at in 0..count {
+            // SAFETY: `vector` points to `count` entries, by the caller's promise.
+            let entry = unsafe { vector.add(at) };
+            // SAFETY: as above.
+            let entry = unsafe { *entry };
+            if entry.iov_base.is_null() && entry.iov_len > 0 {
+                return Err(libc::EFAULT);
+            }
+            total = total
+                .checked_add(entry.iov_len)
+                .filter(|sum| *sum <= isize::MAX as usize)
+                .ok_or(libc::EINVAL)?;
+            if count > INLINE {
+                buffers.long.push(make(entry));
+            } else if let Some(slot) = buffers.inline.get_mut(at) {
+                *slot = make(entry);
+            }
+        }
+        Ok(buffers)
+    }
+}
+
+/// Buffers to send from.
+///
+/// # Safety
+/// `vector` points to `count` iovecs, each null or readable for `'a`.
+pub unsafe fn sources<'a>(
+    vector: *const libc::iovec,
+    count: usize,
+) -> Result<Buffers<IoSlice<'a>>, i32> {
+    // SAFETY: as promised.
+    let make =
+        |entry: libc::iovec| IoSlice::new(unsafe { bytes(entry.iov_base.cast(), entry.iov_len) });
+    // SAFETY: as promised.
+    unsafe { Buffers::read(vector, count, make) }
+}
+
+/// Buffers to receive into.
+///
+/// # Safety
+/// `vector` points to `count` iovecs, each null or writable for `'a`. They may overlap only if the
+/// program wants garbage there; nothing here reads them.
+pub unsafe fn targets<'a>(
+    vector: *const libc::iovec,
+    count: usize,
+) -> Result<Buffers<IoSliceMut<'a>>, i32> {
+    let make = |entry: libc::iovec| {
+        // SAFETY: as promised.
+        IoSliceMut::new(unsafe { bytes_mut(entry.iov_base.cast(), entry.iov_len) })
+    };
+    // SAFETY: as promised.
+    unsafe { Buffers::read(vector, count, make) }
+}
+
+/// A timeout in milliseconds, negative for ever, as nanoseconds.
+pub fn millis(timeout: c_int) -> Option<u64> {
+    u64::try_from(timeout).ok().map(|millis| millis * 1_000_000)
+}
+
+/// A timespec as nanoseconds; null is for ever. EINVAL as the kernel judges it.
+///
+/// # Safety
+/// `timeout` is null or points to a timespec.
+pub unsafe fn timespec(timeout: *const libc::timespec) -> Result<Option<u64>, i32> {
+    // SAFETY: as promised.
+    let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
+    match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_nsec)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {
+            Ok(Some(seconds.saturating_mul(1_000_000_000).saturating_add(nanos)))
+        }
+        _ => Err(libc::EINVAL),
+    }
+}

@@ -1,0 +1,215 @@
+//! Descriptors come and go: close, dup, and everything that makes a new number.
+
+use core::ffi::{c_char, c_int, c_uint, c_void};
+
+use super::{errno, export, fork, fresh, real};
+use crate::fd::Object;
+use crate::process::{self, Process};
+use crate::socket;
+use crate::sys::fd::internal;
+
+/// Takes a number of the program out of our tables. The kernel's half is the caller's.
+#[cold]
+pub fn forget(process: &'static Process, fd: c_int) {
+    if fork::is_vfork_child(process) {
+        // The parent's tables; the child closes its own copy of the descriptor only.
+        return;
+    }
+    match process.fds.take(fd) {
+        Some(Object::Socket(id)) => {
+            socket::close(&process.stack, id, fd);
+        }
+        Some(Object::Epoll(id)) => process.epolls.remove(&process.stack, id),
+        None => {}
+    }
+}
+
+/// Another number for the same open file description.
+#[cold]
+pub fn alias(process: &'static Process, old: c_int, new: c_int) {
+    if let Some(Object::Socket(id)) = process.fds.get(old)
+        && socket::duplicate(&process.stack, id, new)
+    {
+        process.fds.set(new, Object::Socket(id));
+    }
+}
+
+#[inline]
+fn ours(fd: c_int) -> Option<&'static Process> {
+    let process = process::current()?;
+    process.fds.get(fd).map(|_| process)
+}
+
+/// Is it one of the library's own descriptors, which the program cannot know of?
+fn is_internal(fd: c_int) -> bool {
+    process::current().is_some() && internal::contains(fd)
+}
+
+/// dup2 and dup3: the target is closed first, so that its waiters wake (the JDK closes sockets by
+/// dup2 of a marker), then it may become an alias of ours.
+fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if is_internal(new) {
+        errno::set(libc::EBUSY);
+        return -1;
+    }
+    if old != new
+        && crate::sys::wait::is_open(old)
+        && let Some(process) = ours(new)
+    {
+        forget(process, new);
+    }
+    let result = call();
+    if result >= 0
+        && old != new
+        && let Some(process) = ours(old)
+        && !fork::is_vfork_child(process)
+    {
+        alias(process, old, new);
+    }
+    result
+}
+
+export! {
+    /// close(2).
+    fn close(fd: c_int) -> c_int {
+        if let Some(process) = ours(fd) {
+            forget(process, fd);
+        } else if is_internal(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
+        // SAFETY: passed on.
+        unsafe { real::close(fd) }
+    }
+
+    /// libc's other name of close.
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: passed on.
+        unsafe { close(fd) }
+    }
+
+    /// close_range(2); the library's own descriptors stay.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        const CLOEXEC: c_int = 4;
+        let Some(process) = process::current() else {
+            // SAFETY: passed on.
+            return unsafe { real::close_range(first, last, flags) };
+        };
+        if first <= last && flags & CLOEXEC == 0 {
+            process.fds.within(first, last).into_iter().for_each(|fd| forget(process, fd));
+        }
+        let mut from = first;
+        while let Some(kept) = c_int::try_from(from)
+            .ok()
+            .and_then(internal::next_at_or_above)
+            .and_then(|fd| c_uint::try_from(fd).ok())
+            .filter(|kept| *kept <= last)
+        {
+            if kept > from {
+                // SAFETY: a range without descriptors of ours.
+                let result = unsafe { real::close_range(from, kept - 1, flags) };
+                if result != 0 {
+                    return result;
+                }
+            }
+            if kept == last {
+                return 0;
+            }
+            from = kept + 1;
+        }
+        // SAFETY: as above.
+        unsafe { real::close_range(from, last, flags) }
+    }
+
+    /// closefrom(3).
+    fn closefrom(first: c_int) -> () {
+        let first = c_uint::try_from(first).unwrap_or(0);
+        // SAFETY: closing is what the caller asks for.
+        unsafe { close_range(first, c_uint::MAX, 0) };
+    }
+
+    /// dup(2).
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: passed on.
+        let new = fresh(unsafe { real::dup(fd) });
+        if new >= 0 && let Some(process) = ours(fd) {
+            alias(process, fd, new);
+        }
+        new
+    }
+
+    /// dup2(2).
+    fn dup2(old: c_int, new: c_int) -> c_int {
+        // SAFETY: passed on.
+        onto(old, new, || unsafe { real::dup2(old, new) })
+    }
+
+    /// dup3(2).
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+        // SAFETY: passed on.
+        onto(old, new, || unsafe { real::dup3(old, new, flags) })
+    }
+
+    /// open(2).
+    fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+        // SAFETY: passed on; libc reads `mode` only if the flags say that there is one.
+        fresh(unsafe { real::open(path, flags, mode) })
+    }
+
+    /// open64.
+    fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+        // SAFETY: as open.
+        fresh(unsafe { real::open64(path, flags, mode) })
+    }
+
+    /// creat(2).
+    fn creat(path: *const c_char, mode: libc::mode_t) -> c_int {
+        // SAFETY: passed on.
+        fresh(unsafe { real::creat(path, mode) })
+    }
+
+    /// pipe(2).
+    fn pipe(fds: *mut c_int) -> c_int {
+        // SAFETY: passed on.
+        let result = unsafe { real::pipe(fds) };
+        // SAFETY: the kernel has filled in two numbers when it returns 0.
+        unsafe { fresh_pair(result, fds) }
+    }
+
+    /// pipe2(2).
+    fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
+        // SAFETY: passed on.
+        let result = unsafe { real::pipe2(fds, flags) };
+        // SAFETY: as pipe.
+        unsafe { fresh_pair(result, fds) }
+    }
+
+    /// socketpair(2).
+    fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
+        // SAFETY: passed on.
+        let result = unsafe { real::socketpair(domain, kind, protocol, fds) };
+        // SAFETY: as pipe.
+        unsafe { fresh_pair(result, fds) }
+    }
+
+    /// The resolver closes its sockets.
+    fn __res_iclose(state: *mut c_void, free_addresses: bool) -> () {
+        // Its sockets are made inside libc, which does not call our socket(): none is ours.
+        // SAFETY: passed on.
+        unsafe { real::__res_iclose(state, free_addresses) };
+    }
+}
+
+/// # Safety
+/// If `result` is 0, `fds` points to two descriptors.
+unsafe fn fresh_pair(result: c_int, fds: *mut c_int) -> c_int {
+    if result == 0 {
+        for at in 0..2 {
+            // SAFETY: as promised.
+            let fd = unsafe { fds.add(at) };
+            // SAFETY: as promised.
+            fresh(unsafe { *fd });
+        }
+    }
+    result
+}

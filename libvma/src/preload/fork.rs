@@ -1,0 +1,76 @@
+//! fork and its kin. A child starts without anything of ours (`sys::fork_cell`); here its copies
+//! of our descriptors are closed, so that the parent's flows end with the parent.
+//!
+//! `vfork()` must not have a frame of ours under it: the child runs on it, and the parent returns
+//! through what the child left. So the symbol is a jump. Its child shares our memory; whatever
+//! changes that (close, dup2 ...) compares the process id first ([`is_vfork_child`]).
+
+use core::ffi::c_int;
+
+use super::{export, real};
+use crate::process::Process;
+use crate::sys::{fd, thread};
+
+/// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
+pub fn hook() {
+    // SAFETY: a plain function that lives as long as the library, which is never unmapped.
+    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+}
+
+extern "C" fn in_child() {
+    fd::internal::close_all_after_fork();
+}
+
+/// Does this code run in a vfork() child, on its parent's memory?
+#[cold]
+pub fn is_vfork_child(process: &Process) -> bool {
+    thread::process_id() != process.id
+}
+
+export! {
+    /// fork(2).
+    fn fork() -> libc::pid_t {
+        // SAFETY: passed on.
+        unsafe { real::fork() }
+    }
+
+    /// daemon(3). libc forks inside, so its fork handlers run.
+    fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+        // SAFETY: passed on.
+        unsafe { real::daemon(nochdir, noclose) }
+    }
+}
+
+/// vfork(2).
+///
+/// # Safety
+/// As the C function of this name.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    // The stack is misaligned by the return address here, so one push aligns it for the call.
+    core::arch::naked_asm!(
+        "push rbx",
+        "call {find}",
+        "pop rbx",
+        "jmp rax",
+        find = sym find_vfork,
+    )
+}
+
+/// vfork(2), as fork: without an assembly jump a child would return through our frame.
+///
+/// # Safety
+/// As the C function of this name.
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> libc::pid_t {
+    // SAFETY: passed on.
+    unsafe { real::fork() }
+}
+
+#[cfg(target_arch = "x86_64")]
+extern "C" fn find_vfork() -> *mut core::ffi::c_void {
+    real::address(real::Symbol::vfork)
+}

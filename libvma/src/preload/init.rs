@@ -1,0 +1,58 @@
+//! What runs when, before `main` and after it.
+//!
+//! | moment | what | may call |
+//! |---|---|---|
+//! | constructor | find libc's functions | dlsym only: std is not ready before `main` |
+//! | first Internet socket | `process::first_socket`: configuration, banner, tables | everything |
+//! | the same | fork and signal hooks | pthread_atfork, sigaction |
+//! | first UDP socket | `Process::ensure_plane`: netlink, internal thread | everything |
+//! | first bind, connect or send | ring of the interface | everything |
+//! | destructor | counters of open sockets to the statistics file | system calls |
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{fork, real, signal};
+use crate::process::{self, Process};
+use crate::socket;
+
+/// Finds libc's functions. A call that comes before this (another library's constructor) finds its
+/// function by itself.
+extern "C" fn constructor() {
+    real::resolve_all();
+}
+
+extern "C" fn destructor() {
+    if let Some(process) = process::current()
+        && process.id == crate::sys::thread::process_id()
+    {
+        socket::report_all(&process.stack);
+    }
+}
+
+mod sections {
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static CONSTRUCTOR: extern "C" fn() = super::constructor;
+    #[used]
+    #[unsafe(link_section = ".fini_array")]
+    static DESTRUCTOR: extern "C" fn() = super::destructor;
+}
+
+/// Survives fork: the hooks are inherited.
+static HOOKED: AtomicBool = AtomicBool::new(false);
+
+/// The process, at an Internet socket of the program.
+pub fn at_internet_socket() -> Option<&'static Process> {
+    let process = process::first_socket()?;
+    if !HOOKED.swap(true, Ordering::AcqRel) {
+        fork::hook();
+        signal::wrap_existing();
+    }
+    Some(process)
+}
+
+super::export! {
+    /// For programs that load the library by dlopen(): nothing has to be done before dlclose(),
+    /// which does not unmap it. Returns 0.
+    fn vma_exit() -> core::ffi::c_int { 0 }
+}

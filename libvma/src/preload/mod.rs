@@ -1,0 +1,71 @@
+//! The exported C symbols and nothing else: is the descriptor ours or libc's, C types to Rust
+//! values and back, errno.
+//!
+//! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
+//! `socket`, `receive`, `send`, `mux`, `file`, `fork`, `signal` and `syscall` hold the functions by theme.
+//! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
+
+mod convert;
+mod errno;
+mod file;
+mod fork;
+mod init;
+mod mux;
+mod real;
+mod receive;
+mod send;
+mod signal;
+mod socket;
+mod symbols;
+mod syscall;
+
+/// Defines C functions under their C names. The whole module exists only in the shared object: a
+/// Rust program that links the crate (tests, fuzz targets, benches) must keep libc's.
+macro_rules! export {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty $body:block)*) => {$(
+        $(#[$meta])*
+        ///
+        /// # Safety
+        /// As the C function of this name.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret $body
+    )*};
+}
+use export;
+
+use core::ffi::c_int;
+
+use crate::fd::Object;
+use crate::process::{self, Process};
+use crate::shard::SocketId;
+
+/// The socket behind a descriptor, if it is ours.
+#[inline]
+fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
+    let process = process::current()?;
+    match process.fds.get(fd)? {
+        Object::Socket(id) => Some((process, id)),
+        Object::Epoll(_) => None,
+    }
+}
+
+/// The kernel made a descriptor of this number. If it was ours, the program closed it in a way
+/// that nobody saw (a raw system call, io_uring): forget the old one.
+#[inline]
+fn fresh(fd: c_int) -> c_int {
+    if fd >= 0
+        && let Some(process) = process::current()
+        && process.fds.get(fd).is_some()
+    {
+        file::forget(process, fd);
+    }
+    fd
+}
+
+/// A socket that is the kernel's for good, with nothing of ours left to read, costs no look-up any
+/// more.
+fn retire(process: &'static Process, fd: c_int, id: SocketId) {
+    if crate::socket::is_retired(&process.stack, id) {
+        file::forget(process, fd);
+    }
+}

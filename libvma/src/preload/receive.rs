@@ -1,0 +1,318 @@
+//! recv, recvfrom, recvmsg, recvmmsg, read, readv.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::io::IoSliceMut;
+
+use super::{convert, errno, export, ours, real, retire};
+use crate::process::Process;
+use crate::shard::SocketId;
+use crate::socket::Outcome;
+use crate::socket::receive::{self, Received};
+
+/// What a receive call of ours came to.
+enum Result3 {
+    Done(Received),
+    Failed,
+    /// The kernel shall do it, blocking if it wants.
+    Pass,
+}
+
+/// One receive call on a socket of ours; `os` does it on the kernel's socket without blocking.
+fn receive(
+    process: &'static Process,
+    fd: c_int,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    control: Option<&mut [u8]>,
+    mut os: impl FnMut() -> isize,
+) -> Result3 {
+    let mut ask = || match os() {
+        -1 => Err(errno::get()),
+        len => Ok(len),
+    };
+    let before = errno::get();
+    let request = receive::Request { buffers, flags, control, os: &mut ask };
+    match receive::receive(&process.stack, id, request) {
+        Outcome::Ours(received) => {
+            // A look at the kernel's socket may have left EAGAIN behind.
+            errno::set(before);
+            Result3::Done(received)
+        }
+        Outcome::Errno(errno) => {
+            errno::set(errno);
+            Result3::Failed
+        }
+        Outcome::Os(_) => {
+            retire(process, fd, id);
+            Result3::Pass
+        }
+    }
+}
+
+/// recvmsg on a socket of ours.
+///
+/// # Safety
+/// As recvmsg(2).
+unsafe fn receive_message(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> isize {
+    // SAFETY: null, or a msghdr by the contract of the call.
+    let Some(header) = (unsafe { message.as_mut() }) else {
+        errno::set(libc::EFAULT);
+        return -1;
+    };
+    // SAFETY: the program's vector, by the contract of the call.
+    let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
+        Ok(buffers) => buffers,
+        Err(errno) => {
+            errno::set(errno);
+            return -1;
+        }
+    };
+    let control = (!header.msg_control.is_null()).then(|| {
+        // SAFETY: the program's control area, by the contract of the call.
+        unsafe { convert::bytes_mut(header.msg_control.cast(), header.msg_controllen) }
+    });
+    // SAFETY: the same call, without blocking; it fills the program's header itself.
+    let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
+    match receive(process, fd, id, buffers.as_mut_slice(), flags, control, os) {
+        Result3::Done(Received::FromOs(len)) => len,
+        Result3::Done(Received::Datagram { len, source, flags, control }) => {
+            // SAFETY: the program's name buffer and its length, by the contract of the call.
+            unsafe {
+                convert::put_address(source, header.msg_name.cast(), &mut header.msg_namelen);
+            }
+            header.msg_controllen = control as _;
+            header.msg_flags = flags;
+            len as isize
+        }
+        Result3::Failed => -1,
+        // SAFETY: passed on.
+        Result3::Pass => unsafe { real::recvmsg(fd, message, flags) },
+    }
+}
+
+/// recv, recvfrom, read on a socket of ours.
+///
+/// # Safety
+/// As recvfrom(2).
+unsafe fn receive_plain(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    buffer: (*mut c_void, usize),
+    flags: c_int,
+    address: (*mut libc::sockaddr, *mut libc::socklen_t),
+) -> isize {
+    if buffer.0.is_null() && buffer.1 > 0 {
+        errno::set(libc::EFAULT);
+        return -1;
+    }
+    // SAFETY: the program's buffer, by the contract of the call.
+    let bytes = unsafe { convert::bytes_mut(buffer.0.cast(), buffer.1) };
+    let mut buffers = [IoSliceMut::new(bytes)];
+    let os = || {
+        let flags = flags | libc::MSG_DONTWAIT;
+        // SAFETY: the same call, without blocking.
+        unsafe { real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1) }
+    };
+    match receive(process, fd, id, &mut buffers, flags, None, os) {
+        Result3::Done(Received::FromOs(len)) => len,
+        Result3::Done(Received::Datagram { len, source, .. }) => {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            unsafe { convert::put_address(source, address.0, address.1) };
+            len as isize
+        }
+        Result3::Failed => -1,
+        // SAFETY: passed on.
+        Result3::Pass => unsafe {
+            real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1)
+        },
+    }
+}
+
+const NOWHERE: (*mut libc::sockaddr, *mut libc::socklen_t) =
+    (core::ptr::null_mut(), core::ptr::null_mut());
+
+export! {
+    /// read(2).
+    fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
+        match ours(fd) {
+            // A read of nothing takes no datagram, unlike a recv of nothing.
+            Some((process, id)) if len > 0 => {
+                // SAFETY: passed on.
+                unsafe { receive_plain(process, id, fd, (buffer, len), 0, NOWHERE) }
+            }
+            // SAFETY: passed on.
+            _ => unsafe { real::read(fd, buffer, len) },
+        }
+    }
+
+    /// readv(2).
+    fn readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+        let Some((process, id)) = ours(fd).filter(|_| (1..=1024).contains(&count)) else {
+            // SAFETY: passed on.
+            return unsafe { real::readv(fd, vector, count) };
+        };
+        // SAFETY: the program's vector, by the contract of the call.
+        let mut buffers = match unsafe { convert::targets(vector, count as usize) } {
+            Ok(buffers) => buffers,
+            Err(errno) => {
+                errno::set(errno);
+                return -1;
+            }
+        };
+        if buffers.as_slice().iter().all(|buffer| buffer.is_empty()) {
+            return 0;
+        }
+        let os = || {
+            // SAFETY: all-zero bytes are a valid msghdr.
+            let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+            message.msg_iov = vector.cast_mut();
+            message.msg_iovlen = count as _;
+            // SAFETY: the program's vector again, without blocking.
+            unsafe { real::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
+        };
+        match receive(process, fd, id, buffers.as_mut_slice(), 0, None, os) {
+            Result3::Done(Received::FromOs(len)) => len,
+            Result3::Done(Received::Datagram { len, .. }) => len as isize,
+            Result3::Failed => -1,
+            // SAFETY: passed on.
+            Result3::Pass => unsafe { real::readv(fd, vector, count) },
+        }
+    }
+
+    /// recv(2).
+    fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
+        match ours(fd) {
+            // SAFETY: passed on.
+            Some((process, id)) => unsafe {
+                receive_plain(process, id, fd, (buffer, len), flags, NOWHERE)
+            },
+            // SAFETY: passed on.
+            None => unsafe { real::recv(fd, buffer, len, flags) },
+        }
+    }
+
+    /// recvfrom(2).
+    fn recvfrom(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: usize,
+        flags: c_int,
+        address: *mut libc::sockaddr,
+        address_len: *mut libc::socklen_t,
+    ) -> isize {
+        match ours(fd) {
+            // SAFETY: passed on.
+            Some((process, id)) => unsafe {
+                receive_plain(process, id, fd, (buffer, len), flags, (address, address_len))
+            },
+            // SAFETY: passed on.
+            None => unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) },
+        }
+    }
+
+    /// recvmsg(2).
+    fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
+        match ours(fd) {
+            // SAFETY: passed on.
+            Some((process, id)) => unsafe { receive_message(process, id, fd, message, flags) },
+            // SAFETY: passed on.
+            None => unsafe { real::recvmsg(fd, message, flags) },
+        }
+    }
+
+    /// recvmmsg(2): as many messages as there are, or as asked for. The timeout is looked at after
+    /// each message, as the kernel does.
+    fn recvmmsg(
+        fd: c_int,
+        messages: *mut libc::mmsghdr,
+        count: c_uint,
+        flags: c_int,
+        timeout: *mut libc::timespec,
+    ) -> c_int {
+        let Some((process, id)) = ours(fd) else {
+            // SAFETY: passed on.
+            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+        };
+        // SAFETY: null or a timespec, by the contract of the call.
+        let limit = match unsafe { convert::timespec(timeout) } {
+            Ok(limit) => limit,
+            Err(errno) => {
+                errno::set(errno);
+                return -1;
+            }
+        };
+        let since = crate::shard::clock::now();
+        let mut flags_now = flags & !libc::MSG_WAITFORONE;
+        let mut received = 0;
+        while received < count as usize {
+            // SAFETY: the array has `count` entries, by the contract of the call.
+            let entry = unsafe { messages.add(received) };
+            // SAFETY: as above.
+            let header = unsafe { &raw mut (*entry).msg_hdr };
+            // SAFETY: a msghdr of the program's array.
+            let len = unsafe { receive_message(process, id, fd, header, flags_now) };
+            if len < 0 {
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { (*entry).msg_len = len as c_uint };
+            received += 1;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags_now |= libc::MSG_DONTWAIT;
+            }
+            let spent = crate::shard::clock::now().saturating_duration_since(since);
+            if limit.is_some_and(|limit| spent.as_nanos() >= u128::from(limit)) {
+                break;
+            }
+        }
+        if received == 0 && count > 0 { -1 } else { received as c_int }
+    }
+
+    /// recv with a check of the buffer's size, by which _FORTIFY_SOURCE replaces it.
+    fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize, flags: c_int) -> isize {
+        if len > size || ours(fd).is_none() {
+            // SAFETY: passed on; it ends the process if the buffer is too small.
+            return unsafe { real::__recv_chk(fd, buffer, len, size, flags) };
+        }
+        // SAFETY: passed on.
+        unsafe { recv(fd, buffer, len, flags) }
+    }
+
+    /// As `__recv_chk`, for recvfrom.
+    fn __recvfrom_chk(
+        fd: c_int,
+        buffer: *mut c_void,
+        len: usize,
+        size: usize,
+        flags: c_int,
+        address: *mut libc::sockaddr,
+        address_len: *mut libc::socklen_t,
+    ) -> isize {
+        if len > size || ours(fd).is_none() {
+            // SAFETY: passed on; it ends the process if the buffer is too small.
+            return unsafe {
+                real::__recvfrom_chk(fd, buffer, len, size, flags, address, address_len)
+            };
+        }
+        // SAFETY: passed on.
+        unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
+    }
+
+    /// As `__recv_chk`, for read.
+    fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize) -> isize {
+        if len > size || ours(fd).is_none() {
+            // SAFETY: passed on; it ends the process if the buffer is too small.
+            return unsafe { real::__read_chk(fd, buffer, len, size) };
+        }
+        // SAFETY: passed on.
+        unsafe { read(fd, buffer, len) }
+    }
+}

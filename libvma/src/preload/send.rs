@@ -1,0 +1,284 @@
+//! send, sendto, sendmsg, sendmmsg, write, writev, sendfile.
+
+use core::ffi::{c_int, c_uint, c_void};
+use core::mem::size_of;
+use std::io::IoSlice;
+
+use super::convert::{self, Destination};
+use super::{errno, export, ours, real, retire};
+use crate::process::{self, Process};
+use crate::shard::{RingId, SocketId};
+use crate::socket::{Outcome, WhyOs, attach, egress};
+
+/// One send call on a socket of ours. None: the kernel shall do it.
+fn transmit(
+    process: &'static Process,
+    fd: c_int,
+    id: SocketId,
+    request: &egress::Request<'_>,
+) -> Option<Result<(usize, RingId), ()>> {
+    match egress::send(&process.stack, id, request) {
+        Outcome::Ours(sent) => Some(Ok(sent)),
+        Outcome::Errno(errno) => {
+            errno::set(errno);
+            Some(Err(()))
+        }
+        Outcome::Os(_) => {
+            retire(process, fd, id);
+            None
+        }
+    }
+}
+
+/// A send call that is not part of a burst.
+fn transmit_one(
+    fd: c_int,
+    payload: &[IoSlice<'_>],
+    to: Destination,
+    flags: c_int,
+    has_control: bool,
+    os: impl FnOnce() -> isize,
+) -> isize {
+    let Some((process, id)) = ours(fd) else { return os() };
+    let to = match to {
+        Destination::Absent => None,
+        Destination::Given(address) => Some(address),
+        Destination::Foreign => return os(),
+    };
+    let request = egress::Request { payload, to, flags, has_control };
+    match transmit(process, fd, id, &request) {
+        Some(Ok((len, ring))) => {
+            egress::kick(&process.stack, ring);
+            len as isize
+        }
+        Some(Err(())) => -1,
+        None => {
+            let result = os();
+            if result >= 0 {
+                egress::after_os_send(&process.stack, id);
+            }
+            result
+        }
+    }
+}
+
+/// Descriptors of ours that a message hands to another process: their packets must reach the
+/// kernel's socket, which is what the other process gets.
+///
+/// # Safety
+/// `message` is a msghdr whose control area is readable.
+#[cold]
+unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr) {
+    // SAFETY: as promised.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: null or a header inside the control area, by CMSG_FIRSTHDR and CMSG_NXTHDR.
+    while let Some(entry) = unsafe { header.as_ref() } {
+        if (entry.cmsg_level, entry.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: the data follows the header.
+            let data = unsafe { libc::CMSG_DATA(header) };
+            let len = entry.cmsg_len.saturating_sub(size_of::<libc::cmsghdr>());
+            // SAFETY: `len` bytes of data belong to the entry, by its length field.
+            let data = unsafe { convert::bytes(data, len) };
+            for number in data.chunks_exact(4) {
+                let fd = number.try_into().map_or(-1, c_int::from_ne_bytes);
+                if let Some((_, id)) = ours(fd) {
+                    attach::un_offload(&process.stack, id, WhyOs::Passed);
+                }
+            }
+        }
+        // SAFETY: `header` is an entry of the message.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+}
+
+/// # Safety
+/// `message` is null or a msghdr.
+#[inline]
+unsafe fn look_for_descriptors(message: *const libc::msghdr) {
+    // SAFETY: as promised.
+    if let Some(header) = unsafe { message.as_ref() }
+        && !header.msg_control.is_null()
+        && header.msg_controllen >= size_of::<libc::cmsghdr>()
+        && let Some(process) = process::current()
+    {
+        // SAFETY: the control area is the program's, of the length it says.
+        unsafe { release_passed(process, message) };
+    }
+}
+
+export! {
+    /// write(2).
+    fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+        if ours(fd).is_none() || buffer.is_null() {
+            // SAFETY: passed on.
+            return unsafe { real::write(fd, buffer, len) };
+        }
+        // SAFETY: the program's buffer, by the contract of the call.
+        let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
+        // SAFETY: passed on.
+        let os = || unsafe { real::write(fd, buffer, len) };
+        transmit_one(fd, &payload, Destination::Absent, 0, false, os)
+    }
+
+    /// writev(2).
+    fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
+        // SAFETY: passed on.
+        let os = || unsafe { real::writev(fd, vector, count) };
+        if ours(fd).is_none() || !(0..=1024).contains(&count) {
+            return os();
+        }
+        // SAFETY: the program's vector, by the contract of the call.
+        match unsafe { convert::sources(vector, count as usize) } {
+            Ok(payload) => {
+                transmit_one(fd, payload.as_slice(), Destination::Absent, 0, false, os)
+            }
+            Err(_) => os(),
+        }
+    }
+
+    /// send(2).
+    fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+        if ours(fd).is_none() || buffer.is_null() && len > 0 {
+            // SAFETY: passed on.
+            return unsafe { real::send(fd, buffer, len, flags) };
+        }
+        // SAFETY: the program's buffer, by the contract of the call.
+        let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
+        // SAFETY: passed on.
+        let os = || unsafe { real::send(fd, buffer, len, flags) };
+        transmit_one(fd, &payload, Destination::Absent, flags, false, os)
+    }
+
+    /// sendto(2).
+    fn sendto(
+        fd: c_int,
+        buffer: *const c_void,
+        len: usize,
+        flags: c_int,
+        address: *const libc::sockaddr,
+        address_len: libc::socklen_t,
+    ) -> isize {
+        if ours(fd).is_none() || buffer.is_null() && len > 0 {
+            // SAFETY: passed on.
+            return unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
+        }
+        // SAFETY: the program's buffer, by the contract of the call.
+        let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
+        // SAFETY: the program's address, by the contract of the call.
+        let to = unsafe { convert::destination(address, address_len) };
+        // SAFETY: passed on.
+        let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
+        transmit_one(fd, &payload, to, flags, false, os)
+    }
+
+    /// sendmsg(2).
+    fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+        // SAFETY: null, or a msghdr by the contract of the call.
+        unsafe { look_for_descriptors(message) };
+        // SAFETY: passed on.
+        let os = || unsafe { real::sendmsg(fd, message, flags) };
+        if ours(fd).is_none() {
+            return os();
+        }
+        // SAFETY: as above.
+        let Some(header) = (unsafe { message.as_ref() }) else { return os() };
+        // SAFETY: the program's vector, by the contract of the call.
+        match unsafe { convert::sources(header.msg_iov, header.msg_iovlen) } {
+            Ok(payload) => {
+                // SAFETY: the program's address, by the contract of the call.
+                let to = unsafe {
+                    convert::destination(header.msg_name.cast(), header.msg_namelen)
+                };
+                let has_control = header.msg_controllen != 0;
+                transmit_one(fd, payload.as_slice(), to, flags, has_control, os)
+            }
+            Err(_) => os(),
+        }
+    }
+
+    /// sendmmsg(2): a burst shares one kick of the ring.
+    fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        let Some((process, id)) = ours(fd).filter(|_| !messages.is_null()) else {
+            for at in 0..count.min(1024) as usize {
+                if messages.is_null() {
+                    break;
+                }
+                // SAFETY: the array has `count` entries, by the contract of the call.
+                let entry = unsafe { messages.add(at) };
+                // SAFETY: a mmsghdr of the program's array starts with its msghdr.
+                unsafe { look_for_descriptors(entry.cast()) };
+            }
+            // SAFETY: passed on.
+            return unsafe { real::sendmmsg(fd, messages, count, flags) };
+        };
+        let mut pending = None;
+        let mut sent = 0;
+        // The kernel takes at most UIO_MAXIOV messages a call.
+        while sent < count.min(1024) as usize {
+            // SAFETY: the array has `count` entries, by the contract of the call.
+            let entry = unsafe { messages.add(sent) };
+            // SAFETY: as above.
+            let header = unsafe { &(*entry).msg_hdr };
+            // SAFETY: the program's vector and address, by the contract of the call.
+            let payload = unsafe { convert::sources(header.msg_iov, header.msg_iovlen) };
+            // SAFETY: as above.
+            let to = unsafe { convert::destination(header.msg_name.cast(), header.msg_namelen) };
+            let has_control = header.msg_controllen != 0;
+            let ours = match (&payload, &to) {
+                (Ok(payload), Destination::Absent | Destination::Given(_)) => {
+                    let to = if let Destination::Given(to) = to { Some(to) } else { None };
+                    let payload = payload.as_slice();
+                    let request = egress::Request { payload, to, flags, has_control };
+                    transmit(process, fd, id, &request)
+                }
+                _ => None,
+            };
+            let len = match ours {
+                Some(Ok((len, ring))) => {
+                    if pending.is_some_and(|other| other != ring) {
+                        flush(process, &mut pending);
+                    }
+                    pending = Some(ring);
+                    len as isize
+                }
+                Some(Err(())) => -1,
+                None => {
+                    // In order: what is queued leaves before the kernel sends.
+                    flush(process, &mut pending);
+                    // SAFETY: a mmsghdr of the program's array starts with its msghdr.
+                    let len = unsafe { real::sendmsg(fd, entry.cast(), flags) };
+                    if len >= 0 {
+                        egress::after_os_send(&process.stack, id);
+                    }
+                    len
+                }
+            };
+            if len < 0 {
+                break;
+            }
+            // SAFETY: an entry of the program's array.
+            unsafe { (*entry).msg_len = len as c_uint };
+            sent += 1;
+        }
+        flush(process, &mut pending);
+        if sent == 0 && count > 0 { -1 } else { sent as c_int }
+    }
+
+    /// sendfile(2): from a file to a socket of ours it is the kernel's socket that sends.
+    fn sendfile(out: c_int, input: c_int, offset: *mut libc::off_t, count: usize) -> isize {
+        // SAFETY: passed on.
+        unsafe { real::sendfile(out, input, offset, count) }
+    }
+
+    /// sendfile64.
+    fn sendfile64(out: c_int, input: c_int, offset: *mut libc::off64_t, count: usize) -> isize {
+        // SAFETY: passed on.
+        unsafe { real::sendfile64(out, input, offset, count) }
+    }
+}
+
+fn flush(process: &'static Process, pending: &mut Option<RingId>) {
+    if let Some(ring) = pending.take() {
+        egress::kick(&process.stack, ring);
+    }
+}

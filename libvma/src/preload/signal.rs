@@ -1,0 +1,186 @@
+//! Signals: knowing that a handler ran.
+//!
+//! A call that polls in user space is not interrupted by a signal, it is merely delayed; POSIX wants
+//! it to end with EINTR if the handler was installed without SA_RESTART. So the program's handlers
+//! are wrapped: the wrapper counts, on the thread it runs on, and calls the handler. The program
+//! never sees the wrapper: sigaction() reports what the program installed.
+
+use core::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+use super::{export, real};
+use crate::sys::thread;
+
+const SIGNALS: usize = 65;
+
+/// What the program installed: the handler, and its flags (with our own SA_SIGINFO taken out).
+struct Installed {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+}
+
+static INSTALLED: [Installed; SIGNALS] =
+    [const { Installed { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+
+/// Set at the first Internet socket; before it, handlers are left as they are.
+static WRAPPING: AtomicBool = AtomicBool::new(false);
+
+/// Signals that a fault raises: their handlers repair or report, and run on any stack.
+const FAULTS: &[c_int] = &[
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+];
+
+extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(installed) = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n)) else {
+        return;
+    };
+    let flags = installed.flags.load(Ordering::Acquire);
+    let handler = installed.handler.load(Ordering::Acquire);
+    thread::count_handler(flags & libc::SA_RESTART != 0);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        return;
+    }
+    let handler = core::ptr::with_exposed_provenance::<c_void>(handler);
+    if flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the program installed this address with SA_SIGINFO, so it has this type.
+        let function: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
+            unsafe { core::mem::transmute(handler) };
+        function(signal, info, context);
+    } else {
+        // SAFETY: the program installed this address without SA_SIGINFO, so it has this type.
+        let function: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
+        function(signal);
+    }
+}
+
+fn wrapper_address() -> usize {
+    (wrapper as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)) as usize
+}
+
+/// Wraps the handlers that were installed before the first Internet socket.
+pub fn wrap_existing() {
+    WRAPPING.store(true, Ordering::Release);
+    for signal in 1..SIGNALS as c_int {
+        if FAULTS.contains(&signal) {
+            continue;
+        }
+        // SAFETY: all-zero bytes are a valid sigaction.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: only asks; `action` outlives the call.
+        if unsafe { real::sigaction(signal, core::ptr::null(), &mut action) } != 0 {
+            continue;
+        }
+        if is_handler(action.sa_sigaction) {
+            // SAFETY: the action is one that the kernel gave for this signal.
+            unsafe { install(signal, &action, core::ptr::null_mut()) };
+        }
+    }
+}
+
+fn is_handler(address: usize) -> bool {
+    address != libc::SIG_DFL && address != libc::SIG_IGN && address != wrapper_address()
+}
+
+/// Installs an action of the program, wrapped if it is a handler.
+///
+/// # Safety
+/// `old` is null or points to a sigaction.
+unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let Some(slot) = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n)) else {
+        // SAFETY: passed on; the kernel refuses the number.
+        return unsafe { real::sigaction(signal, action, old) };
+    };
+    let before = (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire));
+    let wrapped = WRAPPING.load(Ordering::Acquire)
+        && is_handler(action.sa_sigaction)
+        && !FAULTS.contains(&signal);
+    let mut changed = *action;
+    if wrapped {
+        // The wrapper may run as soon as the kernel has it: its target first.
+        slot.flags.store(action.sa_flags, Ordering::Release);
+        slot.handler.store(action.sa_sigaction, Ordering::Release);
+        changed.sa_sigaction = wrapper_address();
+        changed.sa_flags |= libc::SA_SIGINFO;
+    }
+    // SAFETY: `changed` is a valid action, `old` as promised.
+    let result = unsafe { real::sigaction(signal, &changed, old) };
+    if result != 0 && wrapped {
+        slot.handler.store(before.0, Ordering::Release);
+        slot.flags.store(before.1, Ordering::Release);
+    }
+    if result == 0 {
+        // SAFETY: null or valid, as promised.
+        unsafe { unwrap_old(old, before) };
+    }
+    result
+}
+
+/// Replaces the wrapper in an old action by what it stood for.
+///
+/// # Safety
+/// `old` is null or points to a sigaction.
+unsafe fn unwrap_old(old: *mut libc::sigaction, installed: (usize, c_int)) {
+    // SAFETY: as promised.
+    if let Some(old) = unsafe { old.as_mut() }
+        && old.sa_sigaction == wrapper_address()
+    {
+        old.sa_sigaction = installed.0;
+        if installed.1 & libc::SA_SIGINFO == 0 {
+            old.sa_flags &= !libc::SA_SIGINFO;
+        }
+    }
+}
+
+export! {
+    /// sigaction(2).
+    fn sigaction(
+        signal: c_int,
+        action: *const libc::sigaction,
+        old: *mut libc::sigaction,
+    ) -> c_int {
+        // SAFETY: the program's pointer: null, or a sigaction by the contract of the call.
+        if let Some(action) = unsafe { action.as_ref() } {
+            // SAFETY: as above.
+            return unsafe { install(signal, action, old) };
+        }
+        // SAFETY: passed on.
+        let result = unsafe { real::sigaction(signal, action, old) };
+        if result == 0
+            && let Some(slot) = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n))
+        {
+            let installed =
+                (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire));
+            // SAFETY: the kernel accepted `old`, so it is null or valid.
+            unsafe { unwrap_old(old, installed) };
+        }
+        result
+    }
+
+    /// signal(2), with the BSD semantics that libc gives it.
+    fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        let wrapping = WRAPPING.load(Ordering::Acquire);
+        if !wrapping || handler == libc::SIG_ERR {
+            // SAFETY: passed on.
+            return unsafe { real::signal(number, handler) };
+        }
+        // SAFETY: all-zero bytes are a valid sigaction.
+        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+        action.sa_sigaction = handler;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: `sa_mask` is a sigset_t that outlives the call; the number is checked by it.
+        unsafe { libc::sigaddset(&mut action.sa_mask, number) };
+        // SAFETY: as above.
+        let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+        // SAFETY: both are sigaction values that outlive the call.
+        match unsafe { install(number, &action, &mut old) } {
+            0 => old.sa_sigaction,
+            _ => libc::SIG_ERR,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The running process: the one place that owns everything and hands it to who needs it.
+//!
+//! Nothing exists before the first Internet socket; a forked child starts with nothing again
+//! (`sys::fork_cell`).
+
+mod banner;
+mod thread;
+
+use crate::config::Config;
+use crate::control::Control;
+use crate::fd::Table;
+use crate::log::{self, log_line};
+use crate::mux::OsTurn;
+use crate::mux::epoll::Epolls;
+use crate::shard::Shard;
+use crate::socket::{Plane, Stack};
+use crate::stats::StatsFile;
+use crate::sys::fork_cell::ForkCell;
+use crate::sys::lock::Lock;
+use crate::sys::wait::Waker;
+use crate::sys::{Fd, fd, thread as os_thread};
+
+pub struct Process {
+    pub stack: Stack,
+    pub fds: Table,
+    pub epolls: Epolls,
+    pub poll_turn: OsTurn,
+    /// To tell a vfork() child, which shares our memory but must not use it.
+    pub id: i32,
+    /// The control plane was tried, whatever came of it.
+    plane_tried: std::sync::atomic::AtomicBool,
+    _log_file: Option<Fd>,
+}
+
+static PROCESS: ForkCell<Process> = ForkCell::EMPTY;
+
+/// The process, if it has opened an Internet socket. Two loads.
+#[inline]
+pub fn current() -> Option<&'static Process> {
+    PROCESS.get()
+}
+
+/// The process, brought to life by its first Internet socket. None while another thread is at it.
+pub fn first_socket() -> Option<&'static Process> {
+    PROCESS.get_or_init(start)
+}
+
+/// `VMA_IO_URING`. Asked before any socket exists, so straight from the environment; libuv asks
+/// once per loop.
+pub fn allows_io_uring() -> bool {
+    match current() {
+        Some(process) => process.stack.config.io_uring,
+        None => environment("VMA_IO_URING").is_some_and(|value| value.trim() == "1"),
+    }
+}
+
+fn start() -> Process {
+    log::set_level(log::Level::Warning);
+    let config = Config::read(environment);
+    log::set_level(config.trace_level);
+    let log_file = open_log(&config);
+    banner::print(&config);
+    let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+    let stats = StatsFile::new(&config.stats_file);
+    Process {
+        stack: Stack {
+            shard: Shard::default(),
+            plane: Lock::new(None),
+            shadows: shadows.and_then(Fd::adopt).ok(),
+            nudge: Waker::new().ok(),
+            stats,
+            config,
+        },
+        fds: Table::default(),
+        epolls: Epolls::default(),
+        poll_turn: OsTurn::default(),
+        id: os_thread::process_id(),
+        plane_tried: std::sync::atomic::AtomicBool::new(false),
+        _log_file: log_file,
+    }
+}
+
+impl Process {
+    /// The first UDP socket needs the control plane and the internal thread.
+    pub fn ensure_plane(&'static self) {
+        use std::sync::atomic::Ordering;
+        if self.plane_tried.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (control, monitor) = match Control::open(&self.stack.config) {
+            Ok(opened) => opened,
+            Err(error) => {
+                log_line!(Warning, "nothing is offloaded, the kernel serves every socket: {error}");
+                return;
+            }
+        };
+        let plane = Plane { control, rings: std::collections::HashMap::new() };
+        if let Ok(mut slot) = self.stack.plane.lock() {
+            *slot = Some(plane);
+        }
+        thread::start(self, monitor);
+    }
+}
+
+fn open_log(config: &Config) -> Option<Fd> {
+    if config.log_file.is_empty() {
+        return None;
+    }
+    let path = config.log_file.replacen("%d", &os_thread::process_id().to_string(), 1);
+    match fd::open_append(&path) {
+        Ok(file) => {
+            log::set_file(file.raw());
+            Some(file)
+        }
+        Err(errno) => {
+            log_line!(Warning, "VMA_LOG_FILE={path}: {errno}; logging to stderr");
+            None
+        }
+    }
+}
+
+/// A variable of the environment. In a set-uid program the environment is not to be trusted.
+fn environment(name: &str) -> Option<String> {
+    if os_thread::is_secure() { None } else { std::env::var(name).ok() }
+}

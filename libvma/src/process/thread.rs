@@ -1,0 +1,146 @@
+//! The internal thread: what no application thread is doing. It follows netlink, watches the
+//! shadows, drains rings that nobody polls, and ages things.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::epoll;
+use rustix::fd::AsRawFd;
+use rustix::time::Timespec;
+
+use super::Process;
+use crate::control::netlink::{Change, Monitor};
+use crate::log::log_line;
+use crate::shard::SocketId;
+use crate::socket::{Stack, attach};
+use crate::sys::thread;
+use crate::sys::wait::{PollFd, ppoll};
+
+/// Path MTUs and neighbours that the kernel changes without a message are asked for again.
+const REFRESH_NANOS: u64 = 10_000_000_000;
+const SECOND: u64 = 1_000_000_000;
+
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Starts the thread. Without it everything works but changes are not followed; said once.
+pub fn start(process: &'static Process, monitor: Monitor) {
+    // Signals are the application's: its handlers must not run here.
+    let saved = thread::block_signals();
+    let spawned = std::thread::Builder::new()
+        .name("vma".into())
+        .stack_size(256 * 1024)
+        .spawn(move || run(&process.stack, monitor));
+    thread::restore_signals(&saved);
+    if let Err(error) = spawned
+        && !REFUSED.swap(true, Ordering::Relaxed)
+    {
+        log_line!(Warning, "the internal thread could not be started: {error}");
+    }
+}
+
+fn run(stack: &'static Stack, mut monitor: Monitor) {
+    if let Ok(cpu) = usize::try_from(stack.config.internal_thread_affinity)
+        && !thread::pin_current(cpu)
+    {
+        log_line!(Warning, "VMA_INTERNAL_THREAD_AFFINITY={cpu}: there is no such CPU for us");
+    }
+    let interval = stack.config.progress_interval_msec * 1_000_000;
+    let mut seen_polls = 0;
+    let (mut since_second, mut since_refresh) = (0, 0);
+    loop {
+        let has_rings = stack.shard.try_lock().is_none_or(|state| state.has_rings());
+        // Nothing to drain without rings: only events wake the thread then.
+        let timeout = (has_rings && interval > 0).then_some(interval);
+        let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
+        let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
+        let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
+        let mut fds = [readable(monitor.as_fd().as_raw_fd()), readable(shadows), readable(nudge)];
+        let result = ppoll(&mut fds, timeout, None);
+        if matches!(result, Err(errno) if errno != libc::EINTR) {
+            thread::nap_millis(100);
+        }
+        if fds[0].revents != 0 {
+            follow(stack, &mut monitor);
+        }
+        if fds[1].revents != 0 {
+            note_shadows(stack);
+        }
+        if fds[2].revents != 0
+            && let Some(nudge) = &stack.nudge
+        {
+            nudge.clear();
+        }
+        if result == Ok(0) {
+            drain(stack, &mut seen_polls);
+            since_second += interval;
+            since_refresh += interval;
+        }
+        if since_second >= SECOND {
+            since_second = 0;
+            if let Some(mut state) = stack.shard.try_lock() {
+                state.expire_fragments();
+                // A group may have got members on this host, which no message tells.
+                attach::void_multicast_routes(&mut state);
+            }
+        }
+        if since_refresh >= REFRESH_NANOS {
+            since_refresh = 0;
+            if let Ok(mut state) = stack.shard.lock() {
+                state.next_epoch();
+            }
+        }
+    }
+}
+
+/// Takes the kernel's changes over and lets live sockets see them.
+fn follow(stack: &Stack, monitor: &mut Monitor) {
+    let mut changes: Vec<Change> = Vec::new();
+    if let Err(error) = monitor.read(&mut |change| changes.push(change)) {
+        log_line!(Warning, "{error}");
+    }
+    let Ok(mut slot) = stack.plane.lock() else { return };
+    let Some(plane) = slot.as_mut() else { return };
+    let mut effect = crate::control::Effect::default();
+    for change in changes {
+        let one = plane.control.apply(change);
+        effect.next_hops |= one.next_hops;
+        effect.flows |= one.flows;
+    }
+    if effect.flows {
+        attach::update_interfaces(stack, plane);
+        attach::reconsider(stack, plane);
+    }
+    if effect.next_hops
+        && let Ok(mut state) = stack.shard.lock()
+    {
+        state.next_epoch();
+    }
+}
+
+/// A shadow has data or an error: its socket must look, and whoever waits for it.
+fn note_shadows(stack: &Stack) {
+    let Some(watcher) = &stack.shadows else { return };
+    let mut events = [const { core::mem::MaybeUninit::uninit() }; 64];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let Ok((events, _)) = epoll::wait(watcher, &mut events, Some(&now)) else { return };
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for event in events {
+        let data = event.data;
+        let Some(id) = SocketId::from_bits(data.u64()) else { continue };
+        let flags = event.flags;
+        if let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+            socket.os_error |= flags.contains(epoll::EventFlags::ERR);
+        }
+        state.announce(id);
+    }
+}
+
+/// Polls the rings if nobody did since the last time.
+fn drain(stack: &Stack, seen: &mut u64) {
+    if let Some(mut state) = stack.shard.try_lock() {
+        if state.polls() == *seen {
+            while state.poll() > 0 {}
+        }
+        *seen = state.polls();
+    }
+}
