@@ -22,6 +22,7 @@ RATE = {
     "kernel-mmsg": ("kernel sockets, 32 per call", "floor-mmsg", "kernel-mmsg"),
     "libvma-mmsg": ("libvma, 32 per call", "floor-mmsg", "kernel-mmsg"),
     "floor-mmsg": ("raw AF_XDP (floor), 32 per call", "floor-mmsg", "kernel-mmsg"),
+    "untouched": ("the same, payload never touched", "floor-mmsg", "kernel-mmsg"),
 }
 
 

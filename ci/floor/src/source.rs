@@ -57,11 +57,15 @@ impl Source {
         Ok(Self { xsk, template, spare, next: 0 })
     }
 
-    /// Sends up to `count` messages, as many as there are frames.
+    /// Sends up to `count` messages, as many as there are frames. With `copy` the payload is copied
+    /// into each frame, as a program with data of its own has to.
     #[inline]
-    pub fn send(&mut self, count: usize) -> Result<()> {
+    pub fn send(&mut self, count: usize, copy: bool) -> Result<()> {
         let keep = self.spare.len().saturating_sub(count);
         for mut frame in self.spare.drain(keep..) {
+            if copy {
+                self.template.write(frame.packet());
+            }
             self.template.stamp(frame.packet(), self.next);
             self.next += 1;
             self.xsk.queue(frame);

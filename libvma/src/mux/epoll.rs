@@ -282,7 +282,7 @@ fn sleep(
     let mut fds = Vec::with_capacity(8);
     fds.push(readable(epfd));
     fds.push(readable(waker));
-    state.ring_descriptors(|fd| fds.push(readable(fd)));
+    state.sleep_on_rings(|fd| fds.push(readable(fd)));
     let missed = state.listed(epoll.set) > 0;
     drop(state);
     let next = if missed { Next::PollAgain } else { wait.sleep(&mut fds, mask) };

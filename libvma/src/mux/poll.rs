@@ -128,7 +128,7 @@ fn sleep(
     all.extend_from_slice(fds);
     let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
     all.push(readable(waker));
-    state.ring_descriptors(|fd| all.push(readable(fd)));
+    state.sleep_on_rings(|fd| all.push(readable(fd)));
     let missed = members
         .iter()
         .any(|member| state.socket(member.id).is_some_and(|(endpoint, _)| endpoint.is_readable()));

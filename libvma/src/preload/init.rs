@@ -25,7 +25,7 @@ extern "C" fn destructor() {
     if let Some(process) = process::current()
         && process.id == crate::sys::thread::process_id()
     {
-        socket::report_all(&process.stack);
+        socket::at_exit(&process.stack);
     }
 }
 

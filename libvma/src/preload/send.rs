@@ -45,12 +45,9 @@ fn transmit_one(
         Destination::Given(address) => Some(address),
         Destination::Foreign => return os(),
     };
-    let request = egress::Request { payload, to, flags, has_control };
+    let request = egress::Request { payload, to, flags, has_control, more_follow: false };
     match transmit(process, fd, id, &request) {
-        Some(Ok((len, ring))) => {
-            egress::kick(&process.stack, ring);
-            len as isize
-        }
+        Some(Ok((len, _))) => len as isize,
         Some(Err(())) => -1,
         None => {
             let result = os();
@@ -228,7 +225,7 @@ export! {
                 (Ok(payload), Destination::Absent | Destination::Given(_)) => {
                     let to = if let Destination::Given(to) = to { Some(to) } else { None };
                     let payload = payload.as_slice();
-                    let request = egress::Request { payload, to, flags, has_control };
+                    let request = egress::Request { payload, to, flags, has_control, more_follow: true };
                     transmit(process, fd, id, &request)
                 }
                 _ => None,

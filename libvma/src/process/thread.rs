@@ -10,7 +10,7 @@ use rustix::time::Timespec;
 use super::Process;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
-use crate::shard::SocketId;
+use crate::shard::{SocketId, TICK_NANOS};
 use crate::socket::{Stack, attach};
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, ppoll};
@@ -46,10 +46,14 @@ fn run(stack: &'static Stack, mut monitor: Monitor) {
     let interval = stack.config.progress_interval_msec * 1_000_000;
     let mut seen_polls = 0;
     let (mut since_second, mut since_refresh) = (0, 0);
+    let (mut unsent, mut seen_kicks) = (false, 0);
     loop {
         let has_rings = stack.shard.try_lock().is_none_or(|state| state.has_rings());
         // Nothing to drain without rings: only events wake the thread then.
-        let timeout = (has_rings && interval > 0).then_some(interval);
+        let mut timeout = (has_rings && interval > 0).then_some(interval);
+        if unsent {
+            timeout = Some(TICK_NANOS);
+        }
         let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
         let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
         let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
@@ -69,7 +73,9 @@ fn run(stack: &'static Stack, mut monitor: Monitor) {
         {
             nudge.clear();
         }
-        if result == Ok(0) {
+        let timed_out = result == Ok(0) && !unsent;
+        unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
+        if timed_out {
             drain(stack, &mut seen_polls);
             since_second += interval;
             since_refresh += interval;

@@ -6,6 +6,7 @@
 //! makes protocol time. `S` is what the socket layer keeps per socket: the shard does not look at
 //! it, it only puts it under the same lock.
 
+mod burst;
 pub mod clock;
 pub mod datagram;
 mod endpoint;
@@ -20,10 +21,12 @@ use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
 
 pub use crate::device::xdp::{Limits, Mode};
+pub use burst::TICK_NANOS;
 pub use endpoint::Endpoint;
 pub use ready::{SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
 
+use self::burst::Burst;
 use self::endpoint::Slot;
 use self::ready::{Set, Sleeper};
 
@@ -59,6 +62,12 @@ pub struct State<S> {
     rings: Vec<Ring>,
     slots: Vec<Slot<S>>,
     free: Vec<u32>,
+    /// Of the program's sends, over all rings.
+    burst: Burst,
+    /// Some ring has datagrams that wait for a kick.
+    unsent: bool,
+    /// Kicks made for sends that stood alone; the internal thread sees by it whether a blast goes on.
+    kicks: u64,
     lookup: Lookup,
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
@@ -85,6 +94,9 @@ impl<S> Default for Shard<S> {
                 rings: Vec::new(),
                 slots: Vec::new(),
                 free: Vec::new(),
+                burst: Burst::default(),
+                unsent: false,
+                kicks: 0,
                 lookup: Lookup::default(),
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
@@ -228,10 +240,11 @@ impl<S> State<S> {
         &self.rings
     }
 
-    /// The descriptors that become readable when a packet for any ring comes.
-    pub fn ring_descriptors(&self, mut each: impl FnMut(i32)) {
+    /// Before a sleep: the descriptors that become readable when a packet for any ring comes.
+    pub fn sleep_on_rings(&mut self, mut each: impl FnMut(i32)) {
         use rustix::fd::AsRawFd;
-        for ring in &self.rings {
+        for ring in &mut self.rings {
+            ring.settle();
             ring.descriptors().for_each(|fd| each(fd.as_raw_fd()));
         }
     }

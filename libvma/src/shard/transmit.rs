@@ -97,6 +97,41 @@ impl<S> State<S> {
         }
     }
 
+    /// After a send that stands alone: kicks the ring, unless the program is blasting. True if
+    /// datagrams began to wait, which the internal thread then has to know.
+    #[inline]
+    pub fn kick_or_wait(&mut self, ring: RingId) -> bool {
+        let Some(ring) = self.rings.get_mut(usize::from(ring.0)) else { return false };
+        if self.burst.may_wait(ring.unsent()) {
+            return !core::mem::replace(&mut self.unsent, true);
+        }
+        ring.kick();
+        self.kicks = self.kicks.wrapping_add(1);
+        false
+    }
+
+    /// Sends whatever waits on any ring; the blast is over.
+    #[cold]
+    pub fn kick_all(&mut self) {
+        self.unsent = false;
+        self.burst.end();
+        self.rings.iter_mut().for_each(|ring| ring.kick());
+    }
+
+    /// Do datagrams wait for a kick?
+    pub fn has_unsent(&self) -> bool {
+        self.unsent
+    }
+
+    /// For the internal thread: sends what waits if no kick was made since the last look. True
+    /// while it has to look again.
+    pub fn finish_blast(&mut self, seen: &mut u64) -> bool {
+        if self.unsent && self.kicks == core::mem::replace(seen, self.kicks) {
+            self.kick_all();
+        }
+        self.unsent
+    }
+
     #[cold]
     fn loop_back_sent(&mut self, egress: &Egress<'_>) {
         let tuple = Tuple {

@@ -227,9 +227,7 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
             match stack.shard.open_ring(spec, mode, limits) {
                 Ok(ring) => {
                     log_line!(Debug, "{name}: offloaded through AF_XDP");
-                    if let Some(nudge) = &stack.nudge {
-                        nudge.wake();
-                    }
+                    stack.nudge_internal_thread();
                     Ok(ring)
                 }
                 Err(error) => {

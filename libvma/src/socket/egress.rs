@@ -19,6 +19,8 @@ pub struct Request<'a> {
     pub flags: i32,
     /// The call carries ancillary data.
     pub has_control: bool,
+    /// More messages of the same call follow: the last one, or [`kick`], sends them.
+    pub more_follow: bool,
 }
 
 /// Flags that change nothing for a datagram, or that we do ourselves.
@@ -27,7 +29,7 @@ const KNOWN_FLAGS: i32 =
 
 type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
 
-/// Queues one datagram. The caller kicks the ring returned beside the length when its burst ends.
+/// Sends one datagram; of a call with several, only queues it on the ring returned.
 pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usize, RingId)> {
     if request.has_control {
         return passed(stack, id, request, WhyOs::ControlMessage);
@@ -149,6 +151,10 @@ fn transmit<'a>(
             Ok(()) => {
                 counters.tx_packets += 1;
                 counters.tx_bytes += len as u64;
+                if !request.more_follow && state.kick_or_wait(hop.ring) {
+                    drop(state);
+                    stack.nudge_internal_thread();
+                }
                 return Outcome::Ours((len, hop.ring));
             }
             Err(SendError::TooBig) => {

@@ -56,6 +56,16 @@ pub struct Plane {
     pub rings: HashMap<u32, Result<RingId, WhyOs>>,
 }
 
+impl Stack {
+    /// There is something new for the internal thread to attend to.
+    #[cold]
+    pub fn nudge_internal_thread(&self) {
+        if let Some(nudge) = &self.nudge {
+            nudge.wake();
+        }
+    }
+}
+
 /// One UDP socket, as POSIX sees it.
 pub struct Socket {
     /// Every descriptor number of the program that refers to it; the first one is the shadow's.
@@ -155,7 +165,11 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     if !socket.descriptors.is_empty() {
         return false;
     }
-    for (ring, flow) in core::mem::take(&mut socket.flows) {
+    let flows = core::mem::take(&mut socket.flows);
+    if state.has_unsent() {
+        state.kick_all();
+    }
+    for (ring, flow) in flows {
         state.remove_flow(ring, flow);
     }
     let counters = counters(&mut state, id);
@@ -187,12 +201,13 @@ pub fn duplicate(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     }
 }
 
-/// At exit: the counters of the sockets that were not closed.
-pub fn report_all(stack: &Stack) {
+/// At exit: what still waits is sent, and the sockets that were not closed report their counters.
+pub fn at_exit(stack: &Stack) {
+    let Some(mut state) = stack.shard.try_lock() else { return };
+    state.kick_all();
     if !stack.stats.is_configured() {
         return;
     }
-    let Some(mut state) = stack.shard.try_lock() else { return };
     for id in state.ids() {
         let descriptor = state.socket(id).map(|(_, socket)| socket.shadow());
         if let (Some(descriptor), Some((counters, limit))) = (descriptor, counters(&mut state, id))

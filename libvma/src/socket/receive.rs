@@ -51,7 +51,11 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
         let Some((endpoint, _)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
         if !endpoint.is_readable() {
-            state.poll();
+            if wait.is_some() {
+                state.poll_patiently();
+            } else {
+                state.poll();
+            }
         }
         let Some((endpoint, socket)) = state.socket(id) else {
             return Outcome::Os(WhyOs::NotOurs);
@@ -220,7 +224,7 @@ fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> 
     let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
     fds.push(readable(shadow));
     fds.push(readable(waker));
-    state.ring_descriptors(|fd| fds.push(readable(fd)));
+    state.sleep_on_rings(|fd| fds.push(readable(fd)));
     // What came between the last poll and now is in the rings, so their descriptors are readable.
     drop(state);
     let next = wait.sleep(&mut fds, None);

@@ -75,7 +75,7 @@ impl Wait {
         self.loops += 1;
         let spent = matches!(self.patience, Patience::Loops(most) if self.loops >= most);
         if !spent && !self.loops.is_multiple_of(u64::from(STRIDE)) {
-            core::hint::spin_loop();
+            // No pause instruction: on recent processors it takes longer than a poll.
             return Next::PollAgain;
         }
         self.look_around(spent)

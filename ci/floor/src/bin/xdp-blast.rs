@@ -1,5 +1,6 @@
 //! One-way UDP messages over raw AF_XDP: the message rate that libvma is compared with.
 
+use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -26,6 +27,9 @@ struct Send {
     /// Frames for each kick
     #[arg(long, default_value_t = 32)]
     batch: usize,
+    /// Copies the payload into each frame, as any program with data of its own has to
+    #[arg(long)]
+    copy: bool,
 }
 
 #[derive(Args)]
@@ -35,6 +39,9 @@ struct Recv {
     /// Seconds to count, from the first frame
     #[arg(long, default_value_t = 3.0)]
     time: f64,
+    /// Copies the payload out of each frame, as any program that uses it has to
+    #[arg(long)]
+    copy: bool,
 }
 
 fn main() -> Result<()> {
@@ -50,7 +57,7 @@ fn send(options: &Send) -> Result<()> {
     let time = Duration::from_secs_f64(options.outgoing.time);
     let started = Instant::now();
     while started.elapsed() < time {
-        source.send(options.batch)?;
+        source.send(options.batch, options.copy)?;
         source.collect();
     }
     println!("size={} {}", options.outgoing.size, meter::sent(source.sent(), started.elapsed()));
@@ -61,12 +68,19 @@ fn receive(options: &Recv) -> Result<()> {
     cpu::pin(options.endpoint.cpu)?;
     let (mut xsk, _) = Xsk::open(&options.endpoint)?;
     println!("ready");
+    let mut application = [0; datagram::HEADERS + datagram::MAX_PAYLOAD];
     let mut meter = Meter::new(Duration::from_secs_f64(options.time), Instant::now());
     while meter.tick(Instant::now()) {
         for _ in 0..meter::MESSAGES_PER_TICK {
             let Some(mut frame) = xsk.receive() else {
                 break;
             };
+            if options.copy {
+                let packet = frame.packet();
+                let len = packet.len().min(application.len());
+                application[..len].copy_from_slice(&packet[..len]);
+                black_box(&application);
+            }
             if let Some(number) = datagram::sequence(frame.packet()) {
                 meter.message(number);
             }

@@ -66,7 +66,7 @@ fn measure(options: &Outgoing) -> Result<()> {
     loop {
         let number = source.sent();
         let sent = Instant::now();
-        source.send(1)?;
+        source.send(1, false)?;
         let answered = await_answer(&mut source.xsk, number, sent);
         let now = Instant::now();
         source.collect();

@@ -15,8 +15,8 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// Bytes of an IP packet. 65536 on loopback, so no `u16`.
     pub mtu: u32,
-    /// Set up and able to pass packets: `IFF_UP` and `IFF_RUNNING` (carrier, and not dormant).
-    #[doc(alias = "IFF_RUNNING")]
+    /// `IFF_UP`: set up by the administrator. Whether there is a carrier is left out: the kernel
+    /// notices that up to a second late, and keeps routing meanwhile.
     pub up: bool,
     pub loopback: bool,
     /// Carries Ethernet frames.
@@ -64,7 +64,7 @@ impl Link {
             name: name?,
             mtu: mtu?,
             mac,
-            up: header.flags.contains(LinkFlags::Up | LinkFlags::Running),
+            up: header.flags.contains(LinkFlags::Up),
             loopback: header.flags.contains(LinkFlags::Loopback),
             ether: header.link_layer_type == LinkLayerType::Ether,
             kind,

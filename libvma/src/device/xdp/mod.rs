@@ -172,13 +172,7 @@ impl Ring {
     #[inline]
     fn receive_from(&mut self, number: usize) -> Option<Received> {
         let queue = self.queues.get_mut(number)?;
-        let Some(first) = queue.rx.consume() else {
-            if queue.rx.unpublished() > 0 {
-                queue.rx.publish();
-                self.refill(number, BATCH);
-            }
-            return None;
-        };
+        let first = queue.rx.consume()?;
         let mut more = first.options & CONTINUED != 0;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);
@@ -204,6 +198,18 @@ impl Ring {
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += u64::from(len);
         head.map(|frame| Received { frame, len })
+    }
+
+    /// Before a sleep: gives back everything that was received, or the kernel would take the ring
+    /// for readable and wake at once.
+    pub fn settle(&mut self) {
+        for number in 0..self.queues.len() {
+            let Some(queue) = self.queues.get_mut(number) else { continue };
+            if queue.rx.unpublished() > 0 {
+                queue.rx.publish();
+                self.refill(number, BATCH);
+            }
+        }
     }
 
     /// Gives free frames to the kernel to receive into.
@@ -312,6 +318,12 @@ impl Ring {
             next = rest;
         }
         self.counters.tx_packets += 1;
+    }
+
+    /// Descriptors that wait for a kick.
+    #[inline]
+    pub fn unsent(&self) -> u32 {
+        self.queues.first().map_or(0, |queue| queue.tx.unpublished())
     }
 
     /// Gives back what was allocated and not sent.

@@ -116,17 +116,25 @@ struct ipv4_header {
 	__u16 checksum;
 	__u32 saddr;
 	__u32 daddr;
-	// Of UDP and TCP alike; absent in a later fragment.
+} __attribute__((packed));
+
+// Of UDP and TCP alike; absent in a later fragment, which may carry less than these 4 bytes.
+struct ports {
 	__u16 sport;
 	__u16 dport;
-} __attribute__((packed));
+};
 
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 
-static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip)
+static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
+						  const struct ports *ports)
 {
-	struct flow3 three = {.daddr = ip->daddr, .dport = ip->dport, .protocol = ip->protocol};
+	struct flow3 three = {
+		.daddr = ip->daddr,
+		.dport = ports->dport,
+		.protocol = ip->protocol,
+	};
 
 	// Unconnected sockets are by far the more frequent case, but a connected socket on the
 	// same port must win: both answers are "ours", the shard decides between them.
@@ -136,8 +144,8 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip)
 	struct flow5 five = {
 		.saddr = ip->saddr,
 		.daddr = ip->daddr,
-		.sport = ip->sport,
-		.dport = ip->dport,
+		.sport = ports->sport,
+		.dport = ports->dport,
 		.protocol = ip->protocol,
 	};
 	return map_lookup(&flows5, &five) != 0;
@@ -180,7 +188,10 @@ int steer(struct xdp_md *ctx)
 			map_update(&fragments, &datagram, &owner, 0);
 		}
 	} else {
-		owner = is_ours(ip) ? OURS : KERNELS;
+		const struct ports *ports = (const void *)(ip + 1);
+		if ((const void *)(ports + 1) > end)
+			return XDP_PASS;
+		owner = is_ours(ip, ports) ? OURS : KERNELS;
 		if (any_fragment) {
 			__u32 *known = map_lookup(&fragments, &datagram);
 			if (known && *known == OURS_SO_FAR)
