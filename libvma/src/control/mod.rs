@@ -188,10 +188,12 @@ impl Control {
             }
             XdpInterfaces::Auto | XdpInterfaces::All | XdpInterfaces::Named(_) => {}
         }
+        let mut addresses = self.addresses.iter().filter(|address| address.ifindex == index);
         Ok(Interface {
             index,
             name: link.name.clone(),
             mac,
+            address: addresses.next().map_or(Ipv4Addr::UNSPECIFIED, |first| first.addr),
             mtu: link.mtu,
             rx_queues: link.rx_queues,
             is_virtual,

@@ -52,11 +52,13 @@ impl core::fmt::Display for OpenError {
 }
 
 /// What a ring is opened on.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     pub index: u32,
     pub name: String,
     pub mac: [u8; 6],
+    /// Its first address, which IP_PKTINFO tells of packets to a group.
+    pub address: Ipv4Addr,
     pub mtu: u32,
     /// Queues that may receive; at most 64 are used.
     pub rx_queues: u32,

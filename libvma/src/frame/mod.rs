@@ -4,6 +4,11 @@
 //! packet that does not fit one buffer is a chain of frames, linked inside the [`Pool`], so that a
 //! handle stays four bytes and queues of packets never allocate. No memory access happens here.
 
+extern crate alloc;
+
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// One buffer, or the head of a chain of buffers. Whoever holds it owns it; it goes back with
 /// [`Pool::release`]. There is no Clone: using a frame twice does not compile.
 #[derive(Debug, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use super::OsTurn;
 use crate::shard::{SetId, SocketId};
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Patience, Wait};
+use crate::socket::wait::{Next, Wait};
 use crate::sys::lock::Lock;
-use crate::sys::wait::PollFd;
+use crate::sys::wait::PollSet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollId(pub u32);
@@ -140,11 +140,12 @@ pub struct Call<'a> {
 /// epoll_wait(2) on an instance that watches sockets of ours.
 pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
     let Call { epfd, timeout, mask, kernel, disarm } = call;
-    let mut wait = Wait::new(Patience::micros(stack.config.select_poll), timeout, false);
+    let (patience, mask) = super::patience(stack, mask);
+    let mut wait = Wait::new(patience, timeout, false);
     let mut asked = false;
     loop {
         let mut count = 0;
-        let kernel_first = epoll.turn.is_now(&stack.config);
+        let kernel_first = epoll.turn.is_now(stack.config.select_poll_os_ratio);
         if kernel_first {
             asked = true;
             count = ask_kernel(stack, epoll, out, 0, kernel)?;
@@ -158,7 +159,10 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
             return Ok(count);
         }
         if timeout == Some(0) {
-            return Ok(0);
+            // The mask may let a pending signal through.
+            let interrupted =
+                mask.is_some() && sleep(stack, epoll, epfd, &mut wait, mask) == Next::Interrupted;
+            return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
         match wait.after_miss() {
             Next::PollAgain => {}
@@ -278,14 +282,13 @@ fn sleep(
         return Next::PollAgain;
     };
     state.sleep_on_set(epoll.set, sleeper);
-    let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
-    let mut fds = Vec::with_capacity(8);
-    fds.push(readable(epfd));
-    fds.push(readable(waker));
-    state.sleep_on_rings(|fd| fds.push(readable(fd)));
+    let mut fds = PollSet::default();
+    fds.add_readable(epfd);
+    fds.add_readable(waker);
+    state.sleep_on_rings(|fd| fds.add_readable(fd));
     let missed = state.listed(epoll.set) > 0;
     drop(state);
-    let next = if missed { Next::PollAgain } else { wait.sleep(&mut fds, mask) };
+    let next = if missed { Next::PollAgain } else { wait.sleep(fds.as_mut_slice(), mask) };
     if let Ok(mut state) = stack.shard.lock() {
         state.leave_set(epoll.set, sleeper);
         state.end_sleeper(sleeper);

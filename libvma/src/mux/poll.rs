@@ -3,8 +3,8 @@
 use super::OsTurn;
 use crate::shard::SocketId;
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Patience, Wait};
-use crate::sys::wait::{PollFd, ppoll};
+use crate::socket::wait::{Next, Wait};
+use crate::sys::wait::{PollFd, PollSet, ppoll};
 
 /// An offloaded socket among the descriptors: its position and its name.
 #[derive(Clone, Copy)]
@@ -14,7 +14,7 @@ pub struct Member {
 }
 
 const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
-const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM;
+const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
 
 /// Fills in `revents` as poll(2) does; returns how many are non-zero, or the errno. `timeout` in
 /// nanoseconds, None for ever; `mask` as for ppoll(2).
@@ -26,14 +26,15 @@ pub fn poll(
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, i32> {
-    let mut wait = Wait::new(Patience::micros(stack.config.select_poll), timeout, false);
+    let (patience, mask) = super::patience(stack, mask);
+    let mut wait = Wait::new(patience, timeout, false);
     let mut asked = false;
     loop {
         fds.iter_mut().for_each(|entry| entry.revents = 0);
         let ours = look(stack, fds, members)?;
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
-        if turn.is_now(&stack.config) || ours == 0 && !asked {
+        if turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
             asked = true;
             if ask_kernel(stack, fds, members)? > 0 {
                 return Ok(fds.iter().filter(|entry| entry.revents != 0).count());
@@ -43,7 +44,10 @@ pub fn poll(
             return Ok(ours);
         }
         if timeout == Some(0) {
-            return Ok(0);
+            // The mask may let a pending signal through.
+            let interrupted =
+                mask.is_some() && sleep(stack, fds, members, &mut wait, mask) == Next::Interrupted;
+            return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
         match wait.after_miss() {
             Next::PollAgain => {}
@@ -124,16 +128,15 @@ fn sleep(
     for member in members {
         state.sleep_on(member.id, sleeper);
     }
-    let mut all = Vec::with_capacity(fds.len() + 8);
-    all.extend_from_slice(fds);
-    let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
-    all.push(readable(waker));
-    state.sleep_on_rings(|fd| all.push(readable(fd)));
+    let mut all = PollSet::default();
+    fds.iter().for_each(|entry| all.add(*entry));
+    all.add_readable(waker);
+    state.sleep_on_rings(|fd| all.add_readable(fd));
     let missed = members
         .iter()
         .any(|member| state.socket(member.id).is_some_and(|(endpoint, _)| endpoint.is_readable()));
     drop(state);
-    let next = if missed { Next::PollAgain } else { wait.sleep(&mut all, mask) };
+    let next = if missed { Next::PollAgain } else { wait.sleep(all.as_mut_slice(), mask) };
     if let Ok(mut state) = stack.shard.lock() {
         for member in members {
             state.leave(member.id, sleeper);

@@ -28,7 +28,12 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     if address.is_null() {
         return Destination::Absent;
     }
-    if (len as usize) < size_of::<libc::sockaddr_in>() {
+    // Beyond sockaddr_storage (or negative) the kernel says EINVAL.
+    let sane = len as usize <= size_of::<libc::sockaddr_storage>();
+    if !sane
+        || !is_plausible(address, len as usize)
+        || (len as usize) < size_of::<libc::sockaddr_in>()
+    {
         return Destination::Foreign;
     }
     // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
@@ -36,7 +41,19 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     from_sockaddr(&address).map_or(Destination::Foreign, Destination::Given)
 }
 
+/// Could this be memory of the program? NULL, small numbers and the kernel's half are not, which
+/// catches the bad pointers that programs (and test suites) do pass; the kernel would say EFAULT.
+#[inline]
+pub fn is_plausible<T>(at: *const T, len: usize) -> bool {
+    /// vm.mmap_min_addr, below which nothing is ever mapped.
+    const LEAST: usize = 65536;
+    const MOST: usize = 1 << 56;
+    let at = at.addr();
+    at >= LEAST && at.checked_add(len).is_some_and(|end| end <= MOST)
+}
+
 /// Writes a source address as recvfrom(2) does: cut to the room, the length always the full one.
+/// The errno of a bad length or pointer; the datagram is gone all the same.
 ///
 /// # Safety
 /// `out` is null, or `len` points to a length and `out` to that many writable bytes.
@@ -44,20 +61,28 @@ pub unsafe fn put_address(
     address: SocketAddrV4,
     out: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
-) {
-    if out.is_null() || len.is_null() {
-        return;
+) -> Result<(), i32> {
+    if out.is_null() {
+        return Ok(());
+    }
+    if !is_plausible(len, 4) || !is_plausible(out, 0) {
+        return Err(libc::EFAULT);
     }
     let full = size_of::<libc::sockaddr_in>();
     let address = to_sockaddr(address);
     // SAFETY: not null, as checked; a length by the promise.
-    let room = (unsafe { len.read() } as usize).min(full);
+    let said = unsafe { len.read() };
+    if (said as i32) < 0 {
+        return Err(libc::EINVAL);
+    }
+    let room = (said as usize).min(full);
     // SAFETY: `room` bytes are readable in `address` and, by the promise, writable at `out`.
     unsafe {
         core::ptr::copy_nonoverlapping(core::ptr::from_ref(&address).cast(), out.cast::<u8>(), room)
     };
     // SAFETY: as above.
     unsafe { len.write(full as libc::socklen_t) };
+    Ok(())
 }
 
 /// The program's buffer as a slice; empty for a null pointer.
@@ -117,7 +142,7 @@ impl<T> Buffers<T> {
         if count > MOST_BUFFERS {
             return Err(libc::EMSGSIZE);
         }
-        if vector.is_null() && count > 0 {
+        if count > 0 && !is_plausible(vector, count * size_of::<libc::iovec>()) {
             return Err(libc::EFAULT);
         }
         let empty = || make(libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 });
@@ -129,7 +154,7 @@ impl<T> Buffers<T> {
             let entry = unsafe { vector.add(at) };
             // SAFETY: as above.
             let entry = unsafe { *entry };
-            if entry.iov_base.is_null() && entry.iov_len > 0 {
+            if entry.iov_len > 0 && !is_plausible(entry.iov_base, entry.iov_len) {
                 return Err(libc::EFAULT);
             }
             total = total

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::{errno, export, fork, fresh, real};
 use crate::fd::Object;
-use crate::process::{self, Process};
+use crate::process::{self, Process, inherit};
 use crate::socket;
 use crate::sys::fd::internal;
 
@@ -48,6 +48,8 @@ fn is_internal(fd: c_int) -> bool {
 /// dup2 and dup3: the target is closed first, so that its waiters wake (the JDK closes sockets by
 /// dup2 of a marker), then it may become an alias of ours.
 fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    // A child that puts an inherited socket in another's place is about to use it (inetd).
+    inherit::touch(old);
     if is_internal(new) {
         errno::set(libc::EBUSY);
         return -1;
@@ -72,6 +74,7 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
 export! {
     /// close(2).
     fn close(fd: c_int) -> c_int {
+        inherit::drop_inherited(fd);
         if let Some(process) = ours(fd) {
             forget(process, fd);
         } else if is_internal(fd) {

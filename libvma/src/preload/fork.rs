@@ -1,5 +1,6 @@
 //! fork and its kin. A child starts without anything of ours (`sys::fork_cell`); here its copies
-//! of our descriptors are closed, so that the parent's flows end with the parent.
+//! of our descriptors are closed, so that the parent's flows end with the parent; sockets that it
+//! goes on using are handed over by `process::inherit`.
 //!
 //! `vfork()` must not have a frame of ours under it: the child runs on it, and the parent returns
 //! through what the child left. So the symbol is a jump. Its child shares our memory; whatever
@@ -8,8 +9,8 @@
 use core::ffi::c_int;
 
 use super::{export, real};
-use crate::process::Process;
-use crate::sys::{fd, thread};
+use crate::process::{Process, inherit};
+use crate::sys::thread;
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
 pub fn hook() {
@@ -18,7 +19,7 @@ pub fn hook() {
 }
 
 extern "C" fn in_child() {
-    fd::internal::close_all_after_fork();
+    inherit::after_fork();
 }
 
 /// Does this code run in a vfork() child, on its parent's memory?

@@ -36,16 +36,19 @@ use export;
 use core::ffi::c_int;
 
 use crate::fd::Object;
-use crate::process::{self, Process};
-use crate::shard::SocketId;
+use crate::process::{self, Process, inherit};
+use crate::socket::SocketId;
 
 /// The socket behind a descriptor, if it is ours.
 #[inline]
 fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
-    let process = process::current()?;
-    match process.fds.get(fd)? {
-        Object::Socket(id) => Some((process, id)),
-        Object::Epoll(_) => None,
+    match process::current().and_then(|process| Some((process, process.fds.get(fd)?))) {
+        Some((process, Object::Socket(id))) => Some((process, id)),
+        Some((_, Object::Epoll(_))) => None,
+        None => {
+            inherit::touch(fd);
+            None
+        }
     }
 }
 
@@ -53,6 +56,7 @@ fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
 /// that nobody saw (a raw system call, io_uring): forget the old one.
 #[inline]
 fn fresh(fd: c_int) -> c_int {
+    inherit::drop_inherited(fd);
     if fd >= 0
         && let Some(process) = process::current()
         && process.fds.get(fd).is_some()

@@ -7,7 +7,8 @@ use super::{errno, export, fork, fresh, ours, real};
 use crate::fd::Object;
 use crate::mux::poll::Member;
 use crate::mux::{self, epoll, select as sets};
-use crate::process::{self, Process};
+use crate::process::{self, Process, inherit};
+use crate::socket::clock;
 use crate::sys::wait::PollFd;
 
 type Events = *mut libc::epoll_event;
@@ -18,6 +19,9 @@ const INLINE: usize = 64;
 
 /// Calls `with` with our sockets among `fds`; None if there are none.
 fn members<T>(fds: &[PollFd], with: impl FnOnce(&'static Process, &[Member]) -> T) -> Option<T> {
+    if inherit::is_child() {
+        fds.iter().for_each(|entry| inherit::touch(entry.fd));
+    }
     let process = process::current()?;
     let mut found =
         fds.iter().enumerate().filter_map(|(at, entry)| match process.fds.get(entry.fd)? {
@@ -69,7 +73,8 @@ fn poll_ours(
 /// # Safety
 /// `fds` is null or points to `count` pollfds.
 unsafe fn list<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [PollFd] {
-    if fds.is_null() || process::current().is_none() || count > 1 << 20 {
+    let nobodys = process::current().is_none() && !inherit::is_child();
+    if fds.is_null() || nobodys || count > 1 << 20 {
         return &mut [];
     }
     // SAFETY: as promised.
@@ -156,7 +161,7 @@ export! {
                     .saturating_add((limit.tv_usec as u64).saturating_mul(1000)),
             ),
         };
-        let since = crate::shard::clock::now();
+        let since = clock::now();
         // SAFETY: the program's sets, by the contract of the call.
         let result = match unsafe { select_ours(count, [read, write, except], limit, None) } {
             Some(result) => errno::result(result) as c_int,
@@ -165,7 +170,7 @@ export! {
         };
         // SAFETY: as above.
         if let (Some(limit), Some(out)) = (limit, unsafe { timeout.as_mut() }) {
-            let spent = crate::shard::clock::now().saturating_duration_since(since).as_nanos();
+            let spent = clock::now().saturating_duration_since(since).as_nanos();
             let left = limit.saturating_sub(u64::try_from(spent).unwrap_or(u64::MAX));
             out.tv_sec = (left / 1_000_000_000) as libc::time_t;
             out.tv_usec = (left % 1_000_000_000 / 1000) as libc::suseconds_t;
@@ -301,6 +306,7 @@ unsafe fn wait_ours(
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Option<c_int> {
+    inherit::touch(epfd);
     let process = process::current()?;
     let Object::Epoll(id) = process.fds.get(epfd)? else { return None };
     let instance = process.epolls.get(id)?;
@@ -335,7 +341,9 @@ unsafe fn select_ours(
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Option<Result<usize, i32>> {
-    process::current()?;
+    if process::current().is_none() && !inherit::is_child() {
+        return None;
+    }
     let nfds = usize::try_from(count).ok().filter(|nfds| *nfds <= 1 << 20)?;
     // SAFETY: as promised.
     let mut sets = sets.map(|set| unsafe { words(set.cast(), nfds) });

@@ -5,9 +5,8 @@ use std::io::IoSliceMut;
 
 use super::{convert, errno, export, ours, real, retire};
 use crate::process::Process;
-use crate::shard::SocketId;
-use crate::socket::Outcome;
 use crate::socket::receive::{self, Received};
+use crate::socket::{Outcome, SocketId, clock};
 
 /// What a receive call of ours came to.
 enum Result3 {
@@ -61,11 +60,16 @@ unsafe fn receive_message(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> isize {
-    // SAFETY: null, or a msghdr by the contract of the call.
-    let Some(header) = (unsafe { message.as_mut() }) else {
+    if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
         errno::set(libc::EFAULT);
         return -1;
-    };
+    }
+    // SAFETY: a msghdr by the contract of the call.
+    let header = unsafe { &mut *message };
+    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+        errno::set(libc::EINVAL);
+        return -1;
+    }
     // SAFETY: the program's vector, by the contract of the call.
     let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
         Ok(buffers) => buffers,
@@ -74,22 +78,20 @@ unsafe fn receive_message(
             return -1;
         }
     };
-    let control = (!header.msg_control.is_null()).then(|| {
-        // SAFETY: the program's control area, by the contract of the call.
-        unsafe { convert::bytes_mut(header.msg_control.cast(), header.msg_controllen) }
-    });
+    // SAFETY: the program's control area, by the contract of the call; empty if it is null.
+    let control = unsafe { convert::bytes_mut(header.msg_control.cast(), header.msg_controllen) };
+    let control = Some(control);
     // SAFETY: the same call, without blocking; it fills the program's header itself.
     let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     match receive(process, fd, id, buffers.as_mut_slice(), flags, control, os) {
         Result3::Done(Received::FromOs(len)) => len,
         Result3::Done(Received::Datagram { len, source, flags, control }) => {
+            let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
             // SAFETY: the program's name buffer and its length, by the contract of the call.
-            unsafe {
-                convert::put_address(source, header.msg_name.cast(), &mut header.msg_namelen);
-            }
+            let named = unsafe { convert::put_address(source, name, name_len) };
             header.msg_controllen = control as _;
             header.msg_flags = flags;
-            len as isize
+            errno::result(named.map(|()| len))
         }
         Result3::Failed => -1,
         // SAFETY: passed on.
@@ -109,12 +111,10 @@ unsafe fn receive_plain(
     flags: c_int,
     address: (*mut libc::sockaddr, *mut libc::socklen_t),
 ) -> isize {
-    if buffer.0.is_null() && buffer.1 > 0 {
-        errno::set(libc::EFAULT);
-        return -1;
-    }
+    let good = buffer.1 == 0 || convert::is_plausible(buffer.0, buffer.1);
+    let room = if good { buffer.1 } else { 0 };
     // SAFETY: the program's buffer, by the contract of the call.
-    let bytes = unsafe { convert::bytes_mut(buffer.0.cast(), buffer.1) };
+    let bytes = unsafe { convert::bytes_mut(buffer.0.cast(), room) };
     let mut buffers = [IoSliceMut::new(bytes)];
     let os = || {
         let flags = flags | libc::MSG_DONTWAIT;
@@ -124,9 +124,13 @@ unsafe fn receive_plain(
     match receive(process, fd, id, &mut buffers, flags, None, os) {
         Result3::Done(Received::FromOs(len)) => len,
         Result3::Done(Received::Datagram { len, source, .. }) => {
+            if !good {
+                errno::set(libc::EFAULT);
+                return -1;
+            }
             // SAFETY: the program's address buffer, by the contract of the call.
-            unsafe { convert::put_address(source, address.0, address.1) };
-            len as isize
+            let named = unsafe { convert::put_address(source, address.0, address.1) };
+            errno::result(named.map(|()| len))
         }
         Result3::Failed => -1,
         // SAFETY: passed on.
@@ -249,7 +253,8 @@ export! {
                 return -1;
             }
         };
-        let since = crate::shard::clock::now();
+        let before = errno::get();
+        let since = clock::now();
         let mut flags_now = flags & !libc::MSG_WAITFORONE;
         let mut received = 0;
         while received < count as usize {
@@ -260,6 +265,10 @@ export! {
             // SAFETY: a msghdr of the program's array.
             let len = unsafe { receive_message(process, id, fd, header, flags_now) };
             if len < 0 {
+                if received > 0 {
+                    // What was received counts now, the error on the next call (recvmmsg(2)).
+                    receive::keep_error(&process.stack, id, errno::get());
+                }
                 break;
             }
             // SAFETY: as above.
@@ -268,12 +277,23 @@ export! {
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags_now |= libc::MSG_DONTWAIT;
             }
-            let spent = crate::shard::clock::now().saturating_duration_since(since);
+            let spent = clock::now().saturating_duration_since(since);
             if limit.is_some_and(|limit| spent.as_nanos() >= u128::from(limit)) {
                 break;
             }
         }
-        if received == 0 && count > 0 { -1 } else { received as c_int }
+        if received == 0 && count > 0 {
+            return -1;
+        }
+        // SAFETY: null or a timespec, by the contract of the call.
+        if let (Some(limit), Some(out)) = (limit, unsafe { timeout.as_mut() }) {
+            let spent = clock::now().saturating_duration_since(since).as_nanos();
+            let left = limit.saturating_sub(u64::try_from(spent).unwrap_or(u64::MAX));
+            out.tv_sec = (left / 1_000_000_000) as libc::time_t;
+            out.tv_nsec = (left % 1_000_000_000) as libc::c_long;
+        }
+        errno::set(before);
+        received as c_int
     }
 
     /// recv with a check of the buffer's size, by which _FORTIFY_SOURCE replaces it.

@@ -7,8 +7,7 @@ use std::io::IoSlice;
 use super::convert::{self, Destination};
 use super::{errno, export, ours, real, retire};
 use crate::process::{self, Process};
-use crate::shard::{RingId, SocketId};
-use crate::socket::{Outcome, WhyOs, attach, egress};
+use crate::socket::{Outcome, RingId, SocketId, WhyOs, attach, egress};
 
 /// One send call on a socket of ours. None: the kernel shall do it.
 fn transmit(
@@ -92,6 +91,9 @@ unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr
 /// `message` is null or a msghdr.
 #[inline]
 unsafe fn look_for_descriptors(message: *const libc::msghdr) {
+    if process::current().is_none() || !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+        return;
+    }
     // SAFETY: as promised.
     if let Some(header) = unsafe { message.as_ref() }
         && !header.msg_control.is_null()
@@ -106,7 +108,7 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
 export! {
     /// write(2).
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        if ours(fd).is_none() || buffer.is_null() {
+        if ours(fd).is_none() || !convert::is_plausible(buffer, len) {
             // SAFETY: passed on.
             return unsafe { real::write(fd, buffer, len) };
         }
@@ -126,16 +128,17 @@ export! {
         }
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(vector, count as usize) } {
-            Ok(payload) => {
+            // A write of nothing sends nothing, unlike a send of nothing.
+            Ok(payload) if payload.as_slice().iter().any(|part| !part.is_empty()) => {
                 transmit_one(fd, payload.as_slice(), Destination::Absent, 0, false, os)
             }
-            Err(_) => os(),
+            _ => os(),
         }
     }
 
     /// send(2).
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        if ours(fd).is_none() || buffer.is_null() && len > 0 {
+        if ours(fd).is_none() || len > 0 && !convert::is_plausible(buffer, len) {
             // SAFETY: passed on.
             return unsafe { real::send(fd, buffer, len, flags) };
         }
@@ -155,7 +158,7 @@ export! {
         address: *const libc::sockaddr,
         address_len: libc::socklen_t,
     ) -> isize {
-        if ours(fd).is_none() || buffer.is_null() && len > 0 {
+        if ours(fd).is_none() || len > 0 && !convert::is_plausible(buffer, len) {
             // SAFETY: passed on.
             return unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
         }
@@ -177,8 +180,11 @@ export! {
         if ours(fd).is_none() {
             return os();
         }
-        // SAFETY: as above.
-        let Some(header) = (unsafe { message.as_ref() }) else { return os() };
+        if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+            return os();
+        }
+        // SAFETY: a msghdr by the contract of the call.
+        let header = unsafe { &*message };
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(header.msg_iov, header.msg_iovlen) } {
             Ok(payload) => {
@@ -195,9 +201,9 @@ export! {
 
     /// sendmmsg(2): a burst shares one kick of the ring.
     fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        let Some((process, id)) = ours(fd).filter(|_| !messages.is_null()) else {
+        let Some((process, id)) = ours(fd).filter(|_| convert::is_plausible(messages, 0)) else {
             for at in 0..count.min(1024) as usize {
-                if messages.is_null() {
+                if !convert::is_plausible(messages, 0) {
                     break;
                 }
                 // SAFETY: the array has `count` entries, by the contract of the call.
@@ -208,6 +214,7 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::sendmmsg(fd, messages, count, flags) };
         };
+        let before = errno::get();
         let mut pending = None;
         let mut sent = 0;
         // The kernel takes at most UIO_MAXIOV messages a call.
@@ -258,7 +265,11 @@ export! {
             sent += 1;
         }
         flush(process, &mut pending);
-        if sent == 0 && count > 0 { -1 } else { sent as c_int }
+        if sent == 0 && count > 0 {
+            return -1;
+        }
+        errno::set(before);
+        sent as c_int
     }
 
     /// sendfile(2): from a file to a socket of ours it is the kernel's socket that sends.

@@ -4,6 +4,7 @@
 //! (`sys::fork_cell`).
 
 mod banner;
+pub mod inherit;
 mod thread;
 
 use crate::config::Config;
@@ -25,6 +26,8 @@ pub struct Process {
     pub fds: Table,
     pub epolls: Epolls,
     pub poll_turn: OsTurn,
+    /// Where forked children ask for sockets.
+    pub board: Option<inherit::Board>,
     /// To tell a vfork() child, which shares our memory but must not use it.
     pub id: i32,
     /// The control plane was tried, whatever came of it.
@@ -42,7 +45,9 @@ pub fn current() -> Option<&'static Process> {
 
 /// The process, brought to life by its first Internet socket. None while another thread is at it.
 pub fn first_socket() -> Option<&'static Process> {
-    PROCESS.get_or_init(start)
+    let process = PROCESS.get_or_init(start)?;
+    inherit::remember(process);
+    Some(process)
 }
 
 /// `VMA_IO_URING`. Asked before any socket exists, so straight from the environment; libuv asks
@@ -74,6 +79,7 @@ fn start() -> Process {
         fds: Table::default(),
         epolls: Epolls::default(),
         poll_turn: OsTurn::default(),
+        board: inherit::Board::new(),
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),
         _log_file: log_file,

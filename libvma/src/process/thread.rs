@@ -28,7 +28,7 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     let spawned = std::thread::Builder::new()
         .name("vma".into())
         .stack_size(256 * 1024)
-        .spawn(move || run(&process.stack, monitor));
+        .spawn(move || run(process, monitor));
     thread::restore_signals(&saved);
     if let Err(error) = spawned
         && !REFUSED.swap(true, Ordering::Relaxed)
@@ -37,7 +37,8 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     }
 }
 
-fn run(stack: &'static Stack, mut monitor: Monitor) {
+fn run(process: &'static Process, mut monitor: Monitor) {
+    let stack = &process.stack;
     if let Ok(cpu) = usize::try_from(stack.config.internal_thread_affinity)
         && !thread::pin_current(cpu)
     {
@@ -72,6 +73,9 @@ fn run(stack: &'static Stack, mut monitor: Monitor) {
             && let Some(nudge) = &stack.nudge
         {
             nudge.clear();
+            if let Some(board) = &process.board {
+                board.serve(stack);
+            }
         }
         let timed_out = result == Ok(0) && !unsent;
         unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));

@@ -36,13 +36,15 @@ impl Datagram {
 }
 
 /// What the kernel would charge SO_RCVBUF for a datagram of `len` bytes: `skb->truesize`, that is
-/// the descriptor (256) and a power-of-two buffer with room for headers, headroom and the shared
-/// info. A receive buffer so holds as many datagrams as it holds on kernel sockets.
+/// the descriptor and a buffer with room for headers, headroom and the shared info, one of 576
+/// bytes or of a power of two (Linux 6.18). A receive buffer so holds as many datagrams as it holds on kernel sockets.
 pub fn charge(len: usize) -> usize {
     const DESCRIPTOR: usize = 256;
     const HEADERS: usize = 14 + 20 + 8;
     const HEADROOM_AND_SHARED_INFO: usize = 64 + 320;
-    DESCRIPTOR + (len + HEADERS + HEADROOM_AND_SHARED_INFO).next_power_of_two()
+    const SMALL: usize = 576;
+    let needed = len + HEADERS + HEADROOM_AND_SHARED_INFO;
+    DESCRIPTOR + if needed <= SMALL { SMALL } else { needed.next_power_of_two() }
 }
 
 #[cfg(test)]
@@ -51,8 +53,8 @@ mod tests {
 
     #[test]
     fn charges_are_those_of_the_kernel() {
-        assert_eq!(charge(0), 768);
-        assert_eq!(charge(64), 768);
+        assert_eq!(charge(0), 832);
+        assert_eq!(charge(64), 832);
         assert_eq!(charge(1472), 2304);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::datagram::Datagram;
+use super::datagram::{Datagram, charge};
 use super::ready::{SetId, SleeperId, Watch};
 use super::{SocketId, State};
 use crate::stats::SocketCounters;
@@ -61,8 +61,8 @@ impl Endpoint {
     }
 
     #[inline]
-    pub(super) fn has_room(&self) -> bool {
-        self.charged <= self.limit
+    pub(super) fn has_room(&self, len: usize) -> bool {
+        self.charged + charge(len) <= self.limit
     }
 
     #[inline]

@@ -14,12 +14,13 @@ mod ready;
 mod receive;
 mod transmit;
 
-use crate::device::{Flow, Interface, OpenError, Ring};
+use crate::device::{Interface, OpenError, Ring};
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
 
+pub use crate::device::Flow;
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
 pub use endpoint::Endpoint;
@@ -230,6 +231,12 @@ impl<S> State<S> {
 
     pub fn ring_mut(&mut self, ring: RingId) -> Option<&mut Ring> {
         self.rings.get_mut(usize::from(ring.0))
+    }
+
+    /// The first address of an interface that has a ring.
+    pub fn interface_address(&self, interface: u32) -> Option<std::net::Ipv4Addr> {
+        let ring = self.rings.iter().find(|ring| ring.interface().index == interface)?;
+        Some(ring.interface().address)
     }
 
     pub fn has_rings(&self) -> bool {

@@ -124,7 +124,7 @@ impl<S> State<S> {
     pub(super) fn loop_back(&mut self, tuple: &Tuple, ttl: u8, tos: u8, payload: &Arc<[u8]>) {
         let targets = self.multicast_targets(tuple);
         for index in &targets {
-            self.enqueue(*index, |stamp, drops| Datagram {
+            self.enqueue(*index, payload.len(), |stamp, drops| Datagram {
                 body: Body::Heap(payload.clone()),
                 len: payload.len() as u32,
                 source: SocketAddrV4::new(tuple.source, tuple.source_port),
@@ -163,7 +163,7 @@ impl<S> State<S> {
         let Received { frame, .. } = received;
         let body = Body::Frames { ring, frame, offset: offset as u16 };
         let mut body = Some(body);
-        let queued = self.enqueue(index, |stamp, drops| Datagram {
+        let queued = self.enqueue(index, parsed.udp.data_len(), |stamp, drops| Datagram {
             // `enqueue` calls this at most once.
             body: body.take().unwrap_or_else(|| Body::Heap(Arc::new([]))),
             len: parsed.udp.data_len() as u32,
@@ -181,7 +181,7 @@ impl<S> State<S> {
     }
 
     fn deliver_copy(&mut self, index: u32, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
-        self.enqueue(index, |stamp, drops| Datagram {
+        self.enqueue(index, payload.len(), |stamp, drops| Datagram {
             len: payload.len() as u32,
             body: Body::Heap(payload),
             source: SocketAddrV4::new(tuple.source, tuple.source_port),
@@ -195,11 +195,11 @@ impl<S> State<S> {
     }
 
     /// Queues a datagram on a socket, if its receive buffer has room.
-    fn enqueue(&mut self, index: u32, make: impl FnOnce(u64, u32) -> Datagram) -> bool {
+    fn enqueue(&mut self, index: u32, len: usize, make: impl FnOnce(u64, u32) -> Datagram) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize) else { return false };
         let id = SocketId { index, generation: slot.generation };
         let Some((endpoint, _)) = slot.content.as_mut() else { return false };
-        if !endpoint.has_room() {
+        if !endpoint.has_room(len) {
             endpoint.counters.rx_dropped += 1;
             self.count_drop(DropReason::SocketBufferFull);
             return false;

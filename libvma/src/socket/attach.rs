@@ -8,11 +8,10 @@ use rustix::event::epoll;
 use super::{Plane, Socket, Stack, State, WhyOs};
 use crate::config::XdpMode;
 use crate::control::Control;
-use crate::device::Flow;
 use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
-use crate::shard::{self, Limits, Mode, RingId, SocketId};
+use crate::shard::{self, Flow, Limits, Mode, RingId, SocketId};
 use crate::sys::{fd, shadow};
 
 type Shard = shard::State<Socket>;
@@ -60,19 +59,18 @@ pub fn reconsider(stack: &Stack, plane: &mut Plane) {
     }
 }
 
-/// Rings whose interface got another MAC address or MTU; interfaces that were refused get another
+/// Rings whose interface changed learn it; interfaces that were refused get another
 /// chance, since something about them changed.
 pub fn update_interfaces(stack: &Stack, plane: &mut Plane) {
     plane.rings.retain(|_, ring| ring.is_ok());
     let Ok(mut state) = stack.shard.lock() else { return };
     for (interface, ring) in &plane.rings {
-        let (Ok(ring), Some(link)) = (ring, plane.control.link(*interface)) else { continue };
-        let Some(mac) = link.mac else { continue };
+        let (Ok(ring), Ok(now)) = (ring, plane.control.offloadable(*interface)) else { continue };
         if let Some(ring) = state.ring_mut(*ring)
-            && (ring.interface().mac, ring.interface().mtu) != (mac, link.mtu)
-            && let Err(error) = ring.update_interface(mac, link.mtu)
+            && ring.interface() != &now
+            && let Err(error) = ring.update_interface(now)
         {
-            log_line!(Warning, "{}: {error}", link.name);
+            log_line!(Warning, "{}: {error}", ring.interface().name);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! Control messages of a received datagram, in the kernel's order and layout (cmsg(3), ip(7)).
 
 use super::Socket;
+use std::net::Ipv4Addr;
+
 use crate::shard::datagram::Datagram;
 use crate::sys::shadow::to_sockaddr;
+use crate::sys::time::realtime_nanos;
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -30,30 +33,33 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// Everything the socket asked to be told of a datagram.
-    pub fn describe(&mut self, datagram: &Datagram, socket: &Socket) {
+    /// `own` is the first address of the interface it came by.
+    pub fn describe(&mut self, datagram: &Datagram, socket: &Socket, own: Option<Ipv4Addr>) {
         let options = &socket.options;
+        // One that arrived before anybody asked for stamps is stamped now, as the kernel does.
+        let stamp = match datagram.stamp {
+            0 if options.timestamp_ns || options.timestamp || options.timestamping_software => {
+                realtime_nanos()
+            }
+            stamp => stamp,
+        };
         if options.timestamp_ns {
-            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &timespec(datagram.stamp));
+            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, &timespec(stamp));
         } else if options.timestamp {
-            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, &timeval(datagram.stamp));
+            self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, &timeval(stamp));
         }
         if options.timestamping_software {
             let mut stamps = [0u8; 48];
-            stamps[..16].copy_from_slice(&timespec(datagram.stamp));
+            stamps[..16].copy_from_slice(&timespec(stamp));
             self.put(libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, &stamps);
         }
         if options.rxq_overflow && datagram.drops_before > 0 {
             self.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &datagram.drops_before.to_ne_bytes());
         }
         if options.packet_info {
-            let local = socket.local.map(|local| *local.ip());
-            // What a reply should be sent from: for a group that is the interface's own address,
-            // which the kernel tells only of unicast destinations on this socket's behalf.
-            let specific = if datagram.destination.is_multicast() {
-                local.filter(|ip| !ip.is_unspecified()).unwrap_or(datagram.destination)
-            } else {
-                datagram.destination
-            };
+            // What a reply is to be sent from.
+            let multicast = datagram.destination.is_multicast();
+            let specific = own.filter(|_| multicast).unwrap_or(datagram.destination);
             let mut info = [0u8; 12];
             info[..4].copy_from_slice(&datagram.interface.to_ne_bytes());
             info[4..8].copy_from_slice(&specific.octets());

@@ -15,13 +15,14 @@ mod why;
 
 pub use why::WhyOs;
 
+pub use crate::shard::{RingId, SocketId, clock};
+
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::config::Config;
 use crate::control::Control;
-use crate::device::Flow;
-use crate::shard::{NextHop, RingId, Shard, SocketId};
+use crate::shard::{Flow, NextHop, Shard};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
 use crate::sys::lock::Lock;
@@ -57,6 +58,11 @@ pub struct Plane {
 }
 
 impl Stack {
+    /// What wakes the internal thread, for a child that asks for a socket.
+    pub fn nudge_descriptor(&self) -> i32 {
+        self.nudge.as_ref().map_or(-1, Waker::raw)
+    }
+
     /// There is something new for the internal thread to attend to.
     #[cold]
     pub fn nudge_internal_thread(&self) {
@@ -86,6 +92,8 @@ pub struct Socket {
     pub os_ready: bool,
     /// The shadow may have an error to report.
     pub os_error: bool,
+    /// What the next call reports; 0 is nothing.
+    pending_error: i32,
     /// MSG_MORE data waits in the shadow.
     os_corked: bool,
     /// Polls since the shadow was looked at.
@@ -130,6 +138,7 @@ impl Socket {
             route: None,
             os_ready: false,
             os_error: false,
+            pending_error: 0,
             os_corked: false,
             polls_since_os: 0,
         }

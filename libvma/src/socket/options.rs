@@ -117,7 +117,7 @@ const IP_LOCAL_PORT_RANGE: i32 = 51;
 /// The kernel accepted a set call with these arguments: take it over.
 pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) {
     let handled = match level {
-        libc::SOL_SOCKET => socket_level(stack, id, name),
+        libc::SOL_SOCKET => socket_level(stack, id, name, value),
         libc::IPPROTO_IP => {
             if multicast::after_set(stack, id, name, value) {
                 return;
@@ -132,7 +132,7 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
     }
 }
 
-fn socket_level(stack: &Stack, id: SocketId, name: i32) -> bool {
+fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
     if HARMLESS_SOCKET.contains(&name) {
         return true;
     }
@@ -145,7 +145,12 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
             endpoint.limit = read(libc::SO_RCVBUF).max(0) as usize;
         }
-        libc::SO_RCVTIMEO | libc::SO_RCVTIMEO_NEW => options.receive_timeout = receive_timeout(fd),
+        libc::SO_RCVTIMEO | libc::SO_RCVTIMEO_NEW => {
+            // The kernel takes negative seconds for no wait at all, and reads them back as 0,
+            // which otherwise is for ever.
+            let seconds = value.first_chunk().map_or(0, |bytes| i64::from_ne_bytes(*bytes));
+            options.receive_timeout = if seconds < 0 { Some(0) } else { receive_timeout(fd) };
+        }
         libc::SO_TIMESTAMP
         | libc::SO_TIMESTAMPNS
         | libc::SO_TIMESTAMP_NEW

@@ -7,7 +7,7 @@ use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::{self, SocketId};
-use crate::sys::wait::PollFd;
+use crate::sys::wait::PollSet;
 
 /// A receive call as the program made it.
 pub struct Request<'a, 'b> {
@@ -60,6 +60,9 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let Some((endpoint, socket)) = state.socket(id) else {
             return Outcome::Os(WhyOs::NotOurs);
         };
+        if socket.pending_error != 0 {
+            return Outcome::Errno(core::mem::take(&mut socket.pending_error));
+        }
         let ratio = stack.config.rx_udp_poll_os_ratio;
         socket.polls_since_os += 1;
         let os_turn = socket.os_ready || ratio != 0 && socket.polls_since_os >= ratio;
@@ -104,6 +107,16 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
     }
 }
 
+/// An error that the next call on the socket reports.
+pub fn keep_error(stack: &Stack, id: SocketId, errno: i32) {
+    if errno != libc::EAGAIN
+        && let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.pending_error = errno;
+    }
+}
+
 /// The size of the next datagram (FIONREAD), if one is queued.
 pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
@@ -119,11 +132,16 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     };
     let copied = state.copy_out(&datagram, request.buffers);
     let len = datagram.len as usize;
-    let mut flags = if copied < len { libc::MSG_TRUNC } else { 0 };
+    // The kernel starts from this flag of the call.
+    let mut flags = request.flags & libc::MSG_CMSG_CLOEXEC;
+    if copied < len {
+        flags |= libc::MSG_TRUNC;
+    }
     let mut control = 0;
+    let own = state.interface_address(datagram.interface);
     if let (Some(room), Some((_, socket))) = (request.control.as_deref_mut(), state.socket(id)) {
         let mut writer = ControlWriter::new(room);
-        writer.describe(&datagram, socket);
+        writer.describe(&datagram, socket, own);
         control = writer.written();
         if writer.is_cut() {
             flags |= libc::MSG_CTRUNC;
@@ -220,15 +238,14 @@ fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> 
     };
     state.sleep_on(id, sleeper);
     let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
-    let mut fds = Vec::with_capacity(8);
-    let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
-    fds.push(readable(shadow));
-    fds.push(readable(waker));
-    state.sleep_on_rings(|fd| fds.push(readable(fd)));
+    let mut fds = PollSet::default();
+    fds.add_readable(shadow);
+    fds.add_readable(waker);
+    state.sleep_on_rings(|fd| fds.add_readable(fd));
     // What came between the last poll and now is in the rings, so their descriptors are readable.
     drop(state);
-    let next = wait.sleep(&mut fds, None);
-    let shadow_fired = fds.first().is_some_and(|entry| entry.revents != 0);
+    let next = wait.sleep(fds.as_mut_slice(), None);
+    let shadow_fired = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
     if let Ok(mut state) = stack.shard.lock() {
         state.leave(id, sleeper);
         state.end_sleeper(sleeper);

@@ -177,11 +177,11 @@ pub mod internal {
         LIST.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|fd| *fd >= from).min()
     }
 
-    /// In a forked child: closes the copies of the parent's descriptors.
-    pub fn close_all_after_fork() {
+    /// In a forked child: closes the copies of the parent's descriptors, but for one.
+    pub fn close_all_after_fork(keep: RawFd) {
         for slot in &LIST {
             let fd = slot.swap(-1, Ordering::AcqRel);
-            if fd >= 0 {
+            if fd >= 0 && fd != keep {
                 // SAFETY: the child inherited this number from the list of the parent's library;
                 // no object of the child refers to it, the child starts afresh.
                 unsafe { super::close_raw(fd) };

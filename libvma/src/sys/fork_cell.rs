@@ -88,6 +88,25 @@ impl<T: Sync> ForkCell<T> {
     }
 }
 
+/// A reference to something that lives for ever, in memory that a child inherits: unlike a
+/// [`ForkCell`], a child finds what its parent had.
+pub struct LeakedRef<T: 'static>(AtomicPtr<T>);
+
+impl<T: Sync> LeakedRef<T> {
+    pub const fn none() -> Self {
+        LeakedRef(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    pub fn set(&self, value: &'static T) {
+        self.0.store(std::ptr::from_ref(value).cast_mut(), Ordering::Release);
+    }
+
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a reference for ever, by `set`; a child has its own copy of the value.
+        unsafe { self.0.load(Ordering::Acquire).as_ref() }
+    }
+}
+
 fn map_wiped_page() -> Option<*mut core::ffi::c_void> {
     // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
     let page = unsafe {

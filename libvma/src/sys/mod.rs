@@ -9,6 +9,7 @@ pub mod fork_cell;
 pub mod lock;
 pub mod netlink;
 pub mod shadow;
+pub mod shared_page;
 pub mod thread;
 pub mod time;
 pub mod wait;

@@ -73,6 +73,20 @@ pub fn block_signals() -> SavedMask {
     SavedMask(old)
 }
 
+/// Would this mask change anything for the calling thread?
+pub fn mask_differs(mask: &libc::sigset_t) -> bool {
+    // SAFETY: an all-zero sigset_t is a valid (empty) set.
+    let mut now: libc::sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: only asks; `now` outlives the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, core::ptr::null(), &mut now) };
+    (1..=64).any(|signal| {
+        // SAFETY: a valid set and a signal number in range.
+        let wanted = unsafe { libc::sigismember(mask, signal) };
+        // SAFETY: as above.
+        wanted != unsafe { libc::sigismember(&now, signal) }
+    })
+}
+
 pub fn restore_signals(saved: &SavedMask) {
     // SAFETY: the set came from pthread_sigmask and outlives the call; no old set is asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &saved.0, core::ptr::null_mut()) };

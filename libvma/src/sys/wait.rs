@@ -40,6 +40,49 @@ pub fn ppoll_set(
     if result < 0 { Err(-result as i32) } else { Ok(result as usize) }
 }
 
+/// The descriptors of one sleep. A receive call needs no allocation for it.
+pub struct PollSet {
+    inline: [PollFd; INLINE],
+    count: usize,
+    more: Vec<PollFd>,
+}
+
+/// A shadow, a waker, and the queues of a few rings.
+const INLINE: usize = 40;
+
+impl Default for PollSet {
+    fn default() -> Self {
+        let none = PollFd { fd: -1, events: 0, revents: 0 };
+        PollSet { inline: [none; INLINE], count: 0, more: Vec::new() }
+    }
+}
+
+impl PollSet {
+    pub fn add(&mut self, entry: PollFd) {
+        if let Some(slot) = self.inline.get_mut(self.count) {
+            *slot = entry;
+            self.count += 1;
+            return;
+        }
+        if self.more.is_empty() {
+            self.more.extend_from_slice(&self.inline);
+        }
+        self.more.push(entry);
+    }
+
+    pub fn add_readable(&mut self, fd: i32) {
+        self.add(PollFd { fd, events: libc::POLLIN, revents: 0 });
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [PollFd] {
+        if self.more.is_empty() {
+            self.inline.get_mut(..self.count).unwrap_or_default()
+        } else {
+            &mut self.more
+        }
+    }
+}
+
 /// Wakes one sleeper: an eventfd that the sleeper has among the descriptors it polls.
 pub struct Waker(Fd);
 

@@ -133,10 +133,9 @@ impl Ring {
         self.counters
     }
 
-    /// The interface's MAC address or MTU changed.
-    pub fn update_interface(&mut self, mac: [u8; 6], mtu: u32) -> Result<(), OpenError> {
-        self.interface.mac = mac;
-        self.interface.mtu = mtu;
+    /// Something about the interface changed.
+    pub fn update_interface(&mut self, now: Interface) -> Result<(), OpenError> {
+        self.interface = now;
         self.program.set_interface(&self.interface)
     }
 

@@ -117,10 +117,17 @@ impl Default for Lookup {
 }
 
 impl Lookup {
-    /// Inserts socket `id`, or replaces what it wants; either makes it the latest.
+    /// Inserts socket `id`, or replaces what it wants. It is the latest then, unless its address
+    /// stays what it was: the kernel moves a socket only when that changes.
     pub fn insert(&mut self, id: u32, filter: Filter) {
-        self.remove(id);
         let index = id as usize;
+        if let Some(known) = self.filter_mut(id)
+            && (known.local, known.port) == (filter.local, filter.port)
+        {
+            *known = filter;
+            return;
+        }
+        self.remove(id);
         if self.entries.len() <= index {
             self.entries.resize_with(index.saturating_add(1), || None);
         }
@@ -299,6 +306,18 @@ mod tests {
         assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(5));
         lookup.remove(5);
         assert_eq!(lookup.unicast(&tuple(9, HERE)), None);
+    }
+
+    #[test]
+    fn other_wishes_at_the_same_address_keep_the_order() {
+        let mut lookup = Lookup::default();
+        lookup.insert(0, filter(HERE));
+        lookup.insert(1, filter(HERE));
+        lookup.insert(0, Filter { multicast_all: false, ..filter(HERE) });
+        assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(1));
+        lookup.insert(0, filter(Ipv4Addr::UNSPECIFIED));
+        lookup.insert(0, filter(HERE));
+        assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(0));
     }
 
     // covers: FIX-21

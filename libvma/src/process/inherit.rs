@@ -1,0 +1,126 @@
+//! Sockets that a forked child inherits.
+//!
+//! The child gets the kernel's sockets, but the packets still come to the parent's rings. Most
+//! children never use them (they exec, or only close them), so nothing happens at fork. A child
+//! that does use one asks the parent for it: it writes the socket's name to a page that both share
+//! and wakes the parent's internal thread, which gives the socket to the kernel; from then on both
+//! share it as they would without the library. A parent that is gone took its flows along.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+use super::Process;
+use crate::fd::Object;
+use crate::shard::SocketId;
+use crate::socket::{Stack, WhyOs, attach};
+use crate::sys::fork_cell::LeakedRef;
+use crate::sys::shared_page::SharedPage;
+use crate::sys::{fd, thread};
+
+const REQUESTS: usize = 64;
+type Words = [AtomicU64; REQUESTS];
+
+/// Requests of children: the name of a socket, 0 when served.
+pub struct Board(SharedPage<Words>);
+
+impl Board {
+    pub fn new() -> Option<Board> {
+        SharedPage::of_words().ok().map(Board)
+    }
+
+    /// In the parent: serves what children have asked for.
+    pub fn serve(&self, stack: &Stack) {
+        for word in self.0.get() {
+            let bits = word.load(Ordering::Acquire);
+            if let Some(id) = SocketId::from_bits(bits) {
+                attach::un_offload(stack, id, WhyOs::Passed);
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// In the child: asks, and waits a little for the answer.
+    fn ask(&self, id: SocketId, nudge: i32) {
+        let bits = id.to_bits();
+        let slot = self.0.get().iter().find(|word| {
+            word.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        let Some(slot) = slot else { return };
+        fd::write_fully(nudge, &1u64.to_ne_bytes());
+        for _ in 0..PATIENCE_MILLIS {
+            if slot.load(Ordering::Acquire) != bits {
+                return;
+            }
+            thread::nap_millis(1);
+        }
+    }
+}
+
+/// A parent that does not answer within this time is gone, or stopped.
+const PATIENCE_MILLIS: u32 = 50;
+
+/// What the present process would inherit to a child. Ordinary memory: the child gets a copy.
+static PARENT: LeakedRef<Process> = LeakedRef::none();
+/// In a child: there are sockets it may have to ask for.
+static INHERITED: AtomicBool = AtomicBool::new(false);
+/// The parent's waker; the one descriptor of the library that a child keeps.
+static NUDGE: AtomicI32 = AtomicI32::new(-1);
+
+/// The process has started: its children are to find it.
+pub fn remember(process: &'static Process) {
+    NUDGE.store(process.stack.nudge_descriptor(), Ordering::Release);
+    PARENT.set(process);
+}
+
+/// In a fresh child.
+pub fn after_fork() {
+    fd::internal::close_all_after_fork(NUDGE.load(Ordering::Acquire));
+    INHERITED.store(PARENT.get().is_some(), Ordering::Release);
+}
+
+/// Is there anything to ask the parent for?
+#[inline]
+pub fn is_child() -> bool {
+    INHERITED.load(Ordering::Relaxed)
+}
+
+/// The program uses a descriptor that is not ours: in a child it may be the parent's socket.
+#[inline]
+pub fn touch(fd: i32) {
+    if is_child() {
+        touch_inherited(fd);
+    }
+}
+
+#[cold]
+fn touch_inherited(fd: i32) {
+    let Some((parent, board)) = parent() else { return };
+    if super::current().is_some_and(|own| own.fds.get(fd).is_some()) {
+        return;
+    }
+    match parent.fds.take(fd) {
+        Some(Object::Socket(id)) => board.ask(id, NUDGE.load(Ordering::Acquire)),
+        // The epoll instance does not tell what it watches: all of them.
+        Some(Object::Epoll(_)) => {
+            for fd in parent.fds.within(0, u32::MAX) {
+                touch_inherited(fd);
+            }
+        }
+        None => {}
+    }
+}
+
+/// The child closed an inherited descriptor, or its number means something new.
+#[inline]
+pub fn drop_inherited(fd: i32) {
+    if is_child()
+        && let Some((parent, _)) = parent()
+    {
+        // The child's copy of the table: the parent keeps its own.
+        parent.fds.take(fd);
+    }
+}
+
+fn parent() -> Option<(&'static Process, &'static Board)> {
+    let parent = PARENT.get()?;
+    Some((parent, parent.board.as_ref()?))
+}
