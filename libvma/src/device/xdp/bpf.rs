@@ -1,5 +1,6 @@
-//! bpf(2): the three commands used after the program is loaded. (Loading is `program.rs`.)
+//! bpf(2): the five commands that a steering program and its maps need.
 
+use core::ffi::CStr;
 use core::mem::size_of;
 
 use rustix::io::Errno;
@@ -8,9 +9,14 @@ use crate::sys::Fd;
 use crate::sys::fd::own;
 use crate::sys::wait::raw_syscall;
 
+const MAP_CREATE: usize = 0;
 const MAP_UPDATE_ELEM: usize = 2;
 const MAP_DELETE_ELEM: usize = 3;
+const PROG_LOAD: usize = 5;
 const LINK_CREATE: usize = 28;
+const PROGRAM_TYPE_XDP: u32 = 6;
+/// BPF_F_XDP_HAS_FRAGS: the program copes with packets in several buffers.
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 const ATTACH_TYPE_XDP: u32 = 37;
 
 /// A key or value of a map: plain bytes without padding.
@@ -32,12 +38,90 @@ struct MapElement {
 }
 
 #[repr(C)]
+struct MapCreate {
+    kind: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+    flags: u32,
+    _rest: [u32; 11],
+}
+
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attach_type: u32,
+    _rest: [u64; 8],
+}
+
+#[repr(C)]
 struct LinkCreate {
     program: u32,
     target: u32,
     attach_type: u32,
     flags: u32,
     _rest: [u64; 6],
+}
+
+/// BPF_MAP_CREATE.
+pub fn map_create(kind: u32, sizes: (u32, u32), max_entries: u32, flags: u32) -> Result<Fd, Errno> {
+    let attributes = MapCreate {
+        kind,
+        key_size: sizes.0,
+        value_size: sizes.1,
+        max_entries,
+        flags,
+        _rest: [0; 11],
+    };
+    let raw = bpf(MAP_CREATE, &attributes)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    Fd::adopt(unsafe { own(raw as i32) })
+}
+
+/// BPF_PROG_LOAD of an XDP program, given as instructions of 8 bytes. The verifier's words go to
+/// `log` if it refuses.
+pub fn program_load<I>(instructions: &[I], license: &CStr, log: &mut [u8]) -> Result<Fd, Errno> {
+    const { assert!(size_of::<I>() == 8) };
+    let address = |pointer: *const u8| pointer.expose_provenance() as u64;
+    let mut attributes = ProgramLoad {
+        kind: PROGRAM_TYPE_XDP,
+        instruction_count: instructions.len() as u32,
+        instructions: address(instructions.as_ptr().cast()),
+        license: address(license.as_ptr().cast()),
+        log_level: 0,
+        log_size: 0,
+        log: 0,
+        kernel_version: 0,
+        flags: XDP_HAS_FRAGS,
+        name: *b"vma_steer\0\0\0\0\0\0\0",
+        interface: 0,
+        expected_attach_type: ATTACH_TYPE_XDP,
+        _rest: [0; 8],
+    };
+    let mut result = bpf(PROG_LOAD, &attributes);
+    if result == Err(Errno::INVAL) {
+        // Linux before 5.18 does not know the flag; its packets have one buffer.
+        attributes.flags = 0;
+        result = bpf(PROG_LOAD, &attributes);
+    }
+    if result.is_err() && !log.is_empty() {
+        attributes.log_level = 1;
+        attributes.log_size = log.len() as u32;
+        attributes.log = address(log.as_mut_ptr().cast_const());
+        result = bpf(PROG_LOAD, &attributes);
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    result.and_then(|raw| Fd::adopt(unsafe { own(raw as i32) }))
 }
 
 /// BPF_MAP_UPDATE_ELEM: inserts or replaces.

@@ -1,18 +1,23 @@
 //! Loading the steering program and attaching it to an interface.
+//!
+//! aya's object reader takes the ELF object apart and puts the maps' descriptors into the code;
+//! creating and loading is done here. (aya's loader would first read the kernel's whole BTF, 10 ms
+//! for an object that has none.)
 
-use aya::EbpfLoader;
-use aya::maps::Map;
-use aya::programs::Xdp;
+use std::collections::HashSet;
 
-use rustix::fd::{AsFd, BorrowedFd};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use aya_obj::Object;
+use rustix::io::Errno;
 
 use super::bpf;
 use super::flow::FlowTable;
 use crate::device::{Interface, OpenError};
 use crate::sys::Fd;
 
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+
+/// Room for what the verifier says of a program it refuses.
+const LOG: usize = 64 * 1024;
 
 /// XDP_FLAGS_* of if_link.h.
 const GENERIC: u32 = 1 << 1;
@@ -52,26 +57,34 @@ unsafe impl bpf::Plain for InterfaceValue {}
 
 impl Program {
     pub fn attach(on: &Interface, mode: Mode) -> Result<Program, OpenError> {
-        let mut loaded =
-            EbpfLoader::new().load(OBJECT).map_err(|error| OpenError::Program(chain(&error)))?;
-        let program: &mut Xdp = loaded
-            .program_mut("steer")
-            .and_then(|program| program.try_into().ok())
-            .ok_or_else(|| OpenError::Program("the object holds no XDP program `steer`".into()))?;
-        program.load().map_err(|error| OpenError::Program(chain(&error)))?;
-        let program =
-            keep(program.fd().map_err(|error| OpenError::Program(chain(&error)))?.as_fd())?;
+        let mut object = Object::parse(OBJECT).map_err(refused)?;
+        let mut maps: Vec<(String, Fd)> = Vec::new();
+        for (name, map) in &object.maps {
+            let sizes = (map.key_size(), map.value_size());
+            let kind = map.map_type();
+            let made = bpf::map_create(kind, sizes, map.max_entries(), map.map_flags());
+            maps.push((name.clone(), made.map_err(system("bpf(MAP_CREATE)"))?));
+        }
+        let relocated: Vec<_> = object.maps.clone().into_iter().collect();
+        let numbers = relocated.iter().filter_map(|(name, map)| {
+            let (_, fd) = maps.iter().find(|(known, _)| known == name)?;
+            Some((name.as_str(), fd.raw(), map))
+        });
+        object.relocate_maps(numbers, &HashSet::new()).map_err(refused)?;
+        object.relocate_calls(&HashSet::new()).map_err(refused)?;
+        let function = object
+            .programs
+            .get("steer")
+            .and_then(|program| object.functions.get(&program.function_key()))
+            .ok_or_else(|| OpenError::Program("the object holds no program `steer`".into()))?;
+        let mut log = vec![0u8; LOG];
+        let program = bpf::program_load(&function.instructions, &object.license, &mut log)
+            .map_err(|errno| refusal(errno, &log))?;
 
-        let mut map = |name: &str| -> Result<Fd, OpenError> {
-            let map = loaded
-                .take_map(name)
-                .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))?;
-            match &map {
-                Map::HashMap(data) | Map::Array(data) | Map::XskMap(data) => {
-                    keep(data.fd().as_fd())
-                }
-                _ => Err(OpenError::Program(format!("map `{name}` is of another kind"))),
-            }
+        let mut map = |name: &str| {
+            let at = maps.iter().position(|(known, _)| known == name);
+            at.map(|at| maps.swap_remove(at).1)
+                .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))
         };
         let sockets = map("sockets")?;
         let interface = map("interface")?;
@@ -114,24 +127,20 @@ fn link(program: &Fd, on: &Interface, mode: Mode) -> Result<(Fd, Mode), OpenErro
     Err(system("bpf(LINK_CREATE)")(last))
 }
 
-/// Our own descriptor of something the loader is about to drop.
-fn keep(fd: BorrowedFd<'_>) -> Result<Fd, OpenError> {
-    let copy = fcntl_dupfd_cloexec(fd, 3).map_err(system("fcntl(F_DUPFD_CLOEXEC)"))?;
-    Fd::adopt(copy).map_err(system("fcntl(F_DUPFD_CLOEXEC)"))
-}
-
 fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::System { call, errno: errno.raw_os_error() }
 }
 
-/// An error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
+fn refused(error: impl core::fmt::Display) -> OpenError {
+    OpenError::Program(error.to_string())
+}
+
+/// Why the kernel did not take the program: the verifier's last line, if it said anything.
+fn refusal(errno: Errno, log: &[u8]) -> OpenError {
+    let text = String::from_utf8_lossy(log);
+    let said = text.trim_end_matches('\0').trim_end().lines().next_back();
+    match said.filter(|line| !line.is_empty()) {
+        Some(line) => OpenError::Program(format!("{errno}: {line}")),
+        None => system("bpf(PROG_LOAD)")(errno),
     }
-    text
 }

@@ -34,6 +34,9 @@ impl Umem {
         // leave the parent with pages that the kernel no longer writes to.
         // SAFETY: `base` is the mapping of `len` bytes made above.
         let marked = unsafe { madvise(base, len, Advice::LinuxDontFork) };
+        // Whole huge pages where there are any: registering pins page by page. Not a condition.
+        // SAFETY: as above.
+        let _ = unsafe { madvise(base, len, Advice::LinuxHugepage) };
         let umem = Umem { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len };
         marked.map(|()| umem)
     }
