@@ -48,6 +48,14 @@ pub enum NotOffloadable {
 }
 
 impl NotOffloadable {
+    /// May change without the administrator saying so to us: a cable, a boot that goes on.
+    pub fn may_pass(self) -> bool {
+        matches!(
+            self,
+            NotOffloadable::Down | NotOffloadable::Enslaved | NotOffloadable::NoInterface
+        )
+    }
+
     pub fn text(self) -> &'static str {
         match self {
             NotOffloadable::NoInterface => "there is no such interface",
@@ -159,6 +167,13 @@ impl Control {
         indexes.sort_unstable();
         indexes.dedup();
         indexes
+    }
+
+    /// Addresses that no packet from the network may claim to come from: the host's own and those
+    /// that stand for everybody (RFC 1122 3.2.1.3).
+    pub fn impossible_sources(&self) -> Vec<Ipv4Addr> {
+        let both = |known: &Address| [Some(known.addr), known.broadcast];
+        self.addresses.iter().flat_map(both).flatten().collect()
     }
 
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {

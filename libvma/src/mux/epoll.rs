@@ -9,11 +9,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::OsTurn;
 use crate::shard::{SetId, SocketId};
-use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
+use crate::socket::{Stack, WhyOs, attach};
 use crate::sys::lock::Lock;
 use crate::sys::wait::PollSet;
 
@@ -24,6 +25,7 @@ pub struct EpollId(pub u32);
 pub type Event = libc::epoll_event;
 
 const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 
@@ -35,6 +37,10 @@ pub struct Epolls {
 pub struct Epoll {
     set: SetId,
     turn: OsTurn,
+    /// Another way to wait for it exists that we do not see through: its sockets are the kernel's.
+    nested: AtomicBool,
+    /// The last wait asked the kernel first.
+    kernel_led: AtomicBool,
     watched: Lock<Watched>,
 }
 
@@ -68,7 +74,13 @@ impl Epolls {
 
     pub fn add(&self, stack: &Stack) -> Option<(EpollId, Arc<Epoll>)> {
         let set = stack.shard.lock().ok()?.new_set();
-        let epoll = Epoll { set, turn: OsTurn::default(), watched: Lock::new(Watched::default()) };
+        let epoll = Epoll {
+            set,
+            turn: OsTurn::default(),
+            nested: AtomicBool::new(false),
+            kernel_led: AtomicBool::new(false),
+            watched: Lock::new(Watched::default()),
+        };
         let epoll = Arc::new(epoll);
         let mut list = self.list.lock().ok()?;
         let index = list.iter().position(Option::is_none).unwrap_or(list.len());
@@ -106,6 +118,13 @@ pub fn control(
     let Ok(mut watched) = epoll.watched.lock() else { return };
     match (operation, event) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => {
+            let why = watched
+                .unclear(descriptor, id, event)
+                .or_else(|| epoll.nested.load(Ordering::Relaxed).then_some(WhyOs::NestedEpoll));
+            if let Some(why) = why {
+                drop(watched);
+                return attach::un_offload(stack, id, why);
+            }
             let entry = Entry { descriptor, events: event.events, data: event.u64, spent: false };
             watched.entries.insert(id, entry);
             watched.any_oneshot |= event.events & ONESHOT != 0;
@@ -122,6 +141,33 @@ pub fn control(
             }
         }
         _ => {}
+    }
+}
+
+/// The instance itself was added to another one, polled, or duplicated. Its sockets become the
+/// kernel's, whose readiness is seen from everywhere.
+pub fn nest(stack: &Stack, epoll: &Epoll) {
+    if epoll.nested.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let Ok(watched) = epoll.watched.lock() else { return };
+    let sockets: Vec<SocketId> = watched.entries.keys().copied().collect();
+    drop(watched);
+    for id in sockets {
+        attach::un_offload(stack, id, WhyOs::NestedEpoll);
+    }
+}
+
+impl Watched {
+    /// Would this registration be one that the kernel's events do not tell from another?
+    fn unclear(&self, descriptor: i32, id: SocketId, event: Event) -> Option<WhyOs> {
+        let other = self.entries.get(&id).is_some_and(|known| known.descriptor != descriptor);
+        let oneshot = |events: u32| events & ONESHOT != 0;
+        let same_data = self.entries.iter().any(|(known, entry)| {
+            let either = oneshot(entry.events) || oneshot(event.events);
+            *known != id && entry.data == { event.u64 } && either
+        });
+        (other || same_data).then_some(WhyOs::Ambiguous)
     }
 }
 
@@ -145,7 +191,10 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
     let mut asked = false;
     loop {
         let mut count = 0;
-        let kernel_first = epoll.turn.is_now(stack.config.select_poll_os_ratio);
+        // Never twice in a row: with little room in `out` one side would starve the other.
+        let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
+        let kernel_first = turn && !epoll.kernel_led.load(Ordering::Relaxed);
+        epoll.kernel_led.store(kernel_first, Ordering::Relaxed);
         if kernel_first {
             asked = true;
             count = ask_kernel(stack, epoll, out, 0, kernel)?;
@@ -193,21 +242,25 @@ fn ask_kernel(
         if let Ok(mut state) = stack.shard.lock() {
             state.raise_os_doubt();
         }
-        spend_by_data(epoll, room.get(..found).unwrap_or_default());
+        spend_by_data(stack, epoll, room.get_mut(..found).unwrap_or_default());
     }
     Ok(count + found)
 }
 
-/// The kernel fired one-shot registrations: the same ones must not fire here. Its events name
-/// them by the program's data only.
-fn spend_by_data(epoll: &Epoll, fired: &[Event]) {
+/// The kernel fired one-shot registrations: the same ones must not fire here, so what is ready
+/// here goes into the same event. The kernel names them by the program's data only.
+fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
+    let Ok(mut state) = stack.shard.lock() else { return };
     let Ok(mut watched) = epoll.watched.lock() else { return };
     if !watched.any_oneshot {
         return;
     }
-    for entry in watched.entries.values_mut().filter(|entry| entry.events & ONESHOT != 0) {
-        if fired.iter().any(|event| { event.u64 } == entry.data) {
+    for (id, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.events & ONESHOT != 0) {
+        if let Some(event) = fired.iter_mut().find(|event| { event.u64 } == entry.data) {
             entry.spent = true;
+            if state.socket(*id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
+                event.events |= entry.events & READABLE;
+            }
         }
     }
 }
@@ -236,8 +289,9 @@ fn collect(
         let Some(id) = state.next_listed(epoll.set) else { break };
         let Some(entry) = watched.entries.get_mut(&id) else { continue };
         let readable = state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_readable());
-        let events = entry.events & READABLE;
-        if !readable || events == 0 || entry.spent {
+        // One event with all that holds; a UDP socket can always be written to.
+        let events = entry.events & (READABLE | WRITABLE);
+        if !readable || entry.events & READABLE == 0 || entry.spent {
             continue;
         }
         if entry.events & ONESHOT != 0 {

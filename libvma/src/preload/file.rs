@@ -2,10 +2,10 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{errno, export, fork, fresh, real};
+use super::{errno, export, fork, fresh, mux, real};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
-use crate::socket;
+use crate::socket::{self, WhyOs, attach};
 use crate::sys::fd::internal;
 
 /// Takes a number of the program out of our tables. The kernel's half is the caller's.
@@ -27,10 +27,12 @@ pub fn forget(process: &'static Process, fd: c_int) {
 /// Another number for the same open file description.
 #[cold]
 pub fn alias(process: &'static Process, old: c_int, new: c_int) {
-    if let Some(Object::Socket(id)) = process.fds.get(old)
-        && socket::duplicate(&process.stack, id, new)
-    {
-        process.fds.set(new, Object::Socket(id));
+    match process.fds.get(old) {
+        Some(Object::Socket(id)) if socket::duplicate(&process.stack, id, new) => {
+            process.fds.set(new, Object::Socket(id));
+        }
+        Some(Object::Epoll(_)) => mux::nest(old),
+        _ => {}
     }
 }
 
@@ -193,6 +195,20 @@ export! {
         let result = unsafe { real::socketpair(domain, kind, protocol, fds) };
         // SAFETY: as pipe.
         unsafe { fresh_pair(result, fds) }
+    }
+
+    /// fdopen(3): the stream reads and writes inside libc, which we do not see, so the socket is the
+    /// kernel's from here on.
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
+        if let Some(process) = ours(fd)
+            && let Some(Object::Socket(id)) = process.fds.get(fd)
+            && !fork::is_vfork_child(process)
+        {
+            attach::un_offload(&process.stack, id, WhyOs::Stream);
+            forget(process, fd);
+        }
+        // SAFETY: passed on.
+        unsafe { real::fdopen(fd, mode) }
     }
 
     /// The resolver closes its sockets.

@@ -26,7 +26,10 @@ fn members<T>(fds: &[PollFd], with: impl FnOnce(&'static Process, &[Member]) -> 
     let mut found =
         fds.iter().enumerate().filter_map(|(at, entry)| match process.fds.get(entry.fd)? {
             Object::Socket(id) => Some(Member { at, id }),
-            Object::Epoll(_) => None,
+            Object::Epoll(_) => {
+                nest(entry.fd);
+                None
+            }
         });
     let first = found.next()?;
     let mut inline = [first; INLINE];
@@ -218,6 +221,9 @@ export! {
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: Events) -> c_int {
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+        if result == 0 && operation == libc::EPOLL_CTL_ADD {
+            nest(fd);
+        }
         if result == 0
             && let Some((process, id)) = ours(fd)
             && !fork::is_vfork_child(process)
@@ -282,6 +288,16 @@ export! {
             // SAFETY: passed on.
             None => unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) },
         }
+    }
+}
+
+/// An epoll instance is waited for in a way that we do not see through.
+pub fn nest(fd: c_int) {
+    if let Some(process) = process::current()
+        && let Some(Object::Epoll(id)) = process.fds.get(fd)
+        && let Some(instance) = process.epolls.get(id)
+    {
+        epoll::nest(&process.stack, &instance);
     }
 }
 

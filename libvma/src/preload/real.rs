@@ -108,6 +108,7 @@ real! {
     fn epoll_wait(epfd: c_int, events: *mut libc::epoll_event, max: c_int, timeout: c_int) -> c_int;
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void;
     fn fork() -> libc::pid_t;
     fn getpeername(fd: c_int, address: SockAddrOut, len: Len) -> c_int;
     fn getsockname(fd: c_int, address: SockAddrOut, len: Len) -> c_int;

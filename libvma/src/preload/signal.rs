@@ -2,8 +2,10 @@
 //!
 //! A call that polls in user space is not interrupted by a signal, it is merely delayed; POSIX wants
 //! it to end with EINTR if the handler was installed without SA_RESTART. So the program's handlers
-//! are wrapped: the wrapper counts, on the thread it runs on, and calls the handler. The program
-//! never sees the wrapper: sigaction() reports what the program installed.
+//! are wrapped: the wrapper counts, on the thread it runs on, and calls the handler; if the thread
+//! holds a lock of ours it puts the signal off until that is free, because the handler may use
+//! sockets, or leave by longjmp. The program never sees the wrapper: sigaction() reports what the
+//! program installed.
 
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
@@ -40,6 +42,15 @@ extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     let Some(installed) = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n)) else {
         return;
     };
+    if thread::holds_locks() {
+        // SAFETY: the kernel gives every SA_SIGINFO handler both.
+        let info = unsafe { info.as_ref() };
+        // SAFETY: as above; the context is a ucontext_t.
+        let context = unsafe { context.cast::<libc::ucontext_t>().as_mut() };
+        if let (Some(info), Some(context)) = (info, context) {
+            return thread::put_off(signal, info, &mut context.uc_sigmask);
+        }
+    }
     let flags = installed.flags.load(Ordering::Acquire);
     let handler = installed.handler.load(Ordering::Acquire);
     thread::count_handler(flags & libc::SA_RESTART != 0);
@@ -127,13 +138,15 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
 /// `old` is null or points to a sigaction.
 unsafe fn unwrap_old(old: *mut libc::sigaction, installed: (usize, c_int)) {
     // SAFETY: as promised.
-    if let Some(old) = unsafe { old.as_mut() }
-        && old.sa_sigaction == wrapper_address()
-    {
+    let Some(old) = (unsafe { old.as_mut() }) else { return };
+    // After SA_RESETHAND the kernel has the default again, with the flags of the wrapper.
+    let ours = old.sa_sigaction == wrapper_address();
+    let reset = old.sa_sigaction == libc::SIG_DFL && old.sa_flags & libc::SA_RESETHAND != 0;
+    if ours {
         old.sa_sigaction = installed.0;
-        if installed.1 & libc::SA_SIGINFO == 0 {
-            old.sa_flags &= !libc::SA_SIGINFO;
-        }
+    }
+    if (ours || reset) && installed.1 & libc::SA_SIGINFO == 0 {
+        old.sa_flags &= !libc::SA_SIGINFO;
     }
 }
 

@@ -26,6 +26,7 @@ macro_rules! with_symbols {
             epoll_wait,
             fcntl,
             fcntl64,
+            fdopen,
             fork,
             getpeername,
             getsockname,

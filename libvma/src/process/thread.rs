@@ -149,7 +149,7 @@ fn note_shadows(stack: &Stack) {
 fn drain(stack: &Stack, seen: &mut u64) {
     if let Some(mut state) = stack.shard.try_lock() {
         if state.polls() == *seen {
-            while state.poll() > 0 {}
+            state.catch_up();
         }
         *seen = state.polls();
     }

@@ -73,6 +73,8 @@ pub struct State<S> {
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
     sets: Vec<Option<Set>>,
+    /// Sources that are refused: the host's own addresses and its broadcast ones.
+    impossible_sources: Vec<std::net::Ipv4Addr>,
     /// Scratch of `receive::multicast_targets`.
     matches: Vec<u32>,
     /// Why received frames were not delivered, by [`DropReason::index`].
@@ -102,6 +104,7 @@ impl<S> Default for Shard<S> {
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
                 sets: Vec::new(),
+                impossible_sources: Vec::new(),
                 matches: Vec::new(),
                 drops: [0; DropReason::COUNT],
                 polls: 0,
@@ -237,6 +240,10 @@ impl<S> State<S> {
     pub fn interface_address(&self, interface: u32) -> Option<std::net::Ipv4Addr> {
         let ring = self.rings.iter().find(|ring| ring.interface().index == interface)?;
         Some(ring.interface().address)
+    }
+
+    pub fn set_impossible_sources(&mut self, addresses: Vec<std::net::Ipv4Addr>) {
+        self.impossible_sources = addresses;
     }
 
     pub fn has_rings(&self) -> bool {

@@ -18,6 +18,9 @@ use crate::sys::time::realtime_nanos;
 /// without end.
 const BUDGET: usize = 32;
 
+/// Enough for every frame of a ring.
+const CATCH_UP: usize = 256;
+
 /// Polls under one holding of the lock; some 50 ns.
 const PATIENCE: usize = 8;
 
@@ -59,6 +62,16 @@ impl<S> State<S> {
         }
     }
 
+    /// Takes what has arrived so far, as far as that can be said while more arrives: before a
+    /// socket's wishes change, because what came before goes by the old ones.
+    pub fn catch_up(&mut self) {
+        for _ in 0..CATCH_UP {
+            if self.poll() == 0 {
+                return;
+            }
+        }
+    }
+
     /// Gives up datagrams whose fragments did not all come. For the internal thread.
     pub fn expire_fragments(&mut self) {
         let expired = self.reassembler.expire(clock::now());
@@ -75,6 +88,9 @@ impl<S> State<S> {
     fn input(&mut self, id: RingId, received: Received) {
         let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
         let outcome = match parse_ip(ring, &received) {
+            Ok(ip) if self.impossible_sources.contains(&ip.src) => {
+                Err(DropReason::BadSourceAddress)
+            }
             Err(reason) => Err(reason),
             Ok(ip) if ip.is_fragment() => return self.input_fragment(id, received, ip),
             Ok(ip) => parse_udp(ring, &received, ip),
@@ -322,7 +338,8 @@ fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason
     if ip.protocol != ipv4::protocol::UDP {
         return Err(DropReason::UnknownProtocol);
     }
-    if ip.src.is_multicast() || ip.src.is_broadcast() || ip.src.is_loopback() {
+    let nobodys = ip.src.is_unspecified() || ip.src.is_broadcast();
+    if ip.src.is_multicast() || ip.src.is_loopback() || nobodys {
         return Err(DropReason::BadSourceAddress);
     }
     Ok(ip)

@@ -39,7 +39,21 @@ pub fn refresh(stack: &Stack, id: SocketId) {
     };
     match result {
         Ok(()) => watch_shadow(stack, id, descriptor),
+        Err(why) if may_pass(why) => {
+            log_line!(Debug, "fd {descriptor} is served by the kernel for now: {why}");
+            watch_shadow(stack, id, descriptor);
+        }
         Err(why) => un_offload(stack, id, why),
+    }
+}
+
+/// Could the socket be offloaded later? Then it stays ours, without flows, and gets them when an
+/// interface or an address changes.
+fn may_pass(why: WhyOs) -> bool {
+    match why {
+        WhyOs::NoInterface => true,
+        WhyOs::Interface(reason) => reason.may_pass(),
+        _ => false,
     }
 }
 
@@ -52,7 +66,7 @@ pub fn reconsider(stack: &Stack, plane: &mut Plane) {
         let offloaded = stack.shard.lock().is_ok_and(|mut state| {
             state.socket(id).is_some_and(|(_, socket)| socket.state == State::Offloaded)
         });
-        // A socket keeps working without flows: its packets then reach the shadow.
+        // A socket works without flows, too: its packets then reach the shadow.
         if offloaded && let Err(why) = install(stack, plane, id) {
             log_line!(Debug, "a socket has no offloaded interface left: {why}");
         }
@@ -103,7 +117,10 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         let ring = match ring(stack, plane, interface) {
             Ok(ring) => ring,
             Err(reason) => {
-                why = reason;
+                // A reason that may pass outweighs those that will not, such as loopback's.
+                if why == WhyOs::NoInterface || !may_pass(why) {
+                    why = reason;
+                }
                 continue;
             }
         };
@@ -128,7 +145,8 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
             wanted.push((ring, at_all(*local.ip())));
         }
     }
-    if wanted.is_empty() && !local.ip().is_multicast() {
+    let unserved = wanted.is_empty() && !local.ip().is_multicast();
+    if unserved && !may_pass(why) {
         return Err(why);
     }
 
@@ -145,6 +163,7 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
     }
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    state.set_impossible_sources(plane.control.impossible_sources());
     let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
     let filter = Filter {
         local: *local.ip(),
@@ -156,10 +175,15 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         memberships: socket.options.memberships.clone(),
     };
     socket.state = State::Offloaded;
+    state.catch_up();
     // The filter first: a packet that a flow brings must find its socket.
     state.bind(id, filter);
     let held = exchange_flows(&mut state, id, wanted);
-    if held { Ok(()) } else { Err(WhyOs::FlowRefused) }
+    match (held, unserved) {
+        (true, false) => Ok(()),
+        (true, true) => Err(why),
+        (false, _) => Err(WhyOs::FlowRefused),
+    }
 }
 
 /// Adds what is wanted and not there, then removes what is there and not wanted. False if none of
@@ -253,7 +277,7 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
         state.remove_flow(ring, flow);
     }
     // Packets that the ring got before the flow went are still this socket's.
-    while state.poll() > 0 {}
+    state.catch_up();
     state.unbind(id);
     state.announce(id);
     drop(state);

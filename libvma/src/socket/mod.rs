@@ -175,6 +175,8 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
         return false;
     }
     let flows = core::mem::take(&mut socket.flows);
+    // What has arrived for it goes with it, not to the next socket on its port.
+    state.catch_up();
     if state.has_unsent() {
         state.kick_all();
     }

@@ -49,7 +49,14 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
     let mut wait: Option<Wait> = None;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
-        let Some((endpoint, _)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let Some((endpoint, _)) = state.socket(id) else {
+            // Closed by another thread while this one waited: its number may be another file's
+            // by now, which is not ours to read from.
+            return match wait {
+                Some(_) => Outcome::Errno(libc::EBADF),
+                None => Outcome::Os(WhyOs::NotOurs),
+            };
+        };
         if !endpoint.is_readable() {
             if wait.is_some() {
                 state.poll_patiently();

@@ -40,6 +40,12 @@ pub enum WhyOs {
     ShutDown,
     /// The descriptor was handed to another process.
     Passed,
+    /// An epoll instance that watches it is watched itself, or has two numbers.
+    NestedEpoll,
+    /// Its registrations in an epoll instance cannot be told apart.
+    Ambiguous,
+    /// A stdio stream was opened on it: libc reads that past us.
+    Stream,
     /// An error waits in the shadow.
     PendingError,
 }
@@ -67,6 +73,9 @@ impl core::fmt::Display for WhyOs {
             }
             WhyOs::ShutDown => "it was shut down",
             WhyOs::Passed => "it was passed to another process",
+            WhyOs::NestedEpoll => "an epoll instance that watches it is watched itself",
+            WhyOs::Ambiguous => "its epoll registrations cannot be told apart",
+            WhyOs::Stream => "a stream was opened on it",
             WhyOs::PendingError => "an error is pending",
         };
         f.write_str(text)

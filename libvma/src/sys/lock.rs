@@ -1,8 +1,10 @@
 //! The one lock of the data path: a spin lock that knows its owner.
 //!
-//! It knows its owner because socket calls are async-signal-safe (signal-safety(7)): a handler may
-//! call `send()` while the interrupted code of the same thread holds the lock. Waiting would hang
-//! for ever; [`Lock::lock`] reports it instead, and the caller passes the call on to the kernel.
+//! Socket calls are async-signal-safe (signal-safety(7)): a handler may call `send()`, or leave by
+//! longjmp, while the interrupted code of the same thread holds the lock. So a handler never runs
+//! above a lock: the program's handlers are wrapped, and the wrapper puts a signal off that arrives
+//! while [`thread::holds_locks`]; dropping the guard lets it in. Should a handler get through
+//! unwrapped, [`Lock::lock`] tells it instead of waiting for its own thread.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -34,17 +36,21 @@ impl<T> Lock<T> {
 
     #[inline]
     pub fn lock(&self) -> Result<Guard<'_, T>, Reentered> {
-        let me = thread::mark();
+        let me = thread::enter_lock();
         if self.take(me) {
             return Ok(Guard { lock: self });
         }
-        self.lock_contended(me)
+        self.lock_contended(me).inspect_err(|_| thread::leave_lock())
     }
 
     /// The lock if it is free now.
     #[inline]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.take(thread::mark()).then_some(Guard { lock: self })
+        if self.take(thread::enter_lock()) {
+            return Some(Guard { lock: self });
+        }
+        thread::leave_lock();
+        None
     }
 
     #[inline]
@@ -95,6 +101,7 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.owner.store(0, Ordering::Release);
+        thread::leave_lock();
     }
 }
 

@@ -1,34 +1,100 @@
 //! Identity of threads and processes, and their signal masks.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-thread_local! {
-    /// Its address names the thread; no destructor, so it is usable at any moment of a thread.
-    static MARK: Cell<u8> = const { Cell::new(0) };
-    /// Signal handlers that ran on this thread: all of them, and those without SA_RESTART.
-    /// See `preload::signal`.
-    static HANDLERS: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+/// What the library keeps per thread. No destructor, so it is usable at any moment of a thread; the
+/// thread and its own signal handlers are the only ones to touch it, hence relaxed atomics.
+struct Local {
+    /// Locks of ours that the thread holds or waits for.
+    locks: AtomicU32,
+    /// Signals put off because of them, a bit each.
+    put_off: AtomicU64,
+    /// Signal handlers that ran: all of them, and those without SA_RESTART.
+    handlers: AtomicU32,
+    unrestartable: AtomicU32,
 }
 
-/// A non-zero value that no other living thread has. No system call.
+thread_local! {
+    static LOCAL: Local = const {
+        Local {
+            locks: AtomicU32::new(0),
+            put_off: AtomicU64::new(0),
+            handlers: AtomicU32::new(0),
+            unrestartable: AtomicU32::new(0),
+        }
+    };
+}
+
+/// The thread is about to take a lock. Returns a non-zero value that no other living thread has.
 #[inline]
-pub fn mark() -> usize {
-    MARK.with(|mark| std::ptr::from_ref(mark).addr())
+pub fn enter_lock() -> usize {
+    LOCAL.with(|local| {
+        local.locks.store(local.locks.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        std::ptr::from_ref(local).addr()
+    })
+}
+
+/// The thread has given a lock back, or did not get it. Lets in what was put off.
+#[inline]
+pub fn leave_lock() {
+    LOCAL.with(|local| {
+        compiler_fence(Ordering::SeqCst);
+        let left = local.locks.load(Ordering::Relaxed) - 1;
+        local.locks.store(left, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        if left == 0 && local.put_off.load(Ordering::Relaxed) != 0 {
+            let_in(local.put_off.swap(0, Ordering::Relaxed));
+        }
+    });
+}
+
+/// For a signal handler: did it interrupt code that holds a lock of ours?
+pub fn holds_locks() -> bool {
+    LOCAL.with(|local| local.locks.load(Ordering::Relaxed) > 0)
+}
+
+/// For a signal handler that must not run now: the signal stays blocked when the interrupted code
+/// goes on (`mask` is the one that sigreturn restores), is pending again, and comes back when the
+/// last lock is given back.
+pub fn put_off(signal: i32, info: &libc::siginfo_t, mask: &mut libc::sigset_t) {
+    // SAFETY: a valid set and the number of a signal that has just been delivered.
+    unsafe { libc::sigaddset(mask, signal) };
+    LOCAL.with(|local| local.put_off.fetch_or(1 << (signal - 1), Ordering::Relaxed));
+    let thread = rustix::thread::gettid().as_raw_nonzero().get();
+    let info = core::ptr::from_ref(info) as usize;
+    let arguments = [process_id() as usize, thread as usize, signal as usize, info, 0, 0];
+    // SAFETY: `info` outlives the call; a process may send itself any siginfo.
+    unsafe { super::wait::raw_syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
+}
+
+#[cold]
+fn let_in(signals: u64) {
+    // SAFETY: an all-zero sigset_t is a valid (empty) set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    for signal in (1..=64).filter(|signal| signals >> (signal - 1) & 1 == 1) {
+        // SAFETY: a valid set and a signal number in range.
+        unsafe { libc::sigaddset(&mut set, signal) };
+    }
+    // SAFETY: the set outlives the call; no old one is asked for.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, core::ptr::null_mut()) };
 }
 
 /// How many signal handlers have run on this thread; only those without SA_RESTART if the call
 /// that asks is one that the kernel restarts.
 #[inline]
 pub fn interruptions(restartable: bool) -> u32 {
-    let (all, unrestartable) = HANDLERS.with(Cell::get);
-    if restartable { unrestartable } else { all }
+    LOCAL.with(|local| {
+        let counter = if restartable { &local.unrestartable } else { &local.handlers };
+        counter.load(Ordering::Relaxed)
+    })
 }
 
-/// Notes that a handler runs now. Async-signal-safe: a plain store to this thread's memory.
+/// Notes that a handler runs now. Async-signal-safe: it changes this thread's memory only.
 pub fn count_handler(restarts: bool) {
-    HANDLERS.with(|count| {
-        let (all, unrestartable) = count.get();
-        count.set((all.wrapping_add(1), unrestartable.wrapping_add(u32::from(!restarts))));
+    LOCAL.with(|local| {
+        local.handlers.fetch_add(1, Ordering::Relaxed);
+        local.unrestartable.fetch_add(u32::from(!restarts), Ordering::Relaxed);
     });
 }
 
