@@ -104,4 +104,37 @@ mod tests {
             assert!(good, "{}", param.name);
         }
     }
+
+    /// The parameters as they stand in vma(7).
+    fn man_page_section() -> String {
+        let escape = |text: &str| text.replace('\\', "\\e").replace('-', "\\-");
+        let mut text = String::new();
+        for param in PARAMS {
+            let default = if param.default.is_empty() { "none" } else { param.default };
+            text += &format!(
+                ".TP\n.B {}\n{}.\nAccepted: {}. Default: {}.\n",
+                param.name,
+                escape(param.help),
+                escape(&param.kind.to_string()),
+                escape(default),
+            );
+        }
+        text
+    }
+
+    /// `UPDATE=1 cargo test man_page` writes it.
+    #[test]
+    fn the_man_page_lists_every_parameter() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/vma.7");
+        let page = std::fs::read_to_string(path).expect("docs/vma.7");
+        let (head, rest) = page.split_once(".\\\" params:begin\n").expect("the first mark");
+        let (section, tail) = rest.split_once(".\\\" params:end\n").expect("the second mark");
+        if std::env::var_os("UPDATE").is_some() {
+            let marks = (".\\\" params:begin\n", ".\\\" params:end\n");
+            let page = format!("{head}{}{}{}{tail}", marks.0, man_page_section(), marks.1);
+            std::fs::write(path, page).expect("docs/vma.7 is writable");
+            return;
+        }
+        assert_eq!(section, man_page_section(), "UPDATE=1 cargo test man_page");
+    }
 }

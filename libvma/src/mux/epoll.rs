@@ -191,15 +191,17 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
     let mut asked = false;
     loop {
         let mut count = 0;
-        // Never twice in a row: with little room in `out` one side would starve the other.
+        // First by turns: with little room in `out` one side would starve the other.
         let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
-        let kernel_first = turn && !epoll.kernel_led.load(Ordering::Relaxed);
-        epoll.kernel_led.store(kernel_first, Ordering::Relaxed);
+        let kernel_first = turn && !epoll.kernel_led.fetch_xor(true, Ordering::Relaxed);
         if kernel_first {
-            asked = true;
             count = ask_kernel(stack, epoll, out, 0, kernel)?;
         }
         count = collect(stack, epoll, out, count, disarm);
+        if turn && !kernel_first {
+            count = ask_kernel(stack, epoll, out, count, kernel)?;
+        }
+        asked |= turn;
         if count == 0 && !asked {
             asked = true;
             count = ask_kernel(stack, epoll, out, 0, kernel)?;
@@ -207,11 +209,9 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         if count > 0 {
             return Ok(count);
         }
+        // Unlike ppoll, epoll_pwait does not look at signals without a wait.
         if timeout == Some(0) {
-            // The mask may let a pending signal through.
-            let interrupted =
-                mask.is_some() && sleep(stack, epoll, epfd, &mut wait, mask) == Next::Interrupted;
-            return if interrupted { Err(libc::EINTR) } else { Ok(0) };
+            return Ok(0);
         }
         match wait.after_miss() {
             Next::PollAgain => {}
@@ -234,15 +234,29 @@ fn ask_kernel(
     count: usize,
     kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
 ) -> Result<usize, i32> {
-    let Some(room) = out.get_mut(count..).filter(|room| !room.is_empty()) else {
+    let Some((ours, room)) = out.split_at_mut_checked(count).filter(|(_, room)| !room.is_empty())
+    else {
         return Ok(count);
     };
-    let found = kernel(room)?;
+    let mut found = kernel(room)?;
     if found > 0 {
         if let Ok(mut state) = stack.shard.lock() {
             state.raise_os_doubt();
         }
         spend_by_data(stack, epoll, room.get_mut(..found).unwrap_or_default());
+    }
+    // What the kernel says of a registration that is reported already goes into the same event.
+    let mut at = 0;
+    while at < found {
+        let Some(event) = room.get(at).copied() else { break };
+        match ours.iter_mut().find(|known| { known.u64 } == { event.u64 }) {
+            Some(known) => {
+                known.events |= event.events;
+                found -= 1;
+                room.swap(at, found);
+            }
+            None => at += 1,
+        }
     }
     Ok(count + found)
 }

@@ -154,13 +154,13 @@ impl<T> Buffers<T> {
             let entry = unsafe { vector.add(at) };
             // SAFETY: as above.
             let entry = unsafe { *entry };
-            if entry.iov_len > 0 && !is_plausible(entry.iov_base, entry.iov_len) {
-                return Err(libc::EFAULT);
-            }
             total = total
                 .checked_add(entry.iov_len)
                 .filter(|sum| *sum <= isize::MAX as usize)
                 .ok_or(libc::EINVAL)?;
+            if entry.iov_len > 0 && !is_plausible(entry.iov_base, entry.iov_len) {
+                return Err(libc::EFAULT);
+            }
             if count > INLINE {
                 buffers.long.push(make(entry));
             } else if let Some(slot) = buffers.inline.get_mut(at) {

@@ -77,7 +77,8 @@ fn poll_ours(
 /// `fds` is null or points to `count` pollfds.
 unsafe fn list<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [PollFd] {
     let nobodys = process::current().is_none() && !inherit::is_child();
-    if fds.is_null() || nobodys || count > 1 << 20 {
+    let len = (count as usize).saturating_mul(size_of::<PollFd>());
+    if nobodys || count > 1 << 20 || !convert::is_plausible(fds, len) {
         return &mut [];
     }
     // SAFETY: as promised.
@@ -326,7 +327,10 @@ unsafe fn wait_ours(
     let process = process::current()?;
     let Object::Epoll(id) = process.fds.get(epfd)? else { return None };
     let instance = process.epolls.get(id)?;
-    let count = usize::try_from(max).ok().filter(|count| *count > 0 && !events.is_null())?;
+    let count = usize::try_from(max).ok().filter(|count| *count > 0)?;
+    if !convert::is_plausible(events, count.saturating_mul(size_of::<libc::epoll_event>())) {
+        return None;
+    }
     // SAFETY: as promised.
     let out = unsafe { core::slice::from_raw_parts_mut(events, count) };
     let mut kernel = |room: &mut [epoll::Event]| {
@@ -361,6 +365,10 @@ unsafe fn select_ours(
         return None;
     }
     let nfds = usize::try_from(count).ok().filter(|nfds| *nfds <= 1 << 20)?;
+    let bytes = sets::words(nfds) * size_of::<usize>();
+    if sets.iter().any(|set| !set.is_null() && !convert::is_plausible(*set, bytes)) {
+        return None;
+    }
     // SAFETY: as promised.
     let mut sets = sets.map(|set| unsafe { words(set.cast(), nfds) });
     let mut list = sets::to_list(nfds, &sets);

@@ -73,6 +73,8 @@ unsafe fn receive_message(
     // SAFETY: the program's vector, by the contract of the call.
     let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
         Ok(buffers) => buffers,
+        // SAFETY: a buffer that cannot be is never written to.
+        Err(libc::EFAULT) => return unsafe { receive_nowhere(process, id, fd, flags) },
         Err(errno) => {
             errno::set(errno);
             return -1;
@@ -140,6 +142,22 @@ unsafe fn receive_plain(
     }
 }
 
+/// A receive call with a bad buffer: it waits as any other, and the datagram is lost to it.
+///
+/// # Safety
+/// As recv(2); nothing is written.
+unsafe fn receive_nowhere(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    flags: c_int,
+) -> isize {
+    // SAFETY: the buffer is one that `receive_plain` does not write to.
+    unsafe {
+        receive_plain(process, id, fd, (core::ptr::without_provenance_mut(1), 1), flags, NOWHERE)
+    }
+}
+
 const NOWHERE: (*mut libc::sockaddr, *mut libc::socklen_t) =
     (core::ptr::null_mut(), core::ptr::null_mut());
 
@@ -166,6 +184,8 @@ export! {
         // SAFETY: the program's vector, by the contract of the call.
         let mut buffers = match unsafe { convert::targets(vector, count as usize) } {
             Ok(buffers) => buffers,
+            // SAFETY: a buffer that cannot be is never written to.
+            Err(libc::EFAULT) => return unsafe { receive_nowhere(process, id, fd, 0) },
             Err(errno) => {
                 errno::set(errno);
                 return -1;

@@ -15,9 +15,10 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// Bytes of an IP packet. 65536 on loopback, so no `u16`.
     pub mtu: u32,
-    /// `IFF_UP`: set up by the administrator. Whether there is a carrier is left out: the kernel
-    /// notices that up to a second late, and keeps routing meanwhile.
+    /// `IFF_UP`: set up by the administrator.
     pub up: bool,
+    /// `IFF_RUNNING`: a carrier, and not dormant. The kernel notices up to a second late.
+    pub carrier: bool,
     pub loopback: bool,
     /// Carries Ethernet frames.
     #[doc(alias = "ARPHRD_ETHER")]
@@ -65,6 +66,7 @@ impl Link {
             mtu: mtu?,
             mac,
             up: header.flags.contains(LinkFlags::Up),
+            carrier: header.flags.contains(LinkFlags::Running),
             loopback: header.flags.contains(LinkFlags::Loopback),
             ether: header.link_layer_type == LinkLayerType::Ether,
             kind,

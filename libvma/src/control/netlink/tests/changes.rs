@@ -16,11 +16,11 @@ fn monitor_follows_links() {
             until(monitor, |change| matches!(change, Change::Link(link) if wanted(link)));
         };
         ip("link set v0 mtu 1300\n");
-        now(&mut monitor, |link| link.name == "v0" && link.mtu == 1300 && link.up);
+        now(&mut monitor, |link| link.name == "v0" && link.mtu == 1300 && link.carrier);
         ip("link set v1 down\n");
-        now(&mut monitor, |link| link.name == "v0" && !link.up);
+        now(&mut monitor, |link| link.name == "v0" && link.up && !link.carrier);
         ip("link set v1 name w1\nlink set w1 up\n");
-        now(&mut monitor, |link| link.name == "w1" && link.up);
+        now(&mut monitor, |link| link.name == "w1" && link.carrier);
         let gone = index("w1");
         ip("link del v0\n");
         until(&mut monitor, |change| *change == Change::LinkGone(gone));

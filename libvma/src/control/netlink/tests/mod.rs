@@ -55,7 +55,7 @@ fn pair() {
         assert!(readable(monitor.as_fd()), "no carrier on {waiting:?}");
         for change in changes(&mut monitor) {
             waiting.retain(
-                |name| !matches!(&change, Change::Link(link) if link.up && link.name == *name),
+                |name| !matches!(&change, Change::Link(link) if link.carrier && link.name == *name),
             );
         }
     }
