@@ -169,11 +169,10 @@ impl Control {
         indexes
     }
 
-    /// Addresses that no packet from the network may claim to come from: the host's own and those
-    /// that stand for everybody (RFC 1122 3.2.1.3).
+    /// Addresses that no packet from the network may claim to come from: the host's own. (Directed
+    /// broadcast addresses the kernel lets pass.)
     pub fn impossible_sources(&self) -> Vec<Ipv4Addr> {
-        let both = |known: &Address| [Some(known.addr), known.broadcast];
-        self.addresses.iter().flat_map(both).flatten().collect()
+        self.addresses.iter().map(|known| known.addr).collect()
     }
 
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {

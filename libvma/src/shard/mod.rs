@@ -73,7 +73,7 @@ pub struct State<S> {
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
     sets: Vec<Option<Set>>,
-    /// Sources that are refused: the host's own addresses and its broadcast ones.
+    /// Sources that are refused: the host's own addresses.
     impossible_sources: Vec<std::net::Ipv4Addr>,
     /// Scratch of `receive::multicast_targets`.
     matches: Vec<u32>,
