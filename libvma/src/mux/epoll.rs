@@ -243,6 +243,7 @@ fn ask_kernel(
         if let Ok(mut state) = stack.shard.lock() {
             state.raise_os_doubt();
         }
+        note_errors(stack, epoll, room.get(..found).unwrap_or_default());
         spend_by_data(stack, epoll, room.get_mut(..found).unwrap_or_default());
     }
     // What the kernel says of a registration that is reported already goes into the same event.
@@ -259,6 +260,19 @@ fn ask_kernel(
         }
     }
     Ok(count + found)
+}
+
+/// The kernel reported an error on a shadow: the next call on its socket must report it.
+fn note_errors(stack: &Stack, epoll: &Epoll, events: &[Event]) {
+    for event in events.iter().filter(|event| event.events & libc::EPOLLERR as u32 != 0) {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Ok(watched) = epoll.watched.lock() else { return };
+        for (id, _) in watched.entries.iter().filter(|(_, entry)| entry.data == { event.u64 }) {
+            if let Some((_, socket)) = state.socket(*id) {
+                socket.os_error = true;
+            }
+        }
+    }
 }
 
 /// The kernel fired one-shot registrations: the same ones must not fire here, so what is ready

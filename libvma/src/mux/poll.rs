@@ -106,6 +106,7 @@ fn ask_kernel(stack: &Stack, fds: &mut [PollFd], members: &[Member]) -> Result<u
         {
             // The program will call recv() on the kernel's word: the shadow must be asked then.
             socket.os_ready = true;
+            socket.os_error |= entry.revents & libc::POLLERR != 0;
         }
         entry.revents |= ours;
     }

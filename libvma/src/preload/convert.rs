@@ -117,6 +117,14 @@ pub struct Buffers<T> {
     count: usize,
 }
 
+/// What is wrong with a list of buffers.
+pub enum VectorError {
+    /// The list itself: the call fails with this errno before it does anything.
+    Vector(i32),
+    /// A buffer in it: the call fails with EFAULT when it comes to that buffer.
+    Buffer,
+}
+
 impl<T> Buffers<T> {
     pub fn as_slice(&self) -> &[T] {
         if self.long.is_empty() {
@@ -138,12 +146,12 @@ impl<T> Buffers<T> {
         vector: *const libc::iovec,
         count: usize,
         make: impl Fn(libc::iovec) -> T,
-    ) -> Result<Buffers<T>, i32> {
+    ) -> Result<Buffers<T>, VectorError> {
         if count > MOST_BUFFERS {
-            return Err(libc::EMSGSIZE);
+            return Err(VectorError::Vector(libc::EMSGSIZE));
         }
         if count > 0 && !is_plausible(vector, count * size_of::<libc::iovec>()) {
-            return Err(libc::EFAULT);
+            return Err(VectorError::Vector(libc::EFAULT));
         }
         let empty = || make(libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 });
         let mut buffers =
@@ -157,9 +165,9 @@ impl<T> Buffers<T> {
             total = total
                 .checked_add(entry.iov_len)
                 .filter(|sum| *sum <= isize::MAX as usize)
-                .ok_or(libc::EINVAL)?;
+                .ok_or(VectorError::Vector(libc::EINVAL))?;
             if entry.iov_len > 0 && !is_plausible(entry.iov_base, entry.iov_len) {
-                return Err(libc::EFAULT);
+                return Err(VectorError::Buffer);
             }
             if count > INLINE {
                 buffers.long.push(make(entry));
@@ -178,7 +186,7 @@ impl<T> Buffers<T> {
 pub unsafe fn sources<'a>(
     vector: *const libc::iovec,
     count: usize,
-) -> Result<Buffers<IoSlice<'a>>, i32> {
+) -> Result<Buffers<IoSlice<'a>>, VectorError> {
     // SAFETY: as promised.
     let make =
         |entry: libc::iovec| IoSlice::new(unsafe { bytes(entry.iov_base.cast(), entry.iov_len) });
@@ -194,7 +202,7 @@ pub unsafe fn sources<'a>(
 pub unsafe fn targets<'a>(
     vector: *const libc::iovec,
     count: usize,
-) -> Result<Buffers<IoSliceMut<'a>>, i32> {
+) -> Result<Buffers<IoSliceMut<'a>>, VectorError> {
     let make = |entry: libc::iovec| {
         // SAFETY: as promised.
         IoSliceMut::new(unsafe { bytes_mut(entry.iov_base.cast(), entry.iov_len) })

@@ -3,7 +3,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSliceMut;
 
-use super::{convert, errno, export, ours, real, retire};
+use super::convert::{self, VectorError};
+use super::{errno, export, ours, real, retire};
 use crate::process::Process;
 use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
@@ -74,8 +75,8 @@ unsafe fn receive_message(
     let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
         Ok(buffers) => buffers,
         // SAFETY: a buffer that cannot be is never written to.
-        Err(libc::EFAULT) => return unsafe { receive_nowhere(process, id, fd, flags) },
-        Err(errno) => {
+        Err(VectorError::Buffer) => return unsafe { receive_nowhere(process, id, fd, flags) },
+        Err(VectorError::Vector(errno)) => {
             errno::set(errno);
             return -1;
         }
@@ -185,8 +186,8 @@ export! {
         let mut buffers = match unsafe { convert::targets(vector, count as usize) } {
             Ok(buffers) => buffers,
             // SAFETY: a buffer that cannot be is never written to.
-            Err(libc::EFAULT) => return unsafe { receive_nowhere(process, id, fd, 0) },
-            Err(errno) => {
+            Err(VectorError::Buffer) => return unsafe { receive_nowhere(process, id, fd, 0) },
+            Err(VectorError::Vector(errno)) => {
                 errno::set(errno);
                 return -1;
             }

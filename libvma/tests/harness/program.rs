@@ -1,0 +1,218 @@
+//! Programs in a namespace: to their end, or beside the test.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{Namespaces, PATIENCE, Side, Traffic, library, wait_for};
+
+/// A program about to be started.
+pub struct Program<'a> {
+    net: &'a Namespaces,
+    side: Side,
+    command: Command,
+}
+
+/// What a program left behind.
+#[derive(Debug)]
+pub struct Output {
+    pub status: ExitStatus,
+    pub stdout: String,
+    pub stderr: String,
+    /// What the library counted, if the program ran under it.
+    pub traffic: Traffic,
+}
+
+impl Output {
+    /// Panics unless the program succeeded.
+    #[track_caller]
+    pub fn ok(self) -> Output {
+        assert!(self.status.success(), "{}\n{}\n{}", self.status, self.stdout, self.stderr);
+        self
+    }
+}
+
+impl<'a> Program<'a> {
+    pub(super) fn new(net: &'a Namespaces, side: Side, name: &str) -> Program<'a> {
+        let mut command = Command::new(name);
+        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).current_dir(&net.dir);
+        for (variable, _) in std::env::vars_os() {
+            if variable.to_string_lossy().starts_with("VMA_") {
+                command.env_remove(variable);
+            }
+        }
+        Program { net, side, command }
+    }
+
+    /// Preloads the library; its counters go to a file that [`Running::wait`] reads.
+    pub fn with_library(mut self) -> Self {
+        self.command.env("LD_PRELOAD", library());
+        self.command.env("VMA_STATS_FILE", self.net.file("stats.%d"));
+        self
+    }
+
+    pub fn args(mut self, words: &str) -> Self {
+        self.command.args(words.split_whitespace());
+        self
+    }
+
+    /// One argument, whatever is in it.
+    pub fn arg(mut self, word: &str) -> Self {
+        self.command.arg(word);
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    pub fn stdin(mut self, stdin: Stdio) -> Self {
+        self.command.stdin(stdin);
+        self
+    }
+
+    pub fn stdout(mut self, stdout: Stdio) -> Self {
+        self.command.stdout(stdout);
+        self
+    }
+
+    /// Starts it with its output in files.
+    #[track_caller]
+    pub fn start(self) -> Running {
+        let Program { net, side, mut command } = self;
+        let (stdout, stderr) = (output_file(net), output_file(net));
+        let file = |path: &PathBuf| Stdio::from(File::create(path).expect("an output file"));
+        command.stdout(file(&stdout)).stderr(file(&stderr));
+        let name = command.get_program().to_string_lossy().into_owned();
+        let child = net
+            .within(side, || command.spawn())
+            .unwrap_or_else(|error| panic!("{name} cannot be started: {error}"));
+        let stats = net.file(&format!("stats.{}", child.id()));
+        Running { name, child, stdout, stderr, stats }
+    }
+
+    /// Runs it to its end, at most a minute.
+    #[track_caller]
+    pub fn run(self) -> Output {
+        self.start().wait()
+    }
+
+    /// The command itself, for a caller that wants to talk to the child through pipes.
+    pub(super) fn into_parts(self) -> (&'a Namespaces, Side, Command) {
+        (self.net, self.side, self.command)
+    }
+}
+
+pub(super) fn output_file(net: &Namespaces) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    net.file(&format!("output.{}", COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
+/// A program beside the test. Killed when dropped.
+pub struct Running {
+    name: String,
+    child: Child,
+    stdout: PathBuf,
+    stderr: PathBuf,
+    stats: PathBuf,
+}
+
+impl Running {
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Both streams so far.
+    pub fn printed(&self) -> String {
+        [&self.stdout, &self.stderr].map(read).concat()
+    }
+
+    /// Waits until the program has printed `text`.
+    #[track_caller]
+    pub fn wait_for_text(&mut self, text: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let printed = self.printed();
+            if printed.contains(text) {
+                return;
+            }
+            let ended = self.child.try_wait().ok().flatten();
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "{} ({ended:?}) has not printed {text:?} but\n{printed}",
+                self.name
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it by SIGINT and waits.
+    #[track_caller]
+    pub fn interrupt(self) -> Output {
+        self.signal(Signal::INT);
+        self.wait()
+    }
+
+    /// Waits for its end, at most a minute.
+    #[track_caller]
+    pub fn wait(mut self) -> Output {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let status = wait_for_end(&mut self.child, deadline);
+        let (stdout, stderr) = (read(&self.stdout), read(&self.stderr));
+        let Some(status) = status else {
+            panic!("{} has not ended after a minute\n{stdout}\n{stderr}", self.name);
+        };
+        Output { status, stdout, stderr, traffic: Traffic::read(&self.stats) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(super) fn wait_for_end(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Ok(None) | Err(_) => return None,
+        }
+    }
+}
+
+/// Compiles a C program; `options` go before the source, as `-static`.
+#[track_caller]
+pub fn compile(net: &Namespaces, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (code, program) = (net.file(&format!("{name}.c")), net.file(name));
+    std::fs::write(&code, source).expect("a source file");
+    let output = Command::new("cc")
+        .args(["-O1", "-Wall", "-pthread"])
+        .args(options)
+        .arg("-o")
+        .args([&program, &code])
+        .output()
+        .expect("a C compiler is installed");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    wait_for("the program is there", || program.exists().then_some(()));
+    program
+}
+
+fn read(path: &PathBuf) -> String {
+    String::from_utf8_lossy(&std::fs::read(path).unwrap_or_default()).into_owned()
+}

@@ -1,0 +1,102 @@
+//! What the library may cost a process.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Namespaces, Side, library};
+
+// covers: INS-38
+#[test]
+fn a_process_with_one_udp_socket_stays_below_64_mib() {
+    let net = Namespaces::new();
+    let mut program = net.puppet(Side::A);
+    let resident = "int(open('/proc/self/statm').read().split()[1]) * os.sysconf('SC_PAGESIZE')";
+    let bare = program.number(resident);
+    program.run("s = udp(('10.99.0.1', 5000))");
+    let idle = program.number(resident);
+    let peer = net.socket(Side::B);
+    let watch = net.watch(Side::A);
+    // More datagrams than there are frames, so that every frame was touched.
+    for _ in 0..300 {
+        program.begin("echo(s, 40)");
+        for _ in 0..40 {
+            peer.send_to(&[7; 1400], Side::A.at(5000)).unwrap();
+        }
+        program.end("echo(s, 40)");
+        for _ in 0..40 {
+            peer.recv(&mut [0; 1500]).unwrap();
+        }
+    }
+    watch.still();
+    let busy = program.number(resident);
+    let mib = |bytes: i64| bytes as f64 / 1_048_576.0;
+    let text = format!(
+        "resident MiB: {:.1} before the socket, {:.1} with it, {:.1} after 12000 datagrams",
+        mib(bare),
+        mib(idle),
+        mib(busy)
+    );
+    println!("{text}");
+    assert!(busy <= 64 << 20, "{text}");
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() / 2]
+}
+
+fn time_true(preloaded: bool) -> Duration {
+    let mut command = Command::new("/bin/true");
+    command.env_clear().stdin(Stdio::null());
+    if preloaded {
+        command.env("LD_PRELOAD", library());
+    }
+    let begin = Instant::now();
+    assert!(command.status().unwrap().success());
+    begin.elapsed()
+}
+
+/// Medians of 41 alternating runs, without and with the library.
+fn start_up() -> (Duration, Duration) {
+    let (mut plain, mut preloaded) = (Vec::new(), Vec::new());
+    for _ in 0..41 {
+        plain.push(time_true(false));
+        preloaded.push(time_true(true));
+    }
+    (median(plain), median(preloaded))
+}
+
+// covers: LIM-46
+#[test]
+fn a_program_without_sockets_starts_at_most_2_ms_later() {
+    // The best of three: a busy machine slows everything down.
+    let rounds = [start_up(), start_up(), start_up()];
+    let added = rounds.iter().map(|(plain, with)| with.saturating_sub(*plain)).min().unwrap();
+    let text = format!("medians of 41 without and with: {rounds:?}: {added:?} added");
+    println!("{text}");
+    assert!(added <= Duration::from_millis(2), "{text}");
+}
+
+// covers: LIM-46
+#[test]
+fn the_first_socket_costs_at_most_20_ms() {
+    let net = Namespaces::new();
+    let mut times = Vec::new();
+    for _ in 0..11 {
+        let mut program = net.puppet(Side::A);
+        program
+            .run("begin = time.monotonic(); s = udp(('10.99.0.1', 5000)); end = time.monotonic()");
+        assert!(net.has_xdp(Side::A), "it is offloaded");
+        let micros = program.number("int((end - begin) * 1e6)");
+        times.push(Duration::from_micros(micros.unsigned_abs()));
+        program.finish();
+    }
+    times.sort_unstable();
+    // The fastest: what the library itself costs, whatever else the machine does.
+    let (best, worst) = (times[0], times[times.len() - 1]);
+    let middle = median(times);
+    let text =
+        format!("first socket and bind, of 11: {best:?}, median {middle:?}, worst {worst:?}");
+    println!("{text}");
+    assert!(best <= Duration::from_millis(20), "{text}");
+}

@@ -1,0 +1,15 @@
+//! Real programs under the library, in namespaces of their own. Needs root, and a library built by
+//! `cargo build --release -p libvma`; see `harness`.
+
+#[path = "../harness/mod.rs"]
+mod harness;
+
+mod allocation;
+mod budget;
+mod fallback;
+mod hostile;
+mod live;
+mod programs;
+mod python;
+mod robustness;
+mod transparency;
