@@ -46,8 +46,8 @@ pub struct Epoll {
 
 #[derive(Default)]
 struct Watched {
-    /// By socket: the program's event mask and data, and the descriptor it used.
-    entries: HashMap<SocketId, Entry>,
+    /// By socket: its registrations, one for each descriptor of it that the program added.
+    entries: HashMap<SocketId, Vec<Entry>>,
     /// Some entry is EPOLLONESHOT.
     any_oneshot: bool,
 }
@@ -126,7 +126,9 @@ pub fn control(
                 return attach::un_offload(stack, id, why);
             }
             let entry = Entry { descriptor, events: event.events, data: event.u64, spent: false };
-            watched.entries.insert(id, entry);
+            let entries = watched.entries.entry(id).or_default();
+            entries.retain(|known| known.descriptor != descriptor);
+            entries.push(entry);
             watched.any_oneshot |= event.events & ONESHOT != 0;
             drop(watched);
             if let Ok(mut state) = stack.shard.lock() {
@@ -134,6 +136,11 @@ pub fn control(
             }
         }
         (libc::EPOLL_CTL_DEL, _) => {
+            let Some(entries) = watched.entries.get_mut(&id) else { return };
+            entries.retain(|known| known.descriptor != descriptor);
+            if !entries.is_empty() {
+                return;
+            }
             watched.entries.remove(&id);
             drop(watched);
             if let Ok(mut state) = stack.shard.lock() {
@@ -159,15 +166,19 @@ pub fn nest(stack: &Stack, epoll: &Epoll) {
 }
 
 impl Watched {
+    fn all(&self) -> impl Iterator<Item = (SocketId, &Entry)> {
+        self.entries.iter().flat_map(|(id, entries)| entries.iter().map(|entry| (*id, entry)))
+    }
+
     /// Would this registration be one that the kernel's events do not tell from another?
     fn unclear(&self, descriptor: i32, id: SocketId, event: Event) -> Option<WhyOs> {
-        let other = self.entries.get(&id).is_some_and(|known| known.descriptor != descriptor);
         let oneshot = |events: u32| events & ONESHOT != 0;
-        let same_data = self.entries.iter().any(|(known, entry)| {
-            let either = oneshot(entry.events) || oneshot(event.events);
-            *known != id && entry.data == { event.u64 } && either
+        let mut others =
+            self.all().filter(|(known, entry)| (*known, entry.descriptor) != (id, descriptor));
+        let same = others.any(|(_, entry)| {
+            entry.data == { event.u64 } && (oneshot(entry.events) || oneshot(event.events))
         });
-        (other || same_data).then_some(WhyOs::Ambiguous)
+        same.then_some(WhyOs::Ambiguous)
     }
 }
 
@@ -267,8 +278,8 @@ fn note_errors(stack: &Stack, epoll: &Epoll, events: &[Event]) {
     for event in events.iter().filter(|event| event.events & libc::EPOLLERR as u32 != 0) {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Ok(watched) = epoll.watched.lock() else { return };
-        for (id, _) in watched.entries.iter().filter(|(_, entry)| entry.data == { event.u64 }) {
-            if let Some((_, socket)) = state.socket(*id) {
+        for (id, _) in watched.all().filter(|(_, entry)| entry.data == { event.u64 }) {
+            if let Some((_, socket)) = state.socket(id) {
                 socket.os_error = true;
             }
         }
@@ -283,11 +294,13 @@ fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
     if !watched.any_oneshot {
         return;
     }
-    for (id, entry) in watched.entries.iter_mut().filter(|(_, entry)| entry.events & ONESHOT != 0) {
-        if let Some(event) = fired.iter_mut().find(|event| { event.u64 } == entry.data) {
-            entry.spent = true;
-            if state.socket(*id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
-                event.events |= entry.events & READABLE;
+    for (id, entries) in &mut watched.entries {
+        for entry in entries.iter_mut().filter(|entry| entry.events & ONESHOT != 0) {
+            if let Some(event) = fired.iter_mut().find(|event| { event.u64 } == entry.data) {
+                entry.spent = true;
+                if state.socket(*id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
+                    event.events |= entry.events & READABLE;
+                }
             }
         }
     }
@@ -315,30 +328,37 @@ fn collect(
             break;
         }
         let Some(id) = state.next_listed(epoll.set) else { break };
-        let Some(entry) = watched.entries.get_mut(&id) else { continue };
-        let readable = state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_readable());
-        // One event with all that holds; a UDP socket can always be written to.
-        let events = entry.events & (READABLE | WRITABLE);
-        if !readable || entry.events & READABLE == 0 || entry.spent {
+        let Some(entries) = watched.entries.get_mut(&id) else { continue };
+        if !state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
             continue;
         }
-        if entry.events & ONESHOT != 0 {
-            entry.spent = true;
-            spent = Some(entry.descriptor);
-        } else if entry.events & EDGE == 0 {
-            // Level-triggered: it stays until it is found empty.
-            state.relist(epoll.set, id);
-        }
-        let known = out.get_mut(..from_kernel).unwrap_or_default();
-        match known.iter_mut().find(|event| { event.u64 } == entry.data) {
-            // The kernel reported the same registration: one event with both.
-            Some(event) => event.events |= events,
-            None => {
-                if let Some(slot) = out.get_mut(count) {
+        let mut stays = false;
+        for entry in entries.iter_mut() {
+            // One event with all that holds; a UDP socket can always be written to.
+            let events = entry.events & (READABLE | WRITABLE);
+            if entry.events & READABLE == 0 || entry.spent {
+                continue;
+            }
+            // Level-triggered: it stays until it is found empty. So does what finds no room.
+            stays |= entry.events & (EDGE | ONESHOT) == 0 || count == out.len();
+            let (known, room) = out.split_at_mut(count);
+            let known = known.get_mut(..from_kernel).unwrap_or_default();
+            match (known.iter_mut().find(|event| { event.u64 } == entry.data), room.first_mut()) {
+                // The kernel reported the same registration.
+                (Some(event), _) => event.events |= events,
+                (None, Some(slot)) => {
                     *slot = Event { events, u64: entry.data };
                     count += 1;
                 }
+                (None, None) => continue,
             }
+            if entry.events & ONESHOT != 0 {
+                entry.spent = true;
+                spent = Some(entry.descriptor);
+            }
+        }
+        if stays {
+            state.relist(epoll.set, id);
         }
     }
     drop(watched);

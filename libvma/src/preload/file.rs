@@ -31,7 +31,7 @@ pub fn alias(process: &'static Process, old: c_int, new: c_int) {
         Some(Object::Socket(id)) if socket::duplicate(&process.stack, id, new) => {
             process.fds.set(new, Object::Socket(id));
         }
-        Some(Object::Epoll(_)) => mux::nest(old),
+        Some(Object::Epoll(_)) => mux::duplicate(process, old, new),
         _ => {}
     }
 }

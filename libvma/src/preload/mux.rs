@@ -302,6 +302,14 @@ pub fn nest(fd: c_int) {
     }
 }
 
+/// An epoll instance got another number: whichever the program uses, its sockets are the kernel's.
+pub fn duplicate(process: &'static Process, old: c_int, new: c_int) {
+    if instance(process, new).is_some() {
+        nest(new);
+    }
+    nest(old);
+}
+
 /// What we know of an epoll instance; made when the first socket of ours is added to it.
 fn instance(process: &'static Process, epfd: c_int) -> Option<std::sync::Arc<epoll::Epoll>> {
     if let Some(Object::Epoll(id)) = process.fds.get(epfd) {

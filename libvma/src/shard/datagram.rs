@@ -19,7 +19,8 @@ pub struct Datagram {
     pub len: u32,
     pub source: SocketAddrV4,
     pub destination: Ipv4Addr,
-    /// The interface it came in by.
+    /// The interface it came in by; 0 if the socket did not want to know then (IP_PKTINFO), which
+    /// is what the kernel tells later.
     pub interface: u32,
     pub ttl: u8,
     pub tos: u8,

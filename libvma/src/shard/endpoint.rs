@@ -23,6 +23,8 @@ pub struct Endpoint {
     pub limit: usize,
     /// Stamp datagrams on arrival.
     pub wants_stamp: bool,
+    /// Note the interface of datagrams on arrival.
+    pub wants_interface: bool,
     pub(super) sleepers: Vec<SleeperId>,
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
@@ -38,6 +40,7 @@ impl Endpoint {
             bytes: 0,
             limit,
             wants_stamp: false,
+            wants_interface: false,
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,

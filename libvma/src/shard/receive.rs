@@ -221,7 +221,10 @@ impl<S> State<S> {
             return false;
         }
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
-        let datagram = make(stamp, endpoint.counters.rx_dropped as u32);
+        let mut datagram = make(stamp, endpoint.counters.rx_dropped as u32);
+        if !endpoint.wants_interface {
+            datagram.interface = 0;
+        }
         endpoint.push(datagram);
         self.announce(id);
         true

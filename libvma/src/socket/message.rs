@@ -59,7 +59,10 @@ impl<'a> ControlWriter<'a> {
         if options.packet_info {
             // What a reply is to be sent from.
             let multicast = datagram.destination.is_multicast();
-            let specific = own.filter(|_| multicast).unwrap_or(datagram.destination);
+            let specific = match datagram.interface {
+                0 => Ipv4Addr::UNSPECIFIED,
+                _ => own.filter(|_| multicast).unwrap_or(datagram.destination),
+            };
             let mut info = [0u8; 12];
             info[..4].copy_from_slice(&datagram.interface.to_ne_bytes());
             info[4..8].copy_from_slice(&specific.octets());

@@ -25,6 +25,7 @@ use crate::control::Control;
 use crate::shard::{Flow, NextHop, Shard};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
+use crate::sys::fd;
 use crate::sys::lock::Lock;
 use crate::sys::wait::Waker;
 
@@ -173,6 +174,13 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     socket.descriptors.retain(|other| *other != descriptor);
     if !socket.descriptors.is_empty() {
         return false;
+    }
+    if let Some(watcher) = &stack.shadows {
+        // While epoll looks at a descriptor it holds the file: without this the port could still
+        // be taken when close() has returned.
+        fd::with_borrowed(descriptor, |shadow| {
+            let _ = rustix::event::epoll::delete(watcher, shadow);
+        });
     }
     let flows = core::mem::take(&mut socket.flows);
     // What has arrived for it goes with it, not to the next socket on its port.

@@ -187,7 +187,7 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         return true;
     }
     let Ok(mut state) = stack.shard.lock() else { return false };
-    let Some((_, socket)) = state.socket(id) else { return true };
+    let Some((endpoint, socket)) = state.socket(id) else { return true };
     let fd = socket.shadow();
     let value = shadow::int_option(fd, libc::IPPROTO_IP, name).unwrap_or(0);
     let options = &mut socket.options;
@@ -209,7 +209,10 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
                 libc::IP_PMTUDISC_DONT | libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO
             );
         }
-        libc::IP_PKTINFO => options.packet_info = value != 0,
+        libc::IP_PKTINFO => {
+            options.packet_info = value != 0;
+            endpoint.wants_interface = value != 0;
+        }
         libc::IP_RECVTTL => options.receive_ttl = value != 0,
         libc::IP_RECVTOS => options.receive_tos = value != 0,
         libc::IP_RECVORIGDSTADDR => options.original_destination = value != 0,

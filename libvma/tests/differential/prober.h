@@ -1,0 +1,123 @@
+/* The prober: runs cases against the socket API and writes what it sees, one line per call.
+ *
+ * Run with and without the library, the two transcripts must be the same. So nothing in a line may
+ * depend on chance: ports above EPHEMERAL and time stamps are masked, durations become classes. */
+#ifndef PROBER_H
+#define PROBER_H
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <linux/sockios.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HOST "10.99.0.1"  /* the prober's address */
+#define PEER "10.99.0.2"  /* the peer's address */
+#define OTHER "10.99.0.3" /* the peer's second address */
+
+#define EPHEMERAL 32768
+#define ROOM 70000
+
+typedef struct {
+	const char *name;
+	void (*run)(void);
+	/* Some datagrams of this case are the kernel's even with the library: local destinations,
+	 * errors, options that are not offloaded. Of other cases it must see none. */
+	bool kernel_too;
+} probe_case;
+
+extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases[],
+	option_cases[], send_cases[], receive_cases[], ancillary_cases[], limit_cases[], multicast_cases[], wait_cases[], epoll_cases[],
+	signal_cases[], longjmp_cases[], descriptor_cases[], process_cases[], thread_cases[];
+
+/* trace.c: the transcript. */
+
+extern char room[ROOM]; /* for what is received */
+extern char device_name[IF_NAMESIZE]; /* the one interface besides lo */
+extern const char *case_name;
+extern int first_descriptor; /* the number the cases start at */
+
+/* A line of the current case. */
+void line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Reports a result: errno's name if it is -1, and whether a success left errno alone. */
+long report(const char *call, long result);
+/* As report, with how long it took: "at once", or "about `expected` ms", or what it was. */
+long report_timed(const char *call, long result, int expected);
+void watch_start(void);
+
+#define UNTOUCHED 4242
+/* Runs a call and reports it under its own source text. */
+#define DO(call) (errno = UNTOUCHED, report(#call, (long)(call)))
+/* The same for a call that should take about this many milliseconds (0: none). */
+#define TIMED(expected, call) \
+	(watch_start(), errno = UNTOUCHED, report_timed(#call, (long)(call), expected))
+
+const char *error_name(int error);
+/* Bytes as text, or as length and hash if long. Static storage, several in turn. */
+const char *text_of(const void *bytes, size_t length);
+const char *name_of(const struct sockaddr_in *address);
+void show_bytes(const char *what, const void *bytes, long length);
+void show_address(const char *what, const struct sockaddr_in *address, socklen_t length);
+/* Lengths, flags and control messages of a received message. */
+void show_message(const struct msghdr *message);
+void show_events(const struct epoll_event *events, int count);
+void show_poll(const struct pollfd *fds, int count);
+
+/* Fills `room`, so that what a call must not touch can be seen. */
+void wipe(void);
+/* recv into `room`, shown with the bytes; true if something came. */
+bool receive_shown(int fd, size_t length, int flags);
+/* The same with the source address. */
+bool receive_from_shown(int fd, size_t length, int flags);
+
+/* Things every case needs; trouble in them ends the prober. */
+struct sockaddr_in at(const char *ip, int port);
+int udp(int port);                    /* bound to 0.0.0.0 */
+int udp_at(const char *ip, int port); /* bound to an address */
+void must(const char *what, long result);
+long milliseconds(void);
+
+#define ADDRESS(ip, port) ((struct sockaddr *)&(struct sockaddr_in[]){ at(ip, port) }), \
+	sizeof(struct sockaddr_in)
+
+/* peer.c: the other host, a process in the other namespace with the kernel's sockets. */
+
+int peer_start(const char *namespace);
+int peer_main(int control);
+
+/* Opens a socket there; the number names it in what follows. */
+int peer_open(const char *ip, int port);
+void peer_close(int socket);
+void peer_say(int socket, int to_port, const char *text);
+void peer_say_to(int socket, const char *ip, int to_port, const char *text);
+/* After `delay` ms: `count` datagrams of `length` bytes, the calls of the prober going on. */
+void peer_send(int socket, const char *ip, int to_port, int length, int count, int delay);
+void peer_say_later(int socket, int to_port, const char *text, int delay);
+void peer_set(int socket, int level, int name, int value);
+void peer_join(int socket, const char *group);
+/* Waits for a datagram there and writes what it was; "nothing" after 300 ms. */
+void peer_hears(int socket);
+/* How many of `count` datagrams come. */
+void peer_counts(int socket, int count);
+/* All that the peer sent before has been delivered to the sockets here. */
+void barrier(void);
+
+#endif
