@@ -65,7 +65,7 @@ pub const PARAMS: &[Param] = &[
     param("VMA_TX_MC_LOOPBACK", Kind::Flag, "1", "Tx MC Loopback", "Initial IP_MULTICAST_LOOP of a socket"),
     param("VMA_TX_NONBLOCKED_EAGAINS", Kind::Flag, "0", "Tx non-blocked eagains", "1: a non-blocking send that finds no frame says EAGAIN; 0: it counts a drop and says success"),
     param("VMA_RX_BUFS", number(64, 1 << 20), "8192", "Rx Mem Bufs", "Frames for receiving, per interface (2 KiB each)"),
-    param("VMA_RX_POLL", number(-1, 100_000_000), "100000", "Rx Poll Loops", "Polls of a blocking receive call before it sleeps; -1 for ever"),
+    param("VMA_RX_POLL", number(-1, 100_000_000), "100000", "Rx Poll Loops", "Rounds of eight polls of a blocking receive call before it sleeps; -1 for ever"),
     param("VMA_RX_UDP_POLL_OS_RATIO", number(0, 1 << 31), "100", "Rx UDP Poll OS Ratio", "One look at the kernel's socket per this many polls; 0 none"),
     param("VMA_SELECT_POLL", number(-1, 100_000_000), "100000", "Select Poll (usec)", "Polling time of select, poll and epoll_wait before they sleep; -1 for ever"),
     param("VMA_SELECT_POLL_OS_RATIO", number(0, 1 << 31), "10", "Select Poll OS Ratio", "One look at the kernel's descriptors per this many polls; 0 none while polling"),

@@ -66,16 +66,3 @@ pub struct Interface {
     /// carry unfinished checksums.
     pub is_virtual: bool,
 }
-
-/// Frames and bytes that went through a ring, and what it lost.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
-    pub rx_packets: u64,
-    pub rx_bytes: u64,
-    pub tx_packets: u64,
-    pub tx_bytes: u64,
-    /// Kicks of the transmit ring (system calls).
-    pub tx_kicks: u64,
-    /// Times no frame was free for sending.
-    pub tx_no_frame: u64,
-}

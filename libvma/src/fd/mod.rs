@@ -46,6 +46,14 @@ impl Table {
         decode(page.get(index % PER_PAGE)?.swap(encode(object), Ordering::AcqRel))
     }
 
+    /// Takes a number out if it still stands for this object.
+    pub fn take_if(&self, fd: i32, object: Object) -> bool {
+        let known = encode(object);
+        self.word(fd).is_some_and(|word| {
+            word.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })
+    }
+
     /// Takes a number out.
     pub fn take(&self, fd: i32) -> Option<Object> {
         decode(self.word(fd)?.swap(0, Ordering::AcqRel))

@@ -32,6 +32,8 @@ const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 /// What the library knows of the program's epoll instances.
 pub struct Epolls {
     list: Lock<Vec<Option<Arc<Epoll>>>>,
+    /// Held while one is made for a descriptor.
+    pub making: Lock<()>,
 }
 
 pub struct Epoll {
@@ -63,7 +65,7 @@ struct Entry {
 
 impl Default for Epolls {
     fn default() -> Self {
-        Epolls { list: Lock::new(Vec::new()) }
+        Epolls { list: Lock::new(Vec::new()), making: Lock::new(()) }
     }
 }
 
@@ -126,6 +128,10 @@ pub fn control(
                 return attach::un_offload(stack, id, why);
             }
             let entry = Entry { descriptor, events: event.events, data: event.u64, spent: false };
+            // Sockets that were closed without EPOLL_CTL_DEL.
+            if let Ok(mut state) = stack.shard.lock() {
+                watched.entries.retain(|id, _| state.socket(*id).is_some());
+            }
             let entries = watched.entries.entry(id).or_default();
             entries.retain(|known| known.descriptor != descriptor);
             entries.push(entry);

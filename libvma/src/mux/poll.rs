@@ -133,9 +133,10 @@ fn sleep(
     fds.iter().for_each(|entry| all.add(*entry));
     all.add_readable(waker);
     state.sleep_on_rings(|fd| all.add_readable(fd));
-    let missed = members
-        .iter()
-        .any(|member| state.socket(member.id).is_some_and(|(endpoint, _)| endpoint.is_readable()));
+    let missed = members.iter().any(|member| {
+        let wanted = fds.get(member.at).is_some_and(|entry| entry.events & READABLE != 0);
+        wanted && state.socket(member.id).is_some_and(|(endpoint, _)| endpoint.is_readable())
+    });
     drop(state);
     let next = if missed { Next::PollAgain } else { wait.sleep(all.as_mut_slice(), mask) };
     if let Ok(mut state) = stack.shard.lock() {

@@ -44,7 +44,7 @@ fn ours(fd: c_int) -> Option<&'static Process> {
 
 /// Is it one of the library's own descriptors, which the program cannot know of?
 fn is_internal(fd: c_int) -> bool {
-    process::current().is_some() && internal::contains(fd)
+    (process::current().is_some() || inherit::is_child()) && internal::contains(fd)
 }
 
 /// dup2 and dup3: the target is closed first, so that its waiters wake (the JDK closes sockets by
@@ -96,11 +96,14 @@ export! {
     /// close_range(2); the library's own descriptors stay.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const CLOEXEC: c_int = 4;
-        let Some(process) = process::current() else {
+        if process::current().is_none() && !inherit::is_child() {
             // SAFETY: passed on.
             return unsafe { real::close_range(first, last, flags) };
-        };
-        if first <= last && flags & CLOEXEC == 0 {
+        }
+        if first <= last
+            && flags & CLOEXEC == 0
+            && let Some(process) = process::current()
+        {
             process.fds.within(first, last).into_iter().for_each(|fd| forget(process, fd));
         }
         let mut from = first;

@@ -69,7 +69,8 @@ fn fresh(fd: c_int) -> c_int {
 /// A socket that is the kernel's for good, with nothing of ours left to read, costs no look-up any
 /// more.
 fn retire(process: &'static Process, fd: c_int, id: SocketId) {
-    if crate::socket::is_retired(&process.stack, id) {
-        file::forget(process, fd);
+    if crate::socket::is_retired(&process.stack, id) && process.fds.take_if(fd, Object::Socket(id))
+    {
+        crate::socket::retire(&process.stack, id, fd);
     }
 }

@@ -1,6 +1,7 @@
 //! poll, select, epoll and their variants.
 
 use core::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use super::convert::{self, millis};
 use super::{errno, export, fork, fresh, ours, real};
@@ -245,8 +246,11 @@ export! {
         // SAFETY: the program's array, by the contract of the call.
         match unsafe { wait_ours(epfd, events, max, millis(timeout), None) } {
             Some(count) => count,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_wait(epfd, events, max, timeout) },
+            None => {
+                let _waits = KernelWait::on(epfd);
+                // SAFETY: passed on.
+                unsafe { real::epoll_wait(epfd, events, max, timeout) }
+            }
         }
     }
 
@@ -263,8 +267,11 @@ export! {
         // SAFETY: the program's array, by the contract of the call.
         match unsafe { wait_ours(epfd, events, max, millis(timeout), set) } {
             Some(count) => count,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) },
+            None => {
+                let _waits = KernelWait::on(epfd);
+                // SAFETY: passed on.
+                unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) }
+            }
         }
     }
 
@@ -286,10 +293,49 @@ export! {
         // SAFETY: the program's array, by the contract of the call.
         match unsafe { wait_ours(epfd, events, max, limit, set) } {
             Some(count) => count,
-            // SAFETY: passed on.
-            None => unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) },
+            None => {
+                let _waits = KernelWait::on(epfd);
+                // SAFETY: passed on.
+                unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) }
+            }
         }
     }
+}
+
+/// Epoll descriptors that threads wait for in the kernel right now, -1 where free.
+static KERNEL_WAITS: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
+/// Threads that found no place in the list.
+static UNLISTED_WAITS: AtomicI32 = AtomicI32::new(0);
+
+/// A wait in the kernel on an epoll instance that has no socket of ours so far.
+struct KernelWait(Option<&'static AtomicI32>);
+
+impl KernelWait {
+    fn on(epfd: c_int) -> KernelWait {
+        let place = KERNEL_WAITS.iter().find(|place| {
+            place.compare_exchange(-1, epfd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        });
+        if place.is_none() {
+            UNLISTED_WAITS.fetch_add(1, Ordering::AcqRel);
+        }
+        KernelWait(place)
+    }
+}
+
+impl Drop for KernelWait {
+    fn drop(&mut self) {
+        match self.0 {
+            Some(place) => place.store(-1, Ordering::Release),
+            None => {
+                UNLISTED_WAITS.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
+fn waiting_in_kernel(epfd: c_int) -> bool {
+    UNLISTED_WAITS.load(Ordering::Acquire) > 0
+        || KERNEL_WAITS.iter().any(|place| place.load(Ordering::Acquire) == epfd)
 }
 
 /// An epoll instance is waited for in a way that we do not see through.
@@ -315,8 +361,17 @@ fn instance(process: &'static Process, epfd: c_int) -> Option<std::sync::Arc<epo
     if let Some(Object::Epoll(id)) = process.fds.get(epfd) {
         return process.epolls.get(id);
     }
+    // One at a time: a second instance would hide what the first one watches.
+    let _one = process.epolls.making.lock().ok()?;
+    if let Some(Object::Epoll(id)) = process.fds.get(epfd) {
+        return process.epolls.get(id);
+    }
     let (id, instance) = process.epolls.add(&process.stack)?;
     process.fds.set(epfd, Object::Epoll(id));
+    if waiting_in_kernel(epfd) {
+        // That thread sees the kernel's readiness only.
+        epoll::nest(&process.stack, &instance);
+    }
     Some(instance)
 }
 
@@ -372,7 +427,10 @@ unsafe fn select_ours(
     if process::current().is_none() && !inherit::is_child() {
         return None;
     }
-    let nfds = usize::try_from(count).ok().filter(|nfds| *nfds <= 1 << 20)?;
+    let nfds = usize::try_from(count).ok()?;
+    // Beyond what an fd_set holds the kernel looks only as far as its descriptor table goes:
+    // select(getdtablesize(), ...) is an old habit, and the sets are not that large.
+    let nfds = if nfds > libc::FD_SETSIZE { nfds.min(table_size()) } else { nfds };
     let bytes = sets::words(nfds) * size_of::<usize>();
     if sets.iter().any(|set| !set.is_null() && !convert::is_plausible(*set, bytes)) {
         return None;
@@ -388,6 +446,15 @@ unsafe fn select_ours(
         }
         Ok(_) => Some(sets::from_list(nfds, &list, &mut sets)),
     }
+}
+
+/// How many descriptors the kernel's table has room for now (FDSize of proc_pid_status(5)).
+#[cold]
+fn table_size() -> usize {
+    let status = crate::sys::fd::read_file("/proc/self/status").unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:"));
+    size.and_then(|size| size.trim().parse().ok()).unwrap_or(libc::FD_SETSIZE)
 }
 
 /// # Safety

@@ -54,6 +54,9 @@ extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     let flags = installed.flags.load(Ordering::Acquire);
     let handler = installed.handler.load(Ordering::Acquire);
     thread::count_handler(flags & libc::SA_RESTART != 0);
+    if flags & libc::SA_RESETHAND != 0 {
+        reset(signal, flags);
+    }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         return;
     }
@@ -68,6 +71,18 @@ extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
         let function: extern "C" fn(c_int) = unsafe { core::mem::transmute(handler) };
         function(signal);
     }
+}
+
+/// SA_RESETHAND: the default again, with mask and flags as they were.
+fn reset(signal: c_int, flags: c_int) {
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: only asks; `action` outlives the call; sigaction is async-signal-safe.
+    unsafe { real::sigaction(signal, core::ptr::null(), &mut action) };
+    action.sa_sigaction = libc::SIG_DFL;
+    action.sa_flags = flags;
+    // SAFETY: as above.
+    unsafe { real::sigaction(signal, &action, core::ptr::null_mut()) };
 }
 
 fn wrapper_address() -> usize {
@@ -118,6 +133,8 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
         slot.handler.store(action.sa_sigaction, Ordering::Release);
         changed.sa_sigaction = wrapper_address();
         changed.sa_flags |= libc::SA_SIGINFO;
+        // The wrapper may put the signal off, and must still be there then: it resets by itself.
+        changed.sa_flags &= !libc::SA_RESETHAND;
     }
     // SAFETY: `changed` is a valid action, `old` as promised.
     let result = unsafe { real::sigaction(signal, &changed, old) };
@@ -145,8 +162,9 @@ unsafe fn unwrap_old(old: *mut libc::sigaction, installed: (usize, c_int)) {
     if ours {
         old.sa_sigaction = installed.0;
     }
-    if (ours || reset) && installed.1 & libc::SA_SIGINFO == 0 {
-        old.sa_flags &= !libc::SA_SIGINFO;
+    if ours || reset {
+        let said = libc::SA_SIGINFO | libc::SA_RESETHAND;
+        old.sa_flags = old.sa_flags & !said | installed.1 & said;
     }
 }
 

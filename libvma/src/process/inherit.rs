@@ -58,23 +58,33 @@ impl Board {
 /// A parent that does not answer within this time is gone, or stopped.
 const PATIENCE_MILLIS: u32 = 50;
 
-/// What the present process would inherit to a child. Ordinary memory: the child gets a copy.
+/// This process, for the children it forks. Ordinary memory: a child gets a copy.
+static SELF: LeakedRef<Process> = LeakedRef::none();
+/// In a child: the process whose sockets it inherited.
 static PARENT: LeakedRef<Process> = LeakedRef::none();
 /// In a child: there are sockets it may have to ask for.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// The parent's waker; the one descriptor of the library that a child keeps.
 static NUDGE: AtomicI32 = AtomicI32::new(-1);
+/// The waker of this process, for its children.
+static OWN_NUDGE: AtomicI32 = AtomicI32::new(-1);
 
 /// The process has started: its children are to find it.
 pub fn remember(process: &'static Process) {
-    NUDGE.store(process.stack.nudge_descriptor(), Ordering::Release);
-    PARENT.set(process);
+    OWN_NUDGE.store(process.stack.nudge_descriptor(), Ordering::Release);
+    SELF.set(process);
 }
 
 /// In a fresh child.
 pub fn after_fork() {
+    // A grandchild of one that never opened a socket still has its grandparent's.
+    if let Some(parent) = SELF.get() {
+        PARENT.set(parent);
+        NUDGE.store(OWN_NUDGE.load(Ordering::Acquire), Ordering::Release);
+    }
     fd::internal::close_all_after_fork(NUDGE.load(Ordering::Acquire));
     INHERITED.store(PARENT.get().is_some(), Ordering::Release);
+    crate::log::set_file(2);
 }
 
 /// Is there anything to ask the parent for?

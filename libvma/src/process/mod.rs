@@ -90,6 +90,11 @@ impl Process {
     /// The first UDP socket needs the control plane and the internal thread.
     pub fn ensure_plane(&'static self) {
         use std::sync::atomic::Ordering;
+        if self.plane_tried.load(Ordering::Acquire) {
+            return;
+        }
+        // Threads that come together wait for the first one's result.
+        let Ok(mut slot) = self.stack.plane.lock() else { return };
         if self.plane_tried.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -101,9 +106,8 @@ impl Process {
             }
         };
         let plane = Plane { control, rings: std::collections::HashMap::new() };
-        if let Ok(mut slot) = self.stack.plane.lock() {
-            *slot = Some(plane);
-        }
+        *slot = Some(plane);
+        drop(slot);
         thread::start(self, monitor);
     }
 }

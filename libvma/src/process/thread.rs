@@ -13,6 +13,7 @@ use crate::log::log_line;
 use crate::shard::{SocketId, TICK_NANOS};
 use crate::socket::{Stack, attach};
 use crate::sys::thread;
+use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, ppoll};
 
 /// Path MTUs and neighbours that the kernel changes without a message are asked for again.
@@ -46,12 +47,13 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     }
     let interval = stack.config.progress_interval_msec * 1_000_000;
     let mut seen_polls = 0;
-    let (mut since_second, mut since_refresh) = (0, 0);
+    let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
     loop {
         let has_rings = stack.shard.try_lock().is_none_or(|state| state.has_rings());
         // Nothing to drain without rings: only events wake the thread then.
-        let mut timeout = (has_rings && interval > 0).then_some(interval);
+        // Without draining, things still age.
+        let mut timeout = has_rings.then_some(if interval > 0 { interval } else { SECOND });
         if unsent {
             timeout = Some(TICK_NANOS);
         }
@@ -79,21 +81,20 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         }
         let timed_out = result == Ok(0) && !unsent;
         unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
-        if timed_out {
+        if timed_out && interval > 0 {
             drain(stack, &mut seen_polls);
-            since_second += interval;
-            since_refresh += interval;
         }
-        if since_second >= SECOND {
-            since_second = 0;
+        let now = monotonic_nanos();
+        if now.saturating_sub(last_second) >= SECOND {
+            last_second = now;
             if let Some(mut state) = stack.shard.try_lock() {
                 state.expire_fragments();
                 // A group may have got members on this host, which no message tells.
                 attach::void_multicast_routes(&mut state);
             }
         }
-        if since_refresh >= REFRESH_NANOS {
-            since_refresh = 0;
+        if now.saturating_sub(last_refresh) >= REFRESH_NANOS {
+            last_refresh = now;
             if let Ok(mut state) = stack.shard.lock() {
                 state.next_epoch();
             }

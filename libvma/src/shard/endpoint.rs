@@ -59,13 +59,10 @@ impl Endpoint {
         self.queue.front()
     }
 
-    pub fn queued(&self) -> usize {
-        self.queue.len()
-    }
-
     #[inline]
     pub(super) fn has_room(&self, len: usize) -> bool {
-        self.charged + charge(len) <= self.limit
+        // One datagram always fits, however small the buffer is.
+        self.charged == 0 || self.charged + charge(len) <= self.limit
     }
 
     #[inline]
@@ -95,6 +92,11 @@ impl Endpoint {
     /// Is the socket watched by this readiness set?
     pub fn is_watched_by(&self, set: SetId) -> bool {
         self.watches.iter().any(|watch| watch.set == set)
+    }
+
+    /// Does a thread sleep on the socket itself?
+    pub fn is_waited_for(&self) -> bool {
+        !self.sleepers.is_empty()
     }
 
     pub fn is_watched(&self) -> bool {

@@ -250,10 +250,6 @@ impl<S> State<S> {
         !self.rings.is_empty()
     }
 
-    pub fn rings(&self) -> &[Ring] {
-        &self.rings
-    }
-
     /// Before a sleep: the descriptors that become readable when a packet for any ring comes.
     pub fn sleep_on_rings(&mut self, mut each: impl FnMut(i32)) {
         use rustix::fd::AsRawFd;

@@ -108,6 +108,12 @@ impl<S> State<S> {
         for sleeper in sleepers.unwrap_or_default() {
             self.wake(sleeper);
         }
+        // The number will name another set.
+        for slot in &mut self.slots {
+            if let Some((endpoint, _)) = slot.content.as_mut() {
+                endpoint.watches.retain(|watch| watch.set != id);
+            }
+        }
         if let Some(slot) = self.sets.get_mut(id.0 as usize) {
             *slot = None;
         }

@@ -113,9 +113,10 @@ impl<S> State<S> {
     /// Sends whatever waits on any ring; the blast is over.
     #[cold]
     pub fn kick_all(&mut self) {
-        self.unsent = false;
         self.burst.end();
         self.rings.iter_mut().for_each(|ring| ring.kick());
+        // What a busy device did not take is tried again by the next call or the internal thread.
+        self.unsent = self.rings.iter_mut().any(Ring::is_stuck);
     }
 
     /// Do datagrams wait for a kick?

@@ -37,6 +37,10 @@ pub fn refresh(stack: &Stack, id: SocketId) {
         },
         Err(_) => Err(WhyOs::Reentered),
     };
+    if let Ok(mut state) = stack.shard.lock() {
+        // A thread that waits on the unbound socket looks again.
+        state.announce(id);
+    }
     match result {
         Ok(()) => watch_shadow(stack, id, descriptor),
         Err(why) if may_pass(why) => {
@@ -108,8 +112,19 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         (socket.local, socket.peer, socket.options.device)
     };
-    // Nothing can arrive yet, and nothing is decided.
-    let Some(local) = local else { return Ok(()) };
+    let Some(local) = local else {
+        // Nothing can arrive: not bound yet, or no longer (connect to AF_UNSPEC gives an automatic
+        // port back).
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        exchange_flows(&mut state, id, Vec::new());
+        state.unbind(id);
+        if let Some((_, socket)) = state.socket(id)
+            && socket.state == State::Offloaded
+        {
+            socket.state = State::Undecided;
+        }
+        return Ok(());
+    };
 
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
@@ -174,6 +189,10 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         multicast_all: socket.options.multicast_all,
         memberships: socket.options.memberships.clone(),
     };
+    if let State::Os(why) = socket.state {
+        // Given to the kernel while the rings were being opened.
+        return Err(why);
+    }
     socket.state = State::Offloaded;
     state.catch_up();
     // The filter first: a packet that a flow brings must find its socket.
@@ -248,7 +267,9 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
                 Limits { rx_frames: stack.config.rx_bufs, tx_frames: stack.config.tx_bufs };
             match stack.shard.open_ring(spec, mode, limits) {
                 Ok(ring) => {
-                    log_line!(Debug, "{name}: offloaded through AF_XDP");
+                    let mode =
+                        stack.shard.lock().ok().and_then(|state| Some(state.ring(ring)?.mode()));
+                    log_line!(Debug, "{name}: offloaded through AF_XDP, {mode:?}");
                     stack.nudge_internal_thread();
                     Ok(ring)
                 }
@@ -273,15 +294,30 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     }
     let descriptor = socket.shadow();
     socket.state = State::Os(why);
-    for (ring, flow) in core::mem::take(&mut socket.flows) {
-        state.remove_flow(ring, flow);
+    let flows = core::mem::take(&mut socket.flows);
+    for (ring, flow) in &flows {
+        state.remove_flow(*ring, *flow);
     }
+    // Sockets that share a flow share its fate: a packet goes either to the rings or to the kernel.
+    let mut siblings = state.ids();
+    siblings.retain(|other| {
+        let shares = |socket: &Socket| socket.flows.iter().any(|flow| flows.contains(flow));
+        state.socket(*other).is_some_and(|(_, socket)| shares(socket))
+    });
     // Packets that the ring got before the flow went are still this socket's.
     state.catch_up();
     state.unbind(id);
     state.announce(id);
     drop(state);
+    if let Some(watcher) = &stack.shadows {
+        fd::with_borrowed(descriptor, |shadow| {
+            let _ = epoll::delete(watcher, shadow);
+        });
+    }
     log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+    for sibling in siblings {
+        un_offload(stack, sibling, why);
+    }
 }
 
 /// The internal thread shall tell when the shadow has something: data that came another way than

@@ -72,6 +72,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if socket.os_corked {
             return passed(stack, id, request, WhyOs::Arguments);
         }
+        let socket_ttl = socket.options.multicast_ttl;
         let cached = socket
             .route
             .filter(|route| route.epoch == epoch && route.destination == *destination.ip());
@@ -99,7 +100,8 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
             Via::Os(why) => return passed_locked(state, id, len, why),
         };
-        if destination.port() == 0 {
+        let stays_here = destination.ip().is_multicast() && socket_ttl == 0;
+        if destination.port() == 0 || stays_here {
             return passed_locked(state, id, len, WhyOs::Arguments);
         }
         return transmit(stack, state, id, request, len, destination, (hop, source, hop_limit));
@@ -122,6 +124,7 @@ fn transmit<'a>(
     destination: SocketAddrV4,
     (hop, source, hop_limit): (NextHop, Ipv4Addr, Option<u8>),
 ) -> Outcome<(usize, RingId)> {
+    let interruptions = thread::interruptions(false);
     loop {
         let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
         let options = &socket.options;
@@ -164,6 +167,9 @@ fn transmit<'a>(
             Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
             Err(SendError::NoFrame) if blocking => {
                 drop(state);
+                if thread::interruptions(false) != interruptions {
+                    return Outcome::Errno(libc::EINTR);
+                }
                 thread::yield_now();
                 match stack.shard.lock() {
                     Ok(again) => state = again,

@@ -27,6 +27,7 @@ use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
 use crate::sys::fd;
 use crate::sys::lock::Lock;
+use crate::sys::shadow;
 use crate::sys::wait::Waker;
 
 /// How a call ended.
@@ -156,8 +157,11 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
     if !stack.config.offloaded_sockets {
         return None;
     }
-    let limit = crate::sys::shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
+    let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
     let limit = limit.map_or(212_992, |bytes| bytes.max(0) as usize);
+    if !stack.config.tx_mc_loopback {
+        shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+    }
     let socket = Socket::new(descriptor, nonblocking, &stack.config);
     Some(stack.shard.lock().ok()?.attach(socket, limit))
 }
@@ -183,13 +187,13 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
         });
     }
     let flows = core::mem::take(&mut socket.flows);
+    for (ring, flow) in flows {
+        state.remove_flow(ring, flow);
+    }
     // What has arrived for it goes with it, not to the next socket on its port.
     state.catch_up();
     if state.has_unsent() {
         state.kick_all();
-    }
-    for (ring, flow) in flows {
-        state.remove_flow(ring, flow);
     }
     let counters = counters(&mut state, id);
     state.detach(id);
@@ -206,6 +210,17 @@ pub fn is_retired(stack: &Stack, id: SocketId) -> bool {
     state.socket(id).is_none_or(|(endpoint, socket)| {
         matches!(socket.state, State::Os(_)) && !endpoint.is_readable()
     })
+}
+
+/// No call will come here by this descriptor any more. The socket's place is kept while a thread
+/// may wait on it: it must find the socket the kernel's, not gone.
+pub fn retire(stack: &Stack, id: SocketId, descriptor: i32) {
+    let waited_for = stack.shard.lock().is_ok_and(|mut state| {
+        state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_waited_for())
+    });
+    if !waited_for {
+        close(stack, id, descriptor);
+    }
 }
 
 /// dup(): one more descriptor of the same socket.

@@ -27,7 +27,15 @@ pub fn after_set(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
         }
         libc::IP_ADD_MEMBERSHIP | libc::IP_DROP_MEMBERSHIP => {
             let Some((group, interface)) = request(stack, value) else { return pass(stack, id) };
+            let named = value.get(4..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0));
             change(stack, id, |groups| {
+                if name == libc::IP_DROP_MEMBERSHIP && !named {
+                    // No interface given: the first membership of the group, as the kernel does.
+                    if let Some(first) = groups.iter().position(|m| m.group == group) {
+                        groups.remove(first);
+                    }
+                    return;
+                }
                 groups.retain(|m| (m.group, m.interface) != (group, interface));
                 if name == libc::IP_ADD_MEMBERSHIP {
                     let mode = SourceMode::Exclude;

@@ -47,6 +47,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         return Outcome::Os(WhyOs::Arguments);
     }
     let mut wait: Option<Wait> = None;
+    // The shadow was asked in this round and has nothing.
+    let mut asked = false;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
         let Some((endpoint, _)) = state.socket(id) else {
@@ -71,15 +73,19 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             return Outcome::Errno(core::mem::take(&mut socket.pending_error));
         }
         let ratio = stack.config.rx_udp_poll_os_ratio;
-        socket.polls_since_os += 1;
+        socket.polls_since_os = socket.polls_since_os.saturating_add(1);
         let os_turn = socket.os_ready || ratio != 0 && socket.polls_since_os >= ratio;
+        let os_turn = os_turn && !core::mem::take(&mut asked);
+        let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
         if endpoint.is_readable() && !os_turn {
             endpoint.counters.poll_hits += 1;
             return Outcome::Ours(take(&mut state, id, &mut request));
         }
         match socket.state {
             State::Os(why) if !endpoint.is_readable() => return Outcome::Os(why),
-            State::Undecided => return Outcome::Os(WhyOs::Unbound),
+            // Nothing can have arrived. A blocking call waits here all the same: another thread may
+            // bind or connect the socket meanwhile.
+            State::Undecided if nonblocking => return Outcome::Os(WhyOs::Unbound),
             _ => {}
         }
         if os_turn {
@@ -87,10 +93,11 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             if let Some(outcome) = ask_os(stack, state, id, &mut request) {
                 return outcome;
             }
+            asked = true;
             continue;
         }
         endpoint.counters.poll_misses += 1;
-        if socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0 {
+        if nonblocking {
             return would_block(stack, state, id, &mut request);
         }
         let timeout = socket.options.receive_timeout;

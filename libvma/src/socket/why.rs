@@ -8,7 +8,7 @@ pub enum WhyOs {
     NotOurs,
     /// Neither bound nor connected: nothing can have arrived.
     Unbound,
-    /// A signal handler interrupted our own code on this thread.
+    /// A signal handler that got past the wrapper interrupted our own code on this thread.
     Reentered,
     /// netlink, or what else the control plane needs, is not to be had.
     NoControlPlane,

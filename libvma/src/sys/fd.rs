@@ -42,12 +42,6 @@ impl Fd {
     pub fn raw(&self) -> RawFd {
         self.0
     }
-
-    /// A copy of the number as a value that closes it; for handing it to a library that insists
-    /// on owning. The copy is a new descriptor.
-    pub fn duplicate(&self) -> rustix::io::Result<OwnedFd> {
-        fcntl_dupfd_cloexec(self.as_fd(), FLOORS[0])
-    }
 }
 
 impl AsFd for Fd {
@@ -180,8 +174,9 @@ pub mod internal {
     /// In a forked child: closes the copies of the parent's descriptors, but for one.
     pub fn close_all_after_fork(keep: RawFd) {
         for slot in &LIST {
-            let fd = slot.swap(-1, Ordering::AcqRel);
+            let fd = slot.load(Ordering::Acquire);
             if fd >= 0 && fd != keep {
+                slot.store(-1, Ordering::Release);
                 // SAFETY: the child inherited this number from the list of the parent's library;
                 // no object of the child refers to it, the child starts afresh.
                 unsafe { super::close_raw(fd) };

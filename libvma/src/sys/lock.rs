@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::thread;
 
 pub struct Lock<T> {
-    /// 0, or [`thread::mark`] of the holder.
+    /// 0, or what [`thread::enter_lock`] gave the holder.
     owner: AtomicUsize,
     value: UnsafeCell<T>,
 }
@@ -28,6 +28,7 @@ pub struct Reentered;
 
 /// Spins this often before giving the CPU away: the holder may have been preempted.
 const SPINS: u32 = 200;
+const YIELDS: u32 = 20;
 
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
@@ -60,7 +61,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn lock_contended(&self, me: usize) -> Result<Guard<'_, T>, Reentered> {
-        loop {
+        for round in 0u32.. {
             for _ in 0..SPINS {
                 let owner = self.owner.load(Ordering::Relaxed);
                 if owner == me {
@@ -71,8 +72,14 @@ impl<T> Lock<T> {
                 }
                 core::hint::spin_loop();
             }
-            thread::yield_now();
+            if round < YIELDS {
+                thread::yield_now();
+            } else {
+                // The holder may wait for the very CPU that a real-time thread spins on.
+                thread::nap_micros(50);
+            }
         }
+        Err(Reentered)
     }
 }
 

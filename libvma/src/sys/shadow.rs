@@ -82,6 +82,14 @@ pub fn option(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<
     (result >= 0).then_some((len as usize).min(value.len()))
 }
 
+/// Sets an integer option.
+pub fn set_int_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
+    let at = core::ptr::from_ref(&value) as usize;
+    let arguments = [fd as usize, level as usize, name as usize, at, size_of::<c_int>(), 0];
+    // SAFETY: `value` outlives the call, with its size.
+    unsafe { raw_syscall(libc::SYS_setsockopt, arguments) };
+}
+
 /// Binds a socket to a free port of any address, as its first send would.
 pub fn bind_any(fd: c_int) -> Result<(), c_int> {
     let any = to_sockaddr(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));

@@ -104,7 +104,11 @@ pub fn yield_now() {
 
 /// Sleeps; signals may cut it short.
 pub fn nap_millis(millis: u64) {
-    let _ = super::wait::ppoll(&mut [], Some(millis * 1_000_000), None);
+    nap_micros(millis * 1000);
+}
+
+pub fn nap_micros(micros: u64) {
+    let _ = super::wait::ppoll(&mut [], Some(micros * 1000), None);
 }
 
 /// The program runs with other rights than its caller's (AT_SECURE).
@@ -156,11 +160,6 @@ pub fn mask_differs(mask: &libc::sigset_t) -> bool {
 pub fn restore_signals(saved: &SavedMask) {
     // SAFETY: the set came from pthread_sigmask and outlives the call; no old set is asked for.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &saved.0, core::ptr::null_mut()) };
-}
-
-/// Names the calling thread, so that `ps -L` and a debugger tell whose it is.
-pub fn name_current(name: &core::ffi::CStr) {
-    let _ = rustix::thread::set_name(name);
 }
 
 /// Pins the calling thread to one CPU; false if the kernel refuses (no such CPU).

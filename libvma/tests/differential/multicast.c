@@ -365,7 +365,7 @@ const probe_case multicast_cases[] = {
 	{ "two_sockets", two_sockets, false },
 	{ "bound_to_group", bound_to_group, false },
 	{ "interface_options", interface_options, false },
-	{ "sending", sending, false },
+	{ "sending", sending, true }, /* TTL 0 stays on the host */
 	{ "loop", loop, true },
 	{ "any_protocol", any_protocol, true }, /* not ours */
 	{ NULL, NULL, false },

@@ -11,5 +11,6 @@ mod hostile;
 mod live;
 mod programs;
 mod python;
+mod regress;
 mod robustness;
 mod transparency;

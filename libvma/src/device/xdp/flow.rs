@@ -66,11 +66,6 @@ impl FlowTable {
         }
     }
 
-    /// Distinct flows, the per-address ones for fragments included.
-    pub fn len(&self) -> usize {
-        self.users.len()
-    }
-
     fn count(&mut self, flow: Flow) -> Result<(), Errno> {
         if let Some(users) = self.users.get_mut(&flow) {
             *users += 1;

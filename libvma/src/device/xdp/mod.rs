@@ -19,22 +19,16 @@ use self::program::Program;
 use self::queue::{Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
 use self::umem::{CHUNK, Umem};
-use super::{Counters, Flow, Interface, OpenError};
+use super::{Flow, Interface, OpenError};
 use crate::frame::{Extent, Frame, Pool};
 
-/// How much memory a ring may take; together with [`CHUNK`] the budget of 64 MiB a process.
+/// How much memory a ring may take, in frames of 2 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Frames for receiving, over all queues of the interface.
     pub rx_frames: u32,
     /// Frames for sending.
     pub tx_frames: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { rx_frames: 8192, tx_frames: 2048 }
-    }
 }
 
 /// At most this many receive queues are served (size of the program's `sockets` map).
@@ -63,9 +57,8 @@ pub struct Ring {
     tx_base: u32,
     /// Frames written to the TX ring and not yet seen in the completion ring.
     in_flight: u32,
-    /// RX frames that the kernel has: in a fill ring or in an RX ring.
-    posted: usize,
-    counters: Counters,
+    /// RX frames of each queue.
+    per_queue: u32,
 }
 
 impl Ring {
@@ -108,8 +101,7 @@ impl Ring {
             tx: Pool::new(tx_frames),
             tx_base: rx_frames,
             in_flight: 0,
-            posted: 0,
-            counters: Counters::default(),
+            per_queue,
         };
         for number in 0..ring.queues.len() {
             ring.refill(number, per_queue);
@@ -125,12 +117,9 @@ impl Ring {
         &self.interface
     }
 
+    /// Where the steering program runs.
     pub fn mode(&self) -> Mode {
         self.program.mode
-    }
-
-    pub fn counters(&self) -> Counters {
-        self.counters
     }
 
     /// Something about the interface changed.
@@ -146,10 +135,6 @@ impl Ring {
 
     pub fn remove_flow(&mut self, flow: Flow) {
         self.program.flows.remove(flow);
-    }
-
-    pub fn flows(&self) -> usize {
-        self.program.flows.len()
     }
 
     /// The descriptors that become readable when a packet comes.
@@ -170,19 +155,27 @@ impl Ring {
 
     #[inline]
     fn receive_from(&mut self, number: usize) -> Option<Received> {
+        let per_queue = self.per_queue;
         let queue = self.queues.get_mut(number)?;
-        let first = queue.rx.consume()?;
+        let Some(first) = queue.rx.consume() else {
+            // Entries go back in batches, but a queue that runs low gets what there is.
+            if queue.posted < per_queue / 2 && self.rx.available() > 0 {
+                queue.rx.publish();
+                self.refill(number, 1);
+            }
+            return None;
+        };
         let mut more = first.options & CONTINUED != 0;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);
         let mut last = head.as_ref().map(Frame::index);
-        self.posted = self.posted.saturating_sub(1);
+        queue.posted = queue.posted.saturating_sub(1);
         // The kernel publishes the descriptors of a packet together.
         while more {
             let Some(next) = queue.rx.consume() else { break };
             more = next.options & CONTINUED != 0;
             len = len.saturating_add(next.len);
-            self.posted = self.posted.saturating_sub(1);
+            queue.posted = queue.posted.saturating_sub(1);
             if let Some(frame) = reclaim(&mut self.rx, next) {
                 match last {
                     Some(index) => last = Some(self.rx.append(index, frame)),
@@ -194,8 +187,6 @@ impl Ring {
             queue.rx.publish();
             self.refill(number, BATCH);
         }
-        self.counters.rx_packets += 1;
-        self.counters.rx_bytes += u64::from(len);
         head.map(|frame| Received { frame, len })
     }
 
@@ -218,7 +209,7 @@ impl Ring {
         for _ in 0..room {
             let Some(frame) = self.rx.allocate() else { break };
             queue.fill.produce(u64::from(Pool::surrender(frame)) * u64::from(CHUNK));
-            self.posted += 1;
+            queue.posted += 1;
         }
         queue.fill.publish();
         queue.wake_receive();
@@ -242,17 +233,13 @@ impl Ring {
         self.rx.release(frame);
     }
 
-    /// Receive frames that are neither free nor the kernel's: the ones queued on sockets.
-    #[inline]
-    pub fn held(&self) -> usize {
-        self.rx.capacity().saturating_sub(self.rx.available() + self.posted)
-    }
-
-    /// Sockets hold three quarters of the receive frames: whoever queues packets must copy them
-    /// out, or the ring runs dry because one application is slow.
+    /// Some queue has less than a quarter of its frames left to receive into, and too few are free
+    /// to help it: whoever queues packets must copy them out, or the ring runs dry because one
+    /// application is slow.
     #[inline]
     pub fn is_short_of_frames(&self) -> bool {
-        self.held() * 4 > self.rx.capacity() * 3
+        let least = self.per_queue / 4;
+        self.rx.available() < least as usize && self.queues.iter().any(|queue| queue.posted < least)
     }
 
     /// Frames for a packet of `len` bytes, as a chain; None when all are under way.
@@ -266,7 +253,6 @@ impl Ring {
             }
         }
         if self.tx.available() < wanted || self.queues.is_empty() {
-            self.counters.tx_no_frame += 1;
             return None;
         }
         let head = self.tx.allocate()?;
@@ -311,12 +297,10 @@ impl Ring {
             let options = if rest.is_some() { CONTINUED } else { 0 };
             // The TX ring has a slot for every TX frame, so there is always room.
             queue.tx.produce(Descriptor { address: extent.offset, len: extent.len, options });
-            self.counters.tx_bytes += u64::from(extent.len);
             self.in_flight += 1;
             let _surrendered = Pool::surrender(frame);
             next = rest;
         }
-        self.counters.tx_packets += 1;
     }
 
     /// Descriptors that wait for a kick.
@@ -325,16 +309,16 @@ impl Ring {
         self.queues.first().map_or(0, |queue| queue.tx.unpublished())
     }
 
-    /// Gives back what was allocated and not sent.
-    pub fn discard(&mut self, frame: Frame) {
-        self.tx.release(frame);
+    /// Did a kick leave something behind (device busy, no memory)?
+    pub fn is_stuck(&mut self) -> bool {
+        self.queues.first_mut().is_some_and(|queue| !queue.tx.drained())
     }
 
     /// Sends what is queued.
     #[inline]
     pub fn kick(&mut self) {
         if let Some(queue) = self.queues.first_mut() {
-            self.counters.tx_kicks += u64::from(queue.kick());
+            queue.kick();
         }
         if self.in_flight >= BATCH {
             self.reclaim_sent();

@@ -30,6 +30,8 @@ pub struct Queue {
     pub fill: Cursor<u64>,
     pub completion: Cursor<u64>,
     pub socket: Fd,
+    /// Frames that the kernel has: in the fill ring or in the RX ring.
+    pub posted: u32,
 }
 
 /// Ring sizes, powers of two.
@@ -88,11 +90,11 @@ impl Queue {
                 .map_err(&mapped)?;
 
         bind(&socket, interface, queue, owner)?;
-        Ok(Queue { rx, tx, fill, completion, socket })
+        Ok(Queue { rx, tx, fill, completion, socket, posted: 0 })
     }
 
     /// Lets the kernel send what is in the TX ring. One system call per 32 frames in copy mode.
-    pub fn kick(&mut self) -> u32 {
+    pub fn kick(&mut self) {
         self.tx.publish();
         let mut calls = 0;
         while !self.tx.drained() && self.tx.needs_wakeup() && calls < KICKS_PER_FLUSH {
@@ -104,7 +106,6 @@ impl Queue {
                 Err(_) => break,
             }
         }
-        calls
     }
 
     /// Lets a driver that waits for it take the fill ring.

@@ -1,0 +1,81 @@
+//! One test for each bug that was found by reading, not by another test.
+
+use crate::harness::{Namespaces, PYTHON, Puppet, Side};
+
+/// Python under the library in an environment of its own.
+fn puppet(net: &Namespaces, environment: &[(&str, &str)]) -> Puppet {
+    let mut program = net.program(Side::A, PYTHON).with_library();
+    for (name, value) in environment {
+        program = program.env(name, value);
+    }
+    Puppet::start(program)
+}
+
+// covers: MUX-01
+#[test]
+fn a_socket_of_a_closed_epoll_set_is_reported_by_the_next_one() {
+    let net = Namespaces::new();
+    let mut program = net.puppet(Side::A);
+    let peer = net.socket(Side::B);
+    program.run("s = udp(('10.99.0.1', 5000))");
+    for _ in 0..3 {
+        program.run("e = select.epoll(); e.register(s, select.EPOLLIN)");
+        peer.send_to(b"ready", Side::A.at(5000)).unwrap();
+        assert_eq!(program.number("len(e.poll(10))"), 1);
+        program.run("s.recv(10); e.close()");
+    }
+}
+
+// covers: API-10
+#[test]
+fn a_look_at_the_kernel_with_every_poll_does_not_hang() {
+    let net = Namespaces::new();
+    let mut program = puppet(&net, &[("VMA_RX_UDP_POLL_OS_RATIO", "1")]);
+    let peer = net.socket(Side::B);
+    program.run("s = udp(('10.99.0.1', 5000), timeout=None)");
+    let watch = net.watch(Side::A);
+    for n in 0..20u8 {
+        peer.send_to(&[n], Side::A.at(5000)).unwrap();
+        program.run("echo(s)");
+        assert_eq!(peer.recv(&mut [0; 10]).unwrap(), 1);
+    }
+    watch.still();
+    // With nothing there, too: a non-blocking call returns, a timed one times out.
+    program.run("s.setblocking(False)");
+    assert!(program.raises("s.recv(1)").contains("BlockingIOError"));
+    program.run("s.settimeout(0.05)");
+    assert!(program.raises("s.recv(1)").contains("timed out"));
+}
+
+// covers: API-10
+#[test]
+fn a_reader_that_came_before_the_bind_gets_its_datagram() {
+    let net = Namespaces::new();
+    let mut program = puppet(&net, &[("VMA_RX_POLL", "0")]);
+    let peer = net.socket(Side::B);
+    program.run("got = []; s = udp(timeout=None)");
+    program.run("t = threading.Thread(target=lambda: got.append(s.recv(100)), daemon=True)");
+    program.run("t.start()");
+    program.run("while open(f'/proc/self/task/{t.native_id}/stat').read().split()[2] != 'S': pass");
+    program.run("s.bind(('10.99.0.1', 5000))");
+    peer.send_to(b"late bound", Side::A.at(5000)).unwrap();
+    program.run("t.join(10)");
+    assert_eq!(program.run("got"), "[b'late bound']");
+}
+
+// covers: API-05
+#[test]
+fn a_disconnected_socket_gets_a_new_port_with_its_next_send() {
+    let net = Namespaces::new();
+    let mut program = net.puppet(Side::A);
+    let peer = net.socket_at(Side::B, Side::B.at(6000));
+    program.run("import ctypes; s = udp(peer=('10.99.0.2', 6000)); s.send(b'one')");
+    let mut buffer = [0; 10];
+    assert_ne!(peer.recv_from(&mut buffer).unwrap().1.port(), 0);
+    program.run("ctypes.CDLL(None).connect(s.fileno(), bytes(16), 16)");
+    program.run("s.sendto(b'two', ('10.99.0.2', 6000))");
+    let from = peer.recv_from(&mut buffer).unwrap().1;
+    assert_ne!(from.port(), 0);
+    peer.send_to(b"back", from).unwrap();
+    assert_eq!(program.run("s.recv(10)"), "b'back'");
+}
