@@ -68,7 +68,7 @@ pub fn poll(
 
 /// Polls the rings and marks our ready sockets.
 fn look(stack: &Stack, fds: &mut [PollFd], members: &[Member]) -> Result<usize, i32> {
-    // In a signal handler above our own lock: the kernel's word alone.
+    // In a signal handler that got past the wrapper: the kernel's word alone.
     let Ok(mut state) = stack.shard.lock() else { return Ok(0) };
     state.poll();
     let mut ready = 0;

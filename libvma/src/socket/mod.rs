@@ -22,6 +22,8 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::config::Config;
 use crate::control::Control;
+use crate::log::log_line;
+use crate::net::drop_reason::DropReason;
 use crate::shard::{Flow, NextHop, Shard};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
@@ -170,8 +172,8 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
 /// did.
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     let Ok(mut state) = stack.shard.lock() else {
-        // In a signal handler above our own lock. The flows of the socket stay until the process
-        // ends; the shadow is closed by the caller all the same.
+        // In a signal handler that got past the wrapper, above our own lock. The flows of the
+        // socket stay until the process ends; the caller closes the shadow all the same.
         return true;
     };
     let Some((_, socket)) = state.socket(id) else { return true };
@@ -239,6 +241,12 @@ pub fn duplicate(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
 pub fn at_exit(stack: &Stack) {
     let Some(mut state) = stack.shard.try_lock() else { return };
     state.kick_all();
+    for reason in DropReason::ALL {
+        let count = state.drops(*reason);
+        if count > 0 {
+            log_line!(Debug, "received and not delivered, {reason}: {count}");
+        }
+    }
     if !stack.stats.is_configured() {
         return;
     }

@@ -196,6 +196,7 @@ fn ask_os(
     if let Some((endpoint, socket)) = state.socket(id) {
         // There may be more; only EAGAIN says that there is not.
         socket.os_ready = true;
+        endpoint.counters.rx_errors += u64::from(result.is_err());
         if let Ok(len) = result
             && request.flags & libc::MSG_PEEK == 0
         {

@@ -121,7 +121,8 @@ impl<T: Copy> Cursor<T> {
         let mapping = Mapping::new(socket, page_offset, len)?;
         let producer = mapping.at::<AtomicU32>(offsets.producer).cast_const();
         let consumer = mapping.at::<AtomicU32>(offsets.consumer).cast_const();
-        // Before Linux 5.4 there is no flags word; the producer index then stands in, unread.
+        // Before Linux 5.4 there is no flags word, and binding fails for want of need_wakeup: the
+        // producer index only stands in until then.
         let flags = mapping.at::<AtomicU32>(offsets.flags.unwrap_or(offsets.producer)).cast_const();
         let entries = mapping.at::<T>(offsets.desc);
         let (ours, theirs) = if producing { (producer, consumer) } else { (consumer, producer) };
