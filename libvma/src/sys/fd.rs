@@ -89,6 +89,13 @@ pub unsafe fn close_raw(fd: RawFd) {
     unsafe { rustix::io::close(fd) };
 }
 
+/// Is the descriptor open, and stays so when another program takes over?
+pub fn survives_exec(fd: RawFd) -> bool {
+    with_borrowed(fd, |fd| rustix::io::fcntl_getfd(fd))
+        .and_then(Result::ok)
+        .is_some_and(|flags| !flags.contains(rustix::io::FdFlags::CLOEXEC))
+}
+
 /// Writes all bytes to a descriptor number, as far as it takes them without an error. Used for
 /// stderr and files that only get whole lines; a full disk or a closed stderr loses the line.
 pub fn write_fully(fd: RawFd, mut bytes: &[u8]) {

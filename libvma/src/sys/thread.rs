@@ -117,6 +117,13 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Does a process exist, be it a zombie?
+pub fn is_alive(process: i32) -> bool {
+    use rustix::process::{Pid, test_kill_process};
+    let Some(process) = Pid::from_raw(process) else { return false };
+    !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH))
+}
+
 pub fn process_id() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }

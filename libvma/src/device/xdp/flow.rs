@@ -1,9 +1,10 @@
 //! The flow table of one interface: what the steering program matches.
 //!
 //! Several sockets may want the same flow (SO_REUSEPORT, a multicast group), so flows are counted;
-//! the last one out removes it from the program's maps.
+//! the last one out removes it from the program's maps. An *exception* is a 5-tuple that is the
+//! kernel's though a 3-tuple of ours covers it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use rustix::io::Errno;
 
@@ -40,11 +41,21 @@ pub struct FlowTable {
     three: Fd,
     five: Fd,
     users: HashMap<Flow, u32>,
+    exceptions: HashSet<Flow>,
+    /// How many exceptions there are from a 3-tuple, installed or not.
+    excepted: HashMap<Flow, u32>,
 }
+
+/// Values of `flows5` and `flows3`, as in the program.
+const PASSED: u32 = 0;
+const OURS: u32 = 1;
+const EVERY_PEER: u32 = 1;
+const MOST_PEERS: u32 = 2;
 
 impl FlowTable {
     pub fn new(three: Fd, five: Fd) -> FlowTable {
-        FlowTable { three, five, users: HashMap::new() }
+        let (users, exceptions, excepted) = (HashMap::new(), HashSet::new(), HashMap::new());
+        FlowTable { three, five, users, exceptions, excepted }
     }
 
     /// Steers a flow to us, or counts one more user of it.
@@ -66,16 +77,72 @@ impl FlowTable {
         }
     }
 
+    /// A 5-tuple is the kernel's from now on, whatever 3-tuples are ours or will be.
+    pub fn except(&mut self, flow: Flow) -> Result<(), Errno> {
+        if !self.exceptions.insert(flow) {
+            return Ok(());
+        }
+        if let Err(errno) = bpf::map_update(&self.five, &five(flow), &PASSED) {
+            self.exceptions.remove(&flow);
+            return Err(errno);
+        }
+        let whole = whole(flow);
+        *self.excepted.entry(whole).or_default() += 1;
+        self.look_closer(whole);
+        Ok(())
+    }
+
+    pub fn end_exception(&mut self, flow: Flow) {
+        if !self.exceptions.remove(&flow) {
+            return;
+        }
+        // ENOENT cannot hurt, as below.
+        let _ = match self.users.contains_key(&flow) {
+            true => bpf::map_update(&self.five, &five(flow), &OURS),
+            false => bpf::map_delete(&self.five, &five(flow)),
+        };
+        let whole = whole(flow);
+        if let Some(count) = self.excepted.get_mut(&whole) {
+            *count -= 1;
+            if *count == 0 {
+                self.excepted.remove(&whole);
+                self.look_closer(whole);
+            }
+        }
+    }
+
+    pub fn exceptions(&self) -> &HashSet<Flow> {
+        &self.exceptions
+    }
+
+    /// Writes a 3-tuple that is installed with its present value.
+    fn look_closer(&self, whole: Flow) {
+        if self.users.contains_key(&whole) {
+            // It replaces an entry, which needs no room.
+            let _ = bpf::map_update(&self.three, &three(whole), &self.value(whole));
+        }
+    }
+
+    fn value(&self, flow: Flow) -> u32 {
+        match flow {
+            Flow::ThreeTuple { .. } if self.excepted.contains_key(&flow) => MOST_PEERS,
+            Flow::ThreeTuple { .. } => EVERY_PEER,
+            Flow::FiveTuple { .. } => OURS,
+        }
+    }
+
     fn count(&mut self, flow: Flow) -> Result<(), Errno> {
         if let Some(users) = self.users.get_mut(&flow) {
             *users += 1;
             return Ok(());
         }
+        let value = self.value(flow);
         match flow {
-            Flow::ThreeTuple { .. } => bpf::map_update(&self.three, &three(flow), &1u32),
-            Flow::FiveTuple { .. } => bpf::map_update(&self.five, &five(flow), &1u32),
+            Flow::ThreeTuple { .. } => bpf::map_update(&self.three, &three(flow), &value),
+            Flow::FiveTuple { .. } => bpf::map_update(&self.five, &five(flow), &value),
         }?;
         self.users.insert(flow, 1);
+        self.end_exception(flow);
         Ok(())
     }
 
@@ -86,12 +153,22 @@ impl FlowTable {
             return;
         }
         self.users.remove(&flow);
+        if self.exceptions.contains(&flow) {
+            return;
+        }
         // ENOENT cannot hurt: the flow is gone, which is what was wanted.
         let _ = match flow {
             Flow::ThreeTuple { .. } => bpf::map_delete(&self.three, &three(flow)),
             Flow::FiveTuple { .. } => bpf::map_delete(&self.five, &five(flow)),
         };
     }
+}
+
+/// The 3-tuple that covers a flow.
+fn whole(flow: Flow) -> Flow {
+    let (protocol, destination) = flow.destination();
+    let (Flow::ThreeTuple { port, .. } | Flow::FiveTuple { port, .. }) = flow;
+    Flow::ThreeTuple { protocol, destination, port }
 }
 
 /// The key by which an address is known to have some flow of ours.

@@ -1,16 +1,20 @@
 //! The XDP device: AF_XDP rings on one interface, plus the eBPF flow table that feeds them.
 //!
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
-//! memory, `queue` one AF_XDP socket, `ring` its four rings. Works on any Linux interface.
+//! memory, `queue` one AF_XDP socket, `ring` its four rings, `super_frame` the way out for TCP
+//! segments larger than the MTU. Works on any Linux interface.
 
 mod bpf;
 mod flow;
 mod program;
 mod queue;
 mod ring;
+mod super_frame;
 mod umem;
 
 pub use program::Mode;
+
+use std::collections::HashSet;
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -18,6 +22,7 @@ use rustix::io::Errno;
 use self::program::Program;
 use self::queue::{Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
+use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError};
 use crate::frame::{Extent, Frame, Pool};
@@ -59,6 +64,7 @@ pub struct Ring {
     in_flight: u32,
     /// RX frames of each queue.
     per_queue: u32,
+    super_frames: SuperFrames,
 }
 
 impl Ring {
@@ -93,6 +99,7 @@ impl Ring {
         }
 
         let mut ring = Ring {
+            super_frames: SuperFrames::new(&interface),
             interface,
             program,
             queues,
@@ -135,6 +142,19 @@ impl Ring {
 
     pub fn remove_flow(&mut self, flow: Flow) {
         self.program.flows.remove(flow);
+    }
+
+    /// Packets of this 5-tuple go to the kernel from now on, also if a 3-tuple of ours covers it.
+    pub fn except_flow(&mut self, flow: Flow) -> Result<(), Errno> {
+        self.program.flows.except(flow)
+    }
+
+    pub fn end_exception(&mut self, flow: Flow) {
+        self.program.flows.end_exception(flow);
+    }
+
+    pub fn exceptions(&self) -> &HashSet<Flow> {
+        self.program.flows.exceptions()
     }
 
     /// The descriptors that become readable when a packet comes.
@@ -323,6 +343,45 @@ impl Ring {
         if self.in_flight >= BATCH {
             self.reclaim_sent();
         }
+    }
+
+    /// Do packets longer than a chunk arrive, as chains? If not (Linux before 6.6), a local peer's
+    /// super-frames are lost: TCP over a virtual interface is better left to the kernel.
+    pub fn takes_chains(&self) -> bool {
+        self.queues.first().is_some_and(|queue| queue.takes_chains)
+    }
+
+    /// The largest TCP payload that [`Ring::transmit_segmented`] takes; 0 without segmentation
+    /// offload.
+    #[inline]
+    pub fn segmentation_limit(&self) -> usize {
+        self.super_frames.limit()
+    }
+
+    /// Sends a TCP segment that may be larger than the MTU, behind everything queued before it.
+    ///
+    /// `headers` are those of the whole: Ethernet, IPv4 without options (total length and checksum
+    /// of the whole) and TCP with its options, whose checksum field holds the folded sum of the
+    /// pseudo-header (of the whole), not complemented. The segments that it is cut into carry
+    /// `segment_size` bytes of `payload` each, the last one the rest. The bytes are copied before
+    /// this returns.
+    ///
+    /// False if it did not leave: the kernel has no room now, or, if
+    /// [`Ring::segmentation_limit`] has become 0, never will.
+    #[inline]
+    pub fn transmit_segmented(
+        &mut self,
+        headers: &[u8],
+        payload: [&[u8]; 2],
+        segment_size: u16,
+    ) -> bool {
+        if self.is_stuck() {
+            self.kick();
+            if self.is_stuck() {
+                return false;
+            }
+        }
+        self.super_frames.send(headers, payload, segment_size)
     }
 
     fn reclaim_sent(&mut self) {

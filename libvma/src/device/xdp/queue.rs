@@ -32,6 +32,8 @@ pub struct Queue {
     pub socket: Fd,
     /// Frames that the kernel has: in the fill ring or in the RX ring.
     pub posted: u32,
+    /// Packets longer than a chunk arrive as chains (Linux 6.6); else the kernel drops them.
+    pub takes_chains: bool,
 }
 
 /// Ring sizes, powers of two.
@@ -89,8 +91,8 @@ impl Queue {
             Cursor::consumer(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, sizes.tx)
                 .map_err(&mapped)?;
 
-        bind(&socket, interface, queue, owner)?;
-        Ok(Queue { rx, tx, fill, completion, socket, posted: 0 })
+        let takes_chains = bind(&socket, interface, queue, owner)?;
+        Ok(Queue { rx, tx, fill, completion, socket, posted: 0, takes_chains })
     }
 
     /// Lets the kernel send what is in the TX ring. One system call per 32 frames in copy mode.
@@ -117,8 +119,9 @@ impl Queue {
     }
 }
 
-fn bind(socket: &Fd, interface: u32, queue: u32, owner: Option<&Fd>) -> Result<(), OpenError> {
-    // SG first (Linux 6.6): packets longer than a chunk arrive as chains instead of being dropped.
+/// Tells whether chains are taken. A socket that shares a UMEM does as its owner does.
+fn bind(socket: &Fd, interface: u32, queue: u32, owner: Option<&Fd>) -> Result<bool, OpenError> {
+    // SG first: packets longer than a chunk arrive as chains instead of being dropped.
     let flags = [
         SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | SocketAddrXdpFlags::XDP_USE_SG,
         SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
@@ -142,7 +145,7 @@ fn bind(socket: &Fd, interface: u32, queue: u32, owner: Option<&Fd>) -> Result<(
                 ),
             };
             match result {
-                Ok(()) => return Ok(()),
+                Ok(()) => return Ok(flags.contains(SocketAddrXdpFlags::XDP_USE_SG)),
                 Err(Errno::BUSY) if time::monotonic_nanos() < deadline => thread::nap_millis(5),
                 Err(Errno::BUSY) => return Err(OpenError::Busy),
                 Err(errno) => {

@@ -7,7 +7,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use crate::frame::Extent;
 
 /// A chunk holds a whole frame at the usual MTU; larger packets arrive as chains. Twice as many
-/// of these fit into the same memory as of 4096 byte chunks.
+/// of these fit into the same memory as of 4096 byte chunks, which would take super-frames of 64 KiB
+/// only some 4 % faster.
 pub const CHUNK: u32 = 2048;
 
 pub struct Umem {

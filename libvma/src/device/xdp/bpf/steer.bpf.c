@@ -4,7 +4,8 @@
 //
 // It hands a frame to the AF_XDP socket of its receive queue when an exact 5-tuple or a
 // 3-tuple flow was installed for it, and passes everything else, ARP and ICMP included, to
-// the kernel. What it cannot judge it passes: IP options, other EtherTypes, frames for another
+// the kernel. A 5-tuple can also be an exception from a 3-tuple: a connection that came from a
+// listener of ours and is the kernel's now. What it cannot judge it passes: IP options, other EtherTypes, frames for another
 // host's MAC address, and UDP "super-frames" (a GSO train from a local peer: longer than the
 // MTU, its segment size invisible here; only the kernel can cut it into datagrams again).
 //
@@ -61,8 +62,9 @@ struct bpf_map_def SEC("maps") flows5 = {
 	.type = BPF_MAP_TYPE_HASH,
 	.key_size = sizeof(struct flow5),
 	.value_size = sizeof(__u32),
-	.max_entries = 65536,
-	.map_flags = 1, // BPF_F_NO_PREALLOC: memory follows need
+	// 100 000 connections, and their hash buckets: 2 MiB. The entries' memory follows need.
+	.max_entries = 131072,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
 struct bpf_map_def SEC("maps") flows3 = {
@@ -70,7 +72,7 @@ struct bpf_map_def SEC("maps") flows3 = {
 	.key_size = sizeof(struct flow3),
 	.value_size = sizeof(__u32),
 	.max_entries = 65536,
-	.map_flags = 1,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
 // Whose the fragments of a datagram are.
@@ -127,6 +129,13 @@ struct ports {
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
 
+// Values of `flows5`.
+#define PASSED 0
+// Values of `flows3`.
+#define EVERY_PEER 1
+// All but some peers, whose 5-tuples say PASSED.
+#define MOST_PEERS 2
+
 static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 						  const struct ports *ports)
 {
@@ -138,7 +147,8 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 
 	// Unconnected sockets are by far the more frequent case, but a connected socket on the
 	// same port must win: both answers are "ours", the shard decides between them.
-	if (map_lookup(&flows3, &three))
+	const __u32 *whole = map_lookup(&flows3, &three);
+	if (whole && *whole == EVERY_PEER)
 		return 1;
 
 	struct flow5 five = {
@@ -148,7 +158,10 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 		.dport = ports->dport,
 		.protocol = ip->protocol,
 	};
-	return map_lookup(&flows5, &five) != 0;
+	const __u32 *exact = map_lookup(&flows5, &five);
+	if (exact)
+		return *exact != PASSED;
+	return whole != 0;
 }
 
 SEC("xdp.frags")

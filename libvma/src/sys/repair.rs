@@ -1,0 +1,184 @@
+//! Giving an established TCP connection to the kernel: its state is planted into an unconnected
+//! kernel socket with TCP_REPAIR (tcp(7), `CONFIG_CHECKPOINT_RESTORE`, CAP_NET_ADMIN).
+//!
+//! The kernel then goes on where the snapshot ends: it retransmits what is not acknowledged, sends
+//! the rest, closes. What repair mode cannot say directly:
+//!
+//! - A received FIN. The receive queue takes bytes only, so the FIN is [`forge`]d: received once
+//!   more, over the loopback interface.
+//! - A sent FIN. The data before it is planted and the socket shut down again: the same FIN, at the
+//!   same sequence number.
+//! - TS.Recent (RFC 7323 section 4.3): taken from a forged segment too.
+//! - The urgent pointer, SACKed ranges, congestion window and round-trip time: the kernel starts
+//!   with its own, as after connect().
+//!
+//! The states before ESTABLISHED and TIME-WAIT cannot be planted. Which connection is given away,
+//! when and why is not decided here.
+#![doc(alias = "TCP_REPAIR")]
+
+mod calls;
+mod forge;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use core::ffi::c_int;
+use std::net::SocketAddrV4;
+
+use super::shadow;
+use steps::Target;
+
+/// A connection between two segments.
+///
+/// Sequence numbers are RFC 9293's (section 3.3.1), so a FIN counts for one in them once it is sent
+/// or received.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    pub local: SocketAddrV4,
+    pub remote: SocketAddrV4,
+    pub state: State,
+    /// SND.UNA: the sequence number of the first byte of `unacknowledged`.
+    pub send_unacknowledged: u32,
+    /// Bytes sent and not acknowledged.
+    pub unacknowledged: [&'a [u8]; 2],
+    /// Bytes never sent. Our FIN, if `state` has one, follows them, sent or not.
+    pub unsent: [&'a [u8]; 2],
+    /// SND.WND, in bytes.
+    pub send_window: u32,
+    /// The largest window that the peer ever offered, in bytes.
+    pub largest_send_window: u32,
+    /// RCV.NXT: the bytes before it that the program has not read are `unread`.
+    pub receive_next: u32,
+    /// RCV.WND as the peer knows it: no byte beyond RCV.NXT + RCV.WND may come.
+    pub receive_window: u32,
+    /// Bytes received in order and not read by the program.
+    pub unread: &'a [&'a [u8]],
+    /// The peer's MSS option, or the program's TCP_MAXSEG if that is less.
+    pub segment_size: u16,
+    /// The shift counts, if both sides sent the option (RFC 7323 section 2.2).
+    pub window_scale: Option<WindowScale>,
+    /// Both sides sent SACK-permitted (RFC 2018 section 2).
+    pub sack: bool,
+    /// The timestamps, if both sides sent the option (RFC 7323 section 3.2).
+    pub timestamps: Option<Timestamps>,
+}
+
+/// The states that can be planted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    Established,
+    FinWait1,
+    FinWait2,
+    CloseWait,
+    Closing,
+    LastAck,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowScale {
+    /// Snd.Wind.Shift
+    pub send: u8,
+    /// Rcv.Wind.Shift
+    pub receive: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamps {
+    /// What our next segment would have as TSval. The kernel counts on from it, in milliseconds.
+    pub value: u32,
+    /// TS.Recent
+    pub recent: u32,
+}
+
+/// A call that failed: which one, and the errno it gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub call: &'static str,
+    pub errno: c_int,
+}
+
+/// Makes `fd` the connection of `snapshot`.
+///
+/// `fd` is a TCP socket of AF_INET that is not connected. It may be bound to the connection's
+/// local port, by whatever process; else it is bound here, also if a listener has the port. Its
+/// options stay; for SO_KEEPALIVE, TCP_NODELAY and so on the program's must be set before.
+///
+/// The peer's segments should reach the kernel only once this has returned: while there is no
+/// socket yet, the kernel would answer them with RST. What comes meanwhile is lost as on the wire,
+/// acknowledgments of what the kernel sends here included. So, when the peer's segments reach the
+/// kernel, [`probe`].
+///
+/// On an error nothing was given away, and `fd` is not connected; it stays bound if it was bound
+/// here. No wake-up tells those who wait for the socket of data that was planted as `unread`.
+pub fn plant(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+    if shadow::peer_address(fd).is_some() {
+        // What follows would take its connection away on an error.
+        return Err(Error { call: "connect", errno: libc::EISCONN });
+    }
+    // Repair mode overwrites it and its end clears it (`SK_FORCE_REUSE` in the kernel).
+    let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+    // A filter that the program attached is not replaced.
+    let unfiltered = shadow::option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []) == Some(0);
+    // In repair mode it would answer for the connection.
+    let segment_size = shadow::int_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+    let segment_size = segment_size.filter(|size| *size != DEFAULT_MAXSEG).unwrap_or(0);
+    let target = Target { fd, unfiltered, segment_size };
+    target.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON)?;
+    let result = target.transplant(snapshot);
+    if result.is_err() {
+        target.uproot();
+    }
+    if let Some(reuse) = reuse {
+        shadow::set_int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+    }
+    result
+}
+
+/// Has the kernel ask the peer for its window and for what it has received; else a lost
+/// acknowledgment would be missed until the retransmission timeout, three seconds here. To be
+/// called once, after [`plant`]: peers answer only the first of several (Linux for half a second,
+/// `tcp_invalid_ratelimit`). Does nothing but in ESTABLISHED.
+///
+/// Nobody may send on the socket meanwhile.
+pub fn probe(fd: c_int) {
+    let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
+    shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
+    shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF);
+    if let Some(reuse) = reuse {
+        shadow::set_int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
+    }
+}
+
+impl State {
+    fn has_sent_fin(self) -> bool {
+        !matches!(self, State::Established | State::CloseWait)
+    }
+
+    fn has_received_fin(self) -> bool {
+        matches!(self, State::CloseWait | State::Closing | State::LastAck)
+    }
+}
+
+/// SND.UNA without our FIN.
+fn sent_data(snapshot: &Snapshot<'_>) -> u32 {
+    let fin = u32::from(snapshot.state == State::FinWait2);
+    snapshot.send_unacknowledged.wrapping_sub(fin)
+}
+
+/// RCV.NXT without the peer's FIN.
+fn received_data(snapshot: &Snapshot<'_>) -> u32 {
+    let fin = u32::from(snapshot.state.has_received_fin());
+    snapshot.receive_next.wrapping_sub(fin)
+}
+
+fn total(pieces: &[&[u8]]) -> usize {
+    pieces.iter().map(|piece| piece.len()).sum()
+}
+
+/// The values of TCP_REPAIR.
+const REPAIR_ON: c_int = 1;
+const REPAIR_OFF: c_int = 0;
+const REPAIR_OFF_SILENTLY: c_int = -1;
+
+/// What it is unless set (`TCP_MSS_DEFAULT`, RFC 9293 section 3.7.1).
+const DEFAULT_MAXSEG: c_int = 536;

@@ -1,0 +1,163 @@
+//! The system calls on the socket that is planted into. Each names itself in its error.
+
+use core::ffi::c_int;
+use core::mem::size_of;
+use std::net::SocketAddrV4;
+
+use super::Error;
+use super::steps::Target;
+use crate::sys::shadow;
+use crate::sys::wait::raw_syscall;
+
+impl Target {
+    pub fn choose(&self, queue: Queue) -> Result<(), Error> {
+        let queue = queue as c_int;
+        self.set_int("TCP_REPAIR_QUEUE", libc::IPPROTO_TCP, libc::TCP_REPAIR_QUEUE, queue)
+    }
+
+    /// Writes all of the pieces, many in a call.
+    ///
+    /// Each call makes one buffer in the kernel's receive queue, whose size counts: so not one for
+    /// each piece, and none that is hard to find memory for.
+    pub fn write(&self, call: &'static str, pieces: &[&[u8]]) -> Result<(), Error> {
+        const MOST_PIECES: usize = 64;
+        const MOST_BYTES: usize = 1 << 15;
+        let mut pieces = pieces.iter().copied();
+        let mut piece: &[u8] = &[];
+        loop {
+            // From `piece` on, which is what the last call left of its last piece.
+            let mut vector =
+                [libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; MOST_PIECES];
+            let (mut count, mut bytes) = (0, 0);
+            let mut rest = pieces.clone();
+            let mut next = Some(piece);
+            for slot in &mut vector {
+                let Some(part) = next else { break };
+                let len = part.len().min(MOST_BYTES - bytes);
+                *slot = libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: len };
+                (count, bytes) = (count + 1, bytes + len);
+                next = rest.next();
+            }
+            if bytes == 0 {
+                match pieces.next() {
+                    Some(following) => piece = following,
+                    None => return Ok(()),
+                }
+                continue;
+            }
+            let mut written = self.sendmsg(call, vector.get_mut(..count).unwrap_or_default())?;
+            while written >= piece.len() {
+                written -= piece.len();
+                match pieces.next() {
+                    Some(following) => piece = following,
+                    None => return Ok(()),
+                }
+            }
+            piece = piece.get(written..).unwrap_or_default();
+        }
+    }
+
+    fn sendmsg(&self, call: &'static str, vector: &mut [libc::iovec]) -> Result<usize, Error> {
+        let message = libc::msghdr {
+            msg_name: core::ptr::null_mut(),
+            msg_namelen: 0,
+            msg_iov: vector.as_mut_ptr(),
+            msg_iovlen: vector.len(),
+            msg_control: core::ptr::null_mut(),
+            msg_controllen: 0,
+            msg_flags: 0,
+        };
+        // The buffers are large enough; should the kernel think otherwise, it shall say so.
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let at = core::ptr::from_ref(&message) as usize;
+        let arguments = [self.fd as usize, at, flags as usize, 0, 0, 0];
+        // SAFETY: `message` outlives the call, and its vector points to slices that do; sendmsg only
+        // reads them.
+        let result = unsafe { raw_syscall(libc::SYS_sendmsg, arguments) };
+        check(call, result)
+    }
+
+    pub fn shut_down(&self, how: c_int) -> Result<(), Error> {
+        let arguments = [self.fd as usize, how as usize, 0, 0, 0, 0];
+        // SAFETY: shutdown takes no pointer.
+        let result = unsafe { raw_syscall(libc::SYS_shutdown, arguments) };
+        check("shutdown", result).map(|_| ())
+    }
+
+    pub fn address_call(
+        &self,
+        call: &'static str,
+        number: libc::c_long,
+        address: SocketAddrV4,
+    ) -> Result<(), Error> {
+        self.sockaddr_call(call, number, &shadow::to_sockaddr(address))
+    }
+
+    pub fn sockaddr_call(
+        &self,
+        call: &'static str,
+        number: libc::c_long,
+        address: &libc::sockaddr_in,
+    ) -> Result<(), Error> {
+        let at = core::ptr::from_ref(address) as usize;
+        let arguments = [self.fd as usize, at, size_of::<libc::sockaddr_in>(), 0, 0, 0];
+        // SAFETY: `number` is bind or connect; `address` outlives the call, with its size.
+        let result = unsafe { raw_syscall(number, arguments) };
+        check(call, result).map(|_| ())
+    }
+
+    pub fn set_int(
+        &self,
+        call: &'static str,
+        level: c_int,
+        name: c_int,
+        value: c_int,
+    ) -> Result<(), Error> {
+        self.set(call, level, name, &value)
+    }
+
+    pub fn set<T: Copy>(
+        &self,
+        call: &'static str,
+        level: c_int,
+        name: c_int,
+        value: &T,
+    ) -> Result<(), Error> {
+        let at = core::ptr::from_ref(value) as usize;
+        let arguments = [self.fd as usize, level as usize, name as usize, at, size_of::<T>(), 0];
+        // SAFETY: `value` outlives the call, with its size; setsockopt only reads it.
+        let result = unsafe { raw_syscall(libc::SYS_setsockopt, arguments) };
+        check(call, result).map(|_| ())
+    }
+}
+
+fn check(call: &'static str, result: isize) -> Result<usize, Error> {
+    usize::try_from(result).map_err(|_| Error { call, errno: -result as c_int })
+}
+
+/// The values of TCP_REPAIR_QUEUE (an enum of the kernel's, from 0 on).
+#[derive(Clone, Copy)]
+pub enum Queue {
+    None,
+    Receive,
+    Send,
+}
+
+/// `struct tcp_repair_opt` of linux/tcp.h: an option by its number on the wire.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RepairOption {
+    pub kind: u32,
+    pub value: u32,
+}
+
+/// `struct tcp_repair_window` of linux/tcp.h.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RepairWindow {
+    pub update_sequence: u32,
+    pub send_window: u32,
+    pub largest_send_window: u32,
+    pub receive_window: u32,
+    pub receive_update: u32,
+}

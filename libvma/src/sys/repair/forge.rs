@@ -1,0 +1,100 @@
+//! A segment of the peer's, made here and received by the kernel from the loopback interface.
+//!
+//! A raw socket may send any source address to an address of the host's own; such a packet keeps
+//! the route it was sent by, so no reverse-path check sees it (needs CAP_NET_RAW).
+
+use std::net::SocketAddrV4;
+
+use rustix::net::{
+    AddressFamily, SendFlags, SocketAddrV4 as Destination, SocketFlags, SocketType, ipproto,
+    sendto, socket_with,
+};
+
+use super::{Error, Snapshot, received_data};
+use crate::sys::Fd;
+
+/// Has the kernel receive the last segment of the peer's once more: an ACK of SND.UNA with the
+/// peer's window and TS.Recent, and its FIN if that was received.
+pub fn send(snapshot: &Snapshot<'_>) -> Result<(), Error> {
+    let mut room = [0u8; MOST];
+    let packet = build(snapshot, &mut room);
+    let failed = |call| move |errno: rustix::io::Errno| Error { call, errno: errno.raw_os_error() };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))
+        .and_then(Fd::adopt)
+        .map_err(failed("socket"))?;
+    let destination = Destination::new(*snapshot.local.ip(), 0);
+    sendto(&socket, packet, SendFlags::empty(), &destination).map_err(failed("sendto"))?;
+    Ok(())
+}
+
+const MOST: usize = IP + TCP + TIMESTAMPS;
+const IP: usize = 20;
+const TCP: usize = 20;
+/// Two NOPs and the option, as everybody has them (RFC 7323 appendix A).
+const TIMESTAMPS: usize = 12;
+
+fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
+    const FIN: u8 = 0x01;
+    const ACK: u8 = 0x10;
+    let mut packet = Writer { room, len: 0 };
+    // The kernel fills in the total length, the identification and the checksum. TTL 255: the
+    // program may demand it (IP_MINTTL).
+    packet.put(&[0x45, 0, 0, 0, 0, 0, 0, 0, 255, 6, 0, 0]);
+    packet.put(&snapshot.remote.ip().octets());
+    packet.put(&snapshot.local.ip().octets());
+
+    let options = if snapshot.timestamps.is_some() { TIMESTAMPS } else { 0 };
+    let flags = if snapshot.state.has_received_fin() { FIN | ACK } else { ACK };
+    let shift = snapshot.window_scale.map_or(0, |scale| u32::from(scale.send));
+    let window = snapshot.send_window.checked_shr(shift).unwrap_or(0).min(u32::from(u16::MAX));
+    packet.put(&snapshot.remote.port().to_be_bytes());
+    packet.put(&snapshot.local.port().to_be_bytes());
+    packet.put(&received_data(snapshot).to_be_bytes());
+    packet.put(&snapshot.send_unacknowledged.to_be_bytes());
+    packet.put(&[(((TCP + options) / 4) << 4) as u8, flags]);
+    packet.put(&(window as u16).to_be_bytes());
+    packet.put(&[0; 4]);
+    if let Some(timestamps) = snapshot.timestamps {
+        packet.put(&[1, 1, 8, 10]);
+        packet.put(&timestamps.recent.to_be_bytes());
+        packet.put(&timestamps.value.to_be_bytes());
+    }
+    let Writer { room, len } = packet;
+    let sum = checksum(snapshot.remote, snapshot.local, room.get(IP..len).unwrap_or_default());
+    if let Some(field) = room.get_mut(IP + 16..IP + 18) {
+        field.copy_from_slice(&sum.to_be_bytes());
+    }
+    room.get(..len).unwrap_or_default()
+}
+
+struct Writer<'r> {
+    room: &'r mut [u8; MOST],
+    len: usize,
+}
+
+impl Writer<'_> {
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if let Some(slot) = self.room.get_mut(self.len..end) {
+            slot.copy_from_slice(bytes);
+            self.len = end;
+        }
+    }
+}
+
+/// RFC 9293 section 3.1, with the pseudo-header.
+fn checksum(source: SocketAddrV4, destination: SocketAddrV4, segment: &[u8]) -> u16 {
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks_exact(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum()
+    };
+    let mut sum = words(&source.ip().octets())
+        + words(&destination.ip().octets())
+        + 6
+        + segment.len() as u32
+        + words(segment);
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}

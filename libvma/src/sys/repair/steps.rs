@@ -1,0 +1,254 @@
+//! The steps of a transplantation, and of undoing it.
+
+use core::ffi::c_int;
+
+use super::calls::{Queue, RepairOption, RepairWindow};
+use super::{Error, REPAIR_OFF_SILENTLY, REPAIR_ON, Snapshot, State, WindowScale, forge};
+use super::{received_data, sent_data, total};
+use crate::sys::shadow;
+use crate::sys::wait::{self, PollFd};
+
+/// The socket planted into.
+pub struct Target {
+    pub fd: c_int,
+    /// No socket filter is attached (socket(7), SO_ATTACH_FILTER), so one of ours may be.
+    pub unfiltered: bool,
+    /// The program's TCP_MAXSEG, 0 if it set none.
+    pub segment_size: c_int,
+}
+
+impl Target {
+    pub fn transplant(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        self.deafen();
+        self.connect(snapshot)?;
+        let buffers = self.raise_buffers(snapshot);
+        let result = self.fill(snapshot).and_then(|()| self.start(snapshot));
+        self.restore_buffers(buffers);
+        result
+    }
+
+    /// Lets the socket receive nothing: a segment that came between two of the steps would be
+    /// judged by half a state.
+    fn deafen(&self) {
+        if !self.unfiltered {
+            return;
+        }
+        // One instruction: accept 0 bytes of the packet.
+        let mut program =
+            [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+        let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+        // Without it there is merely no protection against such a segment.
+        let _ = self.set("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program);
+    }
+
+    fn hear(&self) {
+        if self.unfiltered {
+            shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
+        }
+    }
+
+    /// ESTABLISHED with empty queues, the options and nothing sent.
+    fn connect(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        match shadow::local_address(self.fd).map(|bound| bound.port()) {
+            Some(0) => self.address_call("bind", libc::SYS_bind, snapshot.local)?,
+            Some(port) if port == snapshot.local.port() => {}
+            _ => return Err(Error { call: "bind", errno: libc::EINVAL }),
+        }
+        // The sequence numbers can be set before the connect only.
+        let unread = total(snapshot.unread) as u32;
+        let receive = received_data(snapshot).wrapping_sub(unread);
+        self.choose(Queue::Send)?;
+        self.set("TCP_QUEUE_SEQ", libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &sent_data(snapshot))?;
+        self.choose(Queue::Receive)?;
+        self.set("TCP_QUEUE_SEQ", libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ, &receive)?;
+
+        // The MSS option of repair mode bounds the kernel's MSS, but the kernel has computed it in
+        // the connect already, from a default of 536; TCP_MAXSEG comes in time.
+        let segment_size = c_int::from(snapshot.segment_size).clamp(SMALLEST_MAXSEG, MOST_MAXSEG);
+        self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, segment_size)?;
+        let connected = self.address_call("connect", libc::SYS_connect, snapshot.remote);
+        self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, self.segment_size)?;
+        connected?;
+        // A socket that is bound to the port only got its address from the routes just now.
+        if shadow::local_address(self.fd) != Some(snapshot.local) {
+            return Err(Error { call: "connect", errno: libc::EADDRNOTAVAIL });
+        }
+        self.negotiate(snapshot)
+    }
+
+    /// What the SYN segments negotiated.
+    fn negotiate(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        let set = |kind: u32, value: u32| {
+            let option = RepairOption { kind, value };
+            self.set("TCP_REPAIR_OPTIONS", libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, &option)
+        };
+        set(OPTION_SEGMENT_SIZE, u32::from(snapshot.segment_size))?;
+        // Set also without the option, to 0: the connect has chosen a shift count of its own, which
+        // would make the kernel offer a fraction of its window.
+        let none = WindowScale { send: 0, receive: 0 };
+        let scale = snapshot.window_scale.unwrap_or(none);
+        set(OPTION_WINDOW_SCALE, u32::from(scale.send) | u32::from(scale.receive) << 16)?;
+        if snapshot.sack {
+            set(OPTION_SACK_PERMITTED, 0)?;
+        }
+        if snapshot.timestamps.is_some() {
+            set(OPTION_TIMESTAMPS, 0)?;
+        }
+        Ok(())
+    }
+
+    /// The queues, the windows and the clock.
+    fn fill(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        self.choose(Queue::Receive)?;
+        self.write("receive queue", snapshot.unread)?;
+        // What repair mode puts into the send queue counts as sent.
+        self.choose(Queue::Send)?;
+        self.write("send queue", &snapshot.unacknowledged)?;
+        self.choose(Queue::None)?;
+
+        let receive_next = received_data(snapshot);
+        let window = RepairWindow {
+            // So that any segment updates the window, as the kernel has it after a window probe.
+            update_sequence: receive_next.wrapping_sub(1),
+            send_window: snapshot.send_window,
+            largest_send_window: snapshot.largest_send_window.max(snapshot.send_window),
+            // The FIN, if it is still to be forged, must fit into it.
+            receive_window: snapshot
+                .receive_window
+                .saturating_add(u32::from(snapshot.state.has_received_fin())),
+            receive_update: receive_next,
+        };
+        self.set("TCP_REPAIR_WINDOW", libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &window)?;
+
+        if let Some(timestamps) = snapshot.timestamps {
+            // Bit 0 means microseconds to the kernel (since 6.7). TSval must not go back (RFC 7323
+            // section 5.3), so it is rounded up.
+            let value = timestamps.value.wrapping_add(timestamps.value & 1);
+            self.set("TCP_TIMESTAMP", libc::IPPROTO_TCP, libc::TCP_TIMESTAMP, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Ends repair mode and does what the wire shall see.
+    fn start(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        self.hear();
+        let state = snapshot.state;
+        // In CLOSING our FIN went first.
+        let closing = state == State::Closing;
+        if !closing && (state.has_received_fin() || snapshot.timestamps.is_some()) {
+            self.forge(snapshot)?;
+        }
+        // Without a window probe: that is for [`super::probe`], when its answer will arrive.
+        self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
+        self.write("send", &snapshot.unsent)?;
+        if state.has_sent_fin() {
+            self.shut_down(libc::SHUT_WR)?;
+        }
+        if closing {
+            self.forge(snapshot)?;
+        }
+        Ok(())
+    }
+
+    /// The kernel learns TS.Recent and the peer's FIN from a segment of our making.
+    fn forge(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        // Bound to a device, the socket would not be found for a segment from the loopback.
+        let device = shadow::int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX).unwrap_or(0);
+        if device != 0 {
+            shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, 0);
+        }
+        let sent = forge::send(snapshot);
+        let fin = snapshot.state.has_received_fin();
+        let seen = fin && sent.is_ok() && self.wait_for_fin();
+        if device != 0 {
+            shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, device);
+        }
+        if fin && !seen {
+            // No loopback, a firewall, no CAP_NET_RAW: the program sees the same end of the data.
+            // The kernel acknowledges one less than it should, which the peer takes for an old
+            // acknowledgment, and it will wait for a second FIN in vain, `tcp_fin_timeout` long.
+            self.shut_down(libc::SHUT_RD)?;
+        }
+        Ok(())
+    }
+
+    /// The loopback usually delivers within the call that sends.
+    fn wait_for_fin(&self) -> bool {
+        const LIMIT: u64 = 20_000_000;
+        let mut one = [PollFd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 }];
+        wait::ppoll(&mut one, Some(LIMIT), None) == Ok(1)
+    }
+
+    /// Makes room for the queues, and in the receive queue for all that the peer may send.
+    fn raise_buffers(&self, snapshot: &Snapshot<'_>) -> Buffers {
+        // A little more: the kernel counts its own structures too, twice the payload at most here.
+        const MORE: usize = 1 << 17;
+        let before = Buffers {
+            locks: shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK),
+            send: shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUF).unwrap_or(0),
+            receive: shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0),
+        };
+        let send = total(&snapshot.unacknowledged) + total(&snapshot.unsent);
+        let receive = total(snapshot.unread) + snapshot.receive_window as usize;
+        for (name, size, before) in [
+            (libc::SO_SNDBUFFORCE, send, before.send),
+            (libc::SO_RCVBUFFORCE, receive, before.receive),
+        ] {
+            // The kernel doubles it.
+            let size = (size + MORE).min(c_int::MAX as usize / 2) as c_int;
+            if before / 2 < size {
+                shadow::set_int_option(self.fd, libc::SOL_SOCKET, name, size);
+            }
+        }
+        before
+    }
+
+    /// A size that the program chose is its own again. A receive buffer that the kernel sizes stays
+    /// as large as the window that the peer was offered, and goes on growing.
+    fn restore_buffers(&self, before: Buffers) {
+        let locks = before.locks.unwrap_or(0);
+        shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, before.send / 2);
+        if locks & LOCK_RECEIVE != 0 {
+            let size = before.receive / 2;
+            shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size);
+        }
+        shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, locks);
+    }
+
+    /// Takes everything out again, without a word to the peer.
+    pub fn uproot(&self) {
+        shadow::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
+        let nobody = libc::sockaddr_in {
+            sin_family: libc::AF_UNSPEC as libc::sa_family_t,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: 0 },
+            sin_zero: [0; 8],
+        };
+        let _ = self.sockaddr_call("connect", libc::SYS_connect, &nobody);
+        // Reading it clears the ECONNABORTED that a connection in repair leaves behind.
+        let _ = shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        let silently = REPAIR_OFF_SILENTLY;
+        shadow::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, silently);
+        self.hear();
+    }
+}
+
+/// The buffers as the kernel or the program sized them.
+struct Buffers {
+    locks: Option<c_int>,
+    send: c_int,
+    receive: c_int,
+}
+
+const OPTION_SEGMENT_SIZE: u32 = 2;
+const OPTION_WINDOW_SCALE: u32 = 3;
+const OPTION_SACK_PERMITTED: u32 = 4;
+const OPTION_TIMESTAMPS: u32 = 8;
+
+/// What TCP_MAXSEG takes (`TCP_MIN_MSS`, `MAX_TCP_WINDOW`).
+const SMALLEST_MAXSEG: c_int = 88;
+const MOST_MAXSEG: c_int = 32767;
+/// SO_BINDTOIFINDEX
+pub const BIND_TO_INDEX: c_int = 62;
+/// SOCK_RCVBUF_LOCK, as SO_BUF_LOCK has it.
+const LOCK_RECEIVE: c_int = 2;

@@ -1,0 +1,167 @@
+//! Connections that are being closed when they are given away.
+
+use super::taken::{SIOCOUTQ, outgoing};
+use super::*;
+
+#[test]
+fn the_peer_has_closed() {
+    with_wire(|wire| peer_has_closed(wire, fresh(), CLOSE_WAIT));
+}
+
+fn peer_has_closed(wire: &Wire, planted: TcpStream, state: u8) {
+    let (mut ours, mut theirs) = wire.opened();
+    chat(&mut ours, &mut theirs);
+    say(&mut theirs, &text(4, 9_000));
+    theirs.shutdown(Shutdown::Write).unwrap();
+    until("FIN-WAIT-2", || kernel_state(&theirs) == FIN_WAIT_2);
+    let taken = Taken::from(ours, &theirs);
+    assert_eq!((taken.state, taken.unread.len()), (State::CloseWait, 9_000));
+    let mut ours = planted;
+    taken.plant(ours.as_raw_fd()).unwrap();
+    assert_eq!(kernel_state(&ours), state);
+    expect(&mut ours, &text(4, 9_000));
+    expect_end(&mut ours);
+    say(&mut ours, b"last words");
+    expect(&mut theirs, b"last words");
+    ours.shutdown(Shutdown::Write).unwrap();
+    expect_end(&mut theirs);
+    if state == CLOSE_WAIT {
+        until("closed", || kernel_state(&ours) == CLOSED);
+    }
+}
+
+#[test]
+fn the_peer_has_closed_and_the_socket_is_bound_to_a_device() {
+    with_wire(|wire| {
+        let planted = fresh();
+        let name = b"v0";
+        // SAFETY: `name` is readable for its length.
+        let result = unsafe {
+            let at = name.as_ptr().cast();
+            libc::setsockopt(planted.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, at, 2)
+        };
+        assert_eq!(result, 0);
+        let index = |stream: &TcpStream| {
+            shadow::int_option(stream.as_raw_fd(), libc::SOL_SOCKET, BIND_TO_INDEX).unwrap()
+        };
+        assert_ne!(index(&planted), 0);
+        let twin = planted.try_clone().unwrap();
+        peer_has_closed(wire, planted, CLOSE_WAIT);
+        assert_ne!(index(&twin), 0);
+    });
+}
+
+/// The program sees the same.
+#[test]
+fn the_peer_has_closed_and_there_is_no_loopback() {
+    with_wire(|wire| {
+        wire::ip("link set lo down\n");
+        peer_has_closed(wire, fresh(), ESTABLISHED);
+    });
+}
+
+#[test]
+fn we_have_closed_and_the_peer_has_not_acknowledged() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        wire.cut();
+        say(&mut ours, &text(4, 9_000));
+        ours.shutdown(Shutdown::Write).unwrap();
+        let taken = Taken::from(ours, &theirs);
+        assert_eq!((taken.state, taken.sent.len()), (State::FinWait1, 9_000));
+        let mut ours = taken.planted();
+        assert_eq!(kernel_state(&ours), FIN_WAIT_1);
+        wire.mend();
+        expect(&mut theirs, &text(4, 9_000));
+        expect_end(&mut theirs);
+        say(&mut theirs, b"last words");
+        drop(theirs);
+        expect(&mut ours, b"last words");
+        expect_end(&mut ours);
+        until("closed", || kernel_state(&ours) == CLOSED);
+    });
+}
+
+#[test]
+fn we_have_closed_and_the_peer_has_acknowledged() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        ours.shutdown(Shutdown::Write).unwrap();
+        expect_end(&mut theirs);
+        until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
+        let taken = Taken::from(ours, &theirs);
+        let mut ours = taken.planted();
+        until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
+        say(&mut theirs, b"last words");
+        expect(&mut ours, b"last words");
+        drop(theirs);
+        expect_end(&mut ours);
+        until("closed", || kernel_state(&ours) == CLOSED);
+    });
+}
+
+/// The peer closed first, we then too, and our FIN was lost.
+#[test]
+fn both_have_closed_one_after_the_other() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        theirs.shutdown(Shutdown::Write).unwrap();
+        expect_end(&mut ours);
+        wire.cut();
+        say(&mut ours, b"last words");
+        ours.shutdown(Shutdown::Write).unwrap();
+        let taken = Taken::from(ours, &theirs);
+        assert_eq!(taken.state, State::LastAck);
+        let mut ours = taken.planted();
+        assert_eq!(kernel_state(&ours), LAST_ACK);
+        wire.mend();
+        expect(&mut theirs, b"last words");
+        expect_end(&mut theirs);
+        expect_end(&mut ours);
+        until("closed", || kernel_state(&ours) == CLOSED);
+    });
+}
+
+/// Both at once: each got the other's FIN, and we no acknowledgment of ours.
+#[test]
+fn both_have_closed_at_once() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        wire.cut();
+        ours.shutdown(Shutdown::Write).unwrap();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        wire.deliver_theirs();
+        until("CLOSING", || kernel_state(&ours) == CLOSING);
+        wire.cut();
+        let taken = Taken::from(ours, &theirs);
+        assert_eq!(taken.state, State::Closing);
+        let mut ours = taken.planted();
+        assert_eq!(kernel_state(&ours), CLOSING);
+        wire.mend();
+        expect_end(&mut theirs);
+        expect_end(&mut ours);
+        until("closed", || kernel_state(&ours) == CLOSED);
+        until("closed", || matches!(kernel_state(&theirs), CLOSED | TIME_WAIT));
+    });
+}
+
+/// What a process leaves behind when it exits.
+#[test]
+fn the_kernel_finishes_what_nobody_has_open_any_more() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        wire.cut();
+        say(&mut ours, &text(0, 30_000));
+        let taken = Taken::from(ours, &theirs);
+        drop(taken.planted());
+        wire.mend();
+        expect(&mut theirs, &text(0, 30_000));
+        expect_end(&mut theirs);
+        until("acknowledged", || outgoing(theirs.as_raw_fd(), SIOCOUTQ) == 0);
+    });
+}

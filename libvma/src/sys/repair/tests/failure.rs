@@ -1,0 +1,111 @@
+//! What cannot be planted leaves a socket that is as good as new.
+
+use super::*;
+
+fn reusable(wire: &Wire, socket: TcpStream) {
+    let fd = socket.as_raw_fd();
+    assert!(socket.take_error().unwrap().is_none());
+    assert!(socket.peer_addr().is_err());
+    assert_eq!(shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR), Some(1));
+    assert_eq!(shadow::option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []), Some(0));
+    let listener = wire.at_peer(|| TcpListener::bind((wire::THEIRS, 0)).unwrap());
+    let to = shadow::to_sockaddr(listener.local_addr().unwrap().to_string().parse().unwrap());
+    let at = core::ptr::from_ref(&to).cast();
+    // SAFETY: `to` is a sockaddr_in of the size given.
+    assert_eq!(unsafe { libc::connect(fd, at, size_of_val(&to) as u32) }, 0);
+    let (mut ours, mut theirs) = (socket, impatient(listener.accept().unwrap().0));
+    chat(&mut ours, &mut theirs);
+    assert!(information(&ours).tcpi_snd_mss > 1400);
+}
+
+fn fresh_with_option() -> TcpStream {
+    let socket = fresh();
+    shadow::set_int_option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    socket
+}
+
+#[test]
+fn no_route() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let mut taken = Taken::from(ours, &theirs);
+        taken.remote = "192.0.2.1:7".parse().unwrap();
+        let socket = fresh_with_option();
+        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "connect", errno: libc::ENETUNREACH });
+        reusable(wire, socket);
+    });
+}
+
+#[test]
+fn the_kernel_has_the_connection() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let taken = Taken::from(ours, &theirs);
+        let mut ours = taken.planted();
+        let socket = fresh_with_option();
+        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "connect", errno: libc::EADDRNOTAVAIL });
+        reusable(wire, socket);
+        let mut theirs = theirs;
+        chat(&mut ours, &mut theirs);
+    });
+}
+
+/// Far into it: the connection is there, and goes again without a word. Then it is planted.
+#[test]
+fn a_late_failure_is_undone() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        let mut taken = Taken::from(ours, &theirs);
+        taken.unread = text(0, 10_000);
+        taken.window_scale = Some(WindowScale { send: 15, receive: 7 });
+        let socket = fresh_with_option();
+        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "TCP_REPAIR_OPTIONS", errno: libc::EFBIG });
+        taken.window_scale = Some(WindowScale { send: 7, receive: 7 });
+        taken.plant(socket.as_raw_fd()).unwrap();
+        let mut ours = socket;
+        expect(&mut ours, &text(0, 10_000));
+        chat(&mut ours, &mut theirs);
+    });
+}
+
+#[test]
+fn bound_to_another_port() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let taken = Taken::from(ours, &theirs);
+        let socket = fresh();
+        shadow::bind_any(socket.as_raw_fd()).unwrap();
+        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "bind", errno: libc::EINVAL });
+    });
+}
+
+#[test]
+fn a_connection_of_the_socket_survives() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let taken = Taken::from(ours, &theirs);
+        let (mut ours, mut theirs) = wire.opened();
+        let error = taken.plant(ours.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "connect", errno: libc::EISCONN });
+        chat(&mut ours, &mut theirs);
+    });
+}
+
+#[test]
+fn without_the_capability() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let taken = Taken::from(ours, &theirs);
+        let socket = fresh();
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "TCP_REPAIR", errno: libc::EPERM });
+    });
+}
