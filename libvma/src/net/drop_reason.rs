@@ -74,8 +74,30 @@ drop_reasons! {
     FragmentTimeout "fragment_timeout";
     /// The datagram was given up because reassembly reached its memory bound.
     FragmentMemory "fragment_memory";
+    /// The TCP data offset is below 5 words or points beyond the IP payload.
+    BadTcpHeaderLength "bad_tcp_header_length";
+    /// The TCP checksum is wrong (RFC 9293 MUST-3).
+    BadTcpChecksum "bad_tcp_checksum";
+    /// The TCP flags make no sense in this state: SYN with FIN, or no ACK where there must be one.
+    BadTcpFlags "bad_tcp_flags";
+    /// A RST for no connection, or outside the window of the half-open one (RFC 9293 3.10.7.4).
+    StrayReset "stray_reset";
+    /// A RST or a new SYN ended the half-open connection (RFC 9293 3.10.7.4).
+    RequestReset "request_reset";
+    /// An ACK would have answered, but one did a moment ago (RFC 5961 section 7).
+    AckRateLimit "ack_rate_limit";
+    /// TCP_DEFER_ACCEPT: the acknowledgment of the SYN-ACK came without data.
+    DeferAccept "defer_accept";
+    /// The listener's accept queue is full: a SYN, or the end of a handshake, was ignored.
+    ListenOverflow "listen_overflow";
+    /// The listener has too many half-open connections, and SYN cookies are off.
+    RequestQueueFull "request_queue_full";
+    /// More SYNs per second than VMA_TCP_MAX_SYN_RATE allows a listener.
+    SynRate "syn_rate";
     /// No socket is bound to the destination.
     NoSocket "no_socket";
+    /// The segment is of a connection that was just given to the kernel: the peer sends it again.
+    KernelsConnection "kernels_connection";
     /// A socket is bound to the destination but connected to another peer.
     NotFromPeer "not_from_peer";
     /// The receive buffer of the socket is full (SO_RCVBUF).

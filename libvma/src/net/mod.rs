@@ -6,7 +6,9 @@
 //! - [`wire`] parses and emits headers (Ethernet, IPv4, UDP) and sums checksums;
 //! - [`ip`] puts fragments together and takes datagrams apart;
 //! - [`udp`] is the datagram protocol itself;
+//! - [`tcp`] is the other one;
 //! - [`drop_reason`] names every reason for which a frame stops on the way;
+//! - [`timer_wheel`] finds due deadlines in constant time, [`siphash`] is the keyed hash;
 //! - [`time`] is the only notion of time: a number the caller hands in.
 //!
 //! Everything that could differ between two runs is an argument, so the same input gives the same
@@ -29,6 +31,9 @@ extern crate alloc;
 
 pub mod drop_reason;
 pub mod ip;
+pub mod siphash;
+pub mod tcp;
 pub mod time;
+pub mod timer_wheel;
 pub mod udp;
 pub mod wire;

@@ -25,6 +25,19 @@ impl Instant {
         Self(self.0.saturating_add(nanos as u64))
     }
 
+    /// The same by a count of nanoseconds, for arithmetic on every packet: a [`Duration`] costs
+    /// divisions.
+    #[inline]
+    pub const fn plus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
+    /// The nanoseconds since `earlier`; 0 if that is later.
+    #[inline]
+    pub const fn nanos_since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
     /// Zero when `earlier` is later than `self`, as happens when two threads read the clock out of
     /// order.
     pub const fn saturating_duration_since(self, earlier: Self) -> Duration {

@@ -8,4 +8,5 @@
 pub mod checksum;
 pub mod ethernet;
 pub mod ipv4;
+pub mod tcp;
 pub mod udp;

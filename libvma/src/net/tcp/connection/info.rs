@@ -1,0 +1,167 @@
+//! What can be asked of a connection: TCP_INFO, statistics, and what the kernel must know to take
+//! it over.
+
+use core::time::Duration;
+
+use super::{Connection, Counters, Phase, State, own_mss, stamp_clock};
+use crate::net::tcp::Piece;
+use crate::net::tcp::seq::Seq;
+use crate::net::time::Instant;
+
+/// TCP_INFO (tcp(7)), as far as it is known here.
+#[derive(Clone, Copy, Debug)]
+pub struct Info {
+    pub state: State,
+    pub is_recovering: bool,
+    pub retransmits: u32,
+    pub probes: u8,
+    pub timestamps: bool,
+    pub sack: bool,
+    pub ecn: bool,
+    pub snd_scale: u8,
+    pub rcv_scale: u8,
+    pub window_scaling: bool,
+    pub rto: Duration,
+    pub srtt: Option<Duration>,
+    pub rttvar: Duration,
+    pub min_rtt: Option<Duration>,
+    pub snd_mss: u32,
+    /// The largest segment received.
+    pub rcv_mss: u32,
+    pub advertised_mss: u32,
+    /// In sequence numbers.
+    pub unacknowledged: u32,
+    /// Reported by the peer; without SACK as far as duplicate acknowledgments tell.
+    pub sacked: u32,
+    pub to_retransmit: u32,
+    pub cwnd: u32,
+    pub ssthresh: u32,
+    pub snd_wnd: u32,
+    pub rcv_wnd: u32,
+    pub path_mtu: u32,
+    pub unsent: u32,
+    pub since_sent: Duration,
+    pub since_received: Duration,
+    pub receive_limit: u32,
+    pub counters: Counters,
+}
+
+/// What makes up an established connection, for a transplant into the kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Transplant {
+    pub state: State,
+    pub snd_una: Seq,
+    pub snd_nxt: Seq,
+    pub rcv_nxt: Seq,
+    pub snd_wnd: u32,
+    pub snd_wl1: Seq,
+    pub max_snd_wnd: u32,
+    pub rcv_wnd: u32,
+    pub peer_mss: u32,
+    /// Ours and the peer's shift counts: sending, receiving.
+    pub scales: Option<(u8, u8)>,
+    pub sack: bool,
+    /// The time stamp that a segment would carry now.
+    pub timestamp: Option<u32>,
+    /// TS.Recent.
+    pub recent_timestamp: u32,
+    pub peer_closed: bool,
+    pub writing_ended: bool,
+    pub fin_sent: bool,
+    pub fin_acknowledged: bool,
+}
+
+impl<B> Connection<B> {
+    pub fn info(&self, now: Instant) -> Info {
+        Info {
+            state: self.state,
+            is_recovering: self.phase != Phase::Open,
+            retransmits: self.rtt.backoffs(),
+            probes: self.probes,
+            timestamps: self.stamps.enabled,
+            sack: self.sack,
+            ecn: self.ecn.enabled,
+            snd_scale: self.snd_scale,
+            rcv_scale: self.rcv_scale,
+            window_scaling: self.snd_scale != 0 || self.rcv_scale != 0,
+            rto: self.rtt.rto(),
+            srtt: self.rtt.srtt(),
+            rttvar: self.rtt.rttvar(),
+            min_rtt: self.rtt.min_rtt(),
+            snd_mss: self.mss,
+            rcv_mss: self.announced.segment(),
+            advertised_mss: own_mss(self.path, &self.settings),
+            unacknowledged: self.snd_nxt.since(self.snd_una),
+            sacked: self
+                .board
+                .sacked()
+                .saturating_add(self.duplicate_credit.min(self.board.in_flight())),
+            to_retransmit: self.board.to_retransmit(),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            snd_wnd: self.snd_wnd,
+            rcv_wnd: self.announced.edge.ahead_of(self.rcv_nxt),
+            path_mtu: self.path.mtu,
+            unsent: self.data_end().ahead_of(self.snd_nxt),
+            since_sent: now.saturating_duration_since(self.last_sent),
+            since_received: now.saturating_duration_since(self.last_received),
+            receive_limit: self.tuning.limit(),
+            counters: self.counters,
+        }
+    }
+
+    /// Bytes written and not acknowledged (SIOCOUTQ).
+    pub fn unacknowledged(&self) -> u32 {
+        self.buffer.len() as u32
+    }
+
+    /// Bytes written and not sent (SIOCOUTQNSD).
+    pub fn unsent(&self) -> u32 {
+        self.data_end().ahead_of(self.snd_nxt)
+    }
+
+    /// Is everything that the program wrote, its FIN included, acknowledged?
+    pub fn is_flushed(&self) -> bool {
+        self.state == State::Closed
+            || self.board.is_empty()
+                && self.snd_nxt >= self.data_end()
+                && (!self.fin_queued || self.fin_sent())
+    }
+
+    pub fn transplant(&self, now: Instant) -> Transplant {
+        Transplant {
+            state: self.state,
+            snd_una: self.snd_una,
+            snd_nxt: self.snd_nxt,
+            rcv_nxt: self.rcv_nxt,
+            snd_wnd: self.snd_wnd,
+            snd_wl1: self.snd_wl1,
+            max_snd_wnd: self.max_snd_wnd,
+            rcv_wnd: self.announced.edge.ahead_of(self.rcv_nxt),
+            peer_mss: self.peer_mss,
+            scales: (self.snd_scale != 0 || self.rcv_scale != 0)
+                .then_some((self.snd_scale, self.rcv_scale)),
+            sack: self.sack,
+            timestamp: self.stamps.enabled.then(|| stamp_clock(now, self.stamps.offset)),
+            recent_timestamp: self.stamps.recent,
+            peer_closed: self.peer_closed,
+            writing_ended: self.fin_queued,
+            fin_sent: self.fin_sent(),
+            fin_acknowledged: self.fin_sent() && self.snd_una > self.data_end(),
+        }
+    }
+
+    /// The bytes that were written and not acknowledged, in order: sent ones first, then the others.
+    pub fn unacknowledged_bytes(&self) -> ([&[u8]; 2], [&[u8]; 2]) {
+        let sent = self.snd_nxt.min(self.data_end()).ahead_of(self.buffer_start) as usize;
+        let all = self.buffer.len();
+        (self.buffer.slices(0, sent), self.buffer.slices(sent, all.saturating_sub(sent)))
+    }
+
+    /// The connection lives on elsewhere: nothing is sent any more.
+    pub fn forget(&mut self) -> impl Iterator<Item = Piece<B>> {
+        self.finish();
+        self.reset_due = false;
+        core::iter::empty()
+    }
+}

@@ -1,0 +1,306 @@
+//! What leaves, and when: lost segments first, then new data as the windows allow, then
+//! acknowledgments that nothing has carried.
+
+use super::timers::{CORK, TRIM, Timer};
+use super::{Connection, Phase, State};
+use crate::net::tcp::Link;
+use crate::net::tcp::seq::Seq;
+use crate::net::time::Instant;
+
+impl<B> Connection<B> {
+    /// Would [`Connection::output`] send something, as far as that can be said cheaply?
+    #[inline]
+    pub fn wants_output(&self) -> bool {
+        self.announced.due
+            || self.reset_due
+            || self.board.to_retransmit() > 0
+            || self.snd_nxt < self.data_end()
+            || self.fin_queued && !self.fin_sent()
+            || matches!(self.state, State::SynSent | State::SynReceived)
+    }
+
+    /// Sends what may be sent now.
+    #[inline]
+    pub fn output(&mut self, now: Instant, link: &mut impl Link<B>) {
+        if !self.state.is_synchronized() {
+            return self.output_unsynchronized(now, link);
+        }
+        if self.board.to_retransmit() > 0 {
+            self.retransmit_lost(now, link);
+        }
+        if self.snd_nxt <= self.data_end() && self.state != State::TimeWait {
+            self.send_new(now, link);
+        }
+        if self.announced.due && self.send_ack(now, link) {
+            while self.announced.repeats > 0 {
+                let left = self.announced.repeats.saturating_sub(1);
+                if !self.send_ack(now, link) {
+                    break;
+                }
+                self.announced.repeats = left;
+            }
+        }
+        if self.buffer.is_oversized() && !self.timers.is_set(Timer::Trim) {
+            self.timers.set(Timer::Trim, now.saturating_add(TRIM));
+        }
+    }
+
+    #[cold]
+    fn output_unsynchronized(&mut self, now: Instant, link: &mut impl Link<B>) {
+        if self.state == State::Closed {
+            if self.reset_due {
+                self.send_reset(now, link);
+            }
+            return;
+        }
+        if self.snd_nxt == self.iss {
+            if self.send_syn(now, link) {
+                self.snd_nxt = self.iss.plus(1);
+                self.board.push(self.iss, self.snd_nxt, now);
+                self.arm_for_flight(now, false);
+            }
+        } else if self.board.to_retransmit() > 0 || self.announced.due {
+            if self.send_syn(now, link) {
+                if self.board.to_retransmit() > 0 {
+                    self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
+                    self.syn_retransmitted = true;
+                }
+                self.board.retransmit(self.iss, self.iss.plus(1), now);
+                self.announced.due = false;
+            }
+        }
+    }
+
+    /// What may be in flight.
+    #[inline]
+    fn congestion_room(&self) -> u32 {
+        self.congestion.cwnd().saturating_sub(self.pipe())
+    }
+
+    /// What is in flight (pipe of RFC 6675). Without SACK duplicate acknowledgments say what has left,
+    /// which makes limited transmit of it (RFC 3042).
+    #[inline]
+    pub(super) fn pipe(&self) -> u32 {
+        self.board.in_flight().saturating_sub(self.duplicate_credit)
+    }
+
+    #[cold]
+    fn retransmit_lost(&mut self, now: Instant, link: &mut impl Link<B>) {
+        while let Some(lost) = self.board.next_lost() {
+            let room = self.congestion_room();
+            // One always leaves: after a timeout, and as the answer to the loss itself.
+            if room < self.mss.min(lost.len()) && self.board.in_flight() > 0 {
+                break;
+            }
+            let most = self.most_at_once(room.max(self.mss));
+            let end = lost.end.min(lost.start.plus(most));
+            if !self.retransmit(lost.start, end, now, link) {
+                break;
+            }
+        }
+        self.arm_for_flight(now, false);
+    }
+
+    /// Sends `start .. end` again, the beginning or the tail of a record.
+    pub(super) fn retransmit(
+        &mut self,
+        start: Seq,
+        end: Seq,
+        now: Instant,
+        link: &mut impl Link<B>,
+    ) -> bool {
+        let before = self.snd_nxt;
+        if !self.send_range(start, end, false, now, link) {
+            return false;
+        }
+        debug_assert_eq!(before, self.snd_nxt);
+        let stamp = super::stamp_clock(now, self.stamps.offset);
+        self.retransmission_stamp.get_or_insert(stamp);
+        self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
+        self.board.retransmit(start, end, now);
+        if self.phase == Phase::Recovery {
+            self.prr.on_sent(end.since(start));
+        }
+        true
+    }
+
+    /// The most payload of one segment, or of several that the device cuts.
+    #[inline]
+    fn most_at_once(&self, room: u32) -> u32 {
+        let limit = self.path.segmentation_limit;
+        if limit <= self.mss || self.snd_up.is_some() {
+            return self.mss;
+        }
+        let segments = limit.min(room.max(self.mss)).checked_div(self.mss).unwrap_or(1).max(1);
+        segments.saturating_mul(self.mss)
+    }
+
+    /// Sends new data and the FIN.
+    #[inline]
+    fn send_new(&mut self, now: Instant, link: &mut impl Link<B>) {
+        let mut sent_any = false;
+        loop {
+            let data_end = self.data_end();
+            let unsent = data_end.ahead_of(self.snd_nxt);
+            let fin = self.fin_queued && self.snd_nxt <= data_end;
+            if unsent == 0 && !fin {
+                break;
+            }
+            if !sent_any {
+                self.restart_after_idle(now);
+            }
+            let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+            let allowed = self.congestion_room();
+            let usable = offered.min(allowed);
+            let most = self.most_at_once(usable);
+            let mut len = unsent.min(usable).min(most);
+            if len > self.mss && len < unsent {
+                // Whole segments; the rest follows with the next ones.
+                len = len.saturating_sub(len.checked_rem(self.mss).unwrap_or(0));
+            }
+            self.is_cwnd_limited = allowed < unsent.min(offered).min(self.mss.max(len));
+            if len < self.mss && !self.may_send_partial(len, unsent, offered, allowed, fin, now) {
+                break;
+            }
+            if self.should_defer(len, unsent, most) {
+                self.is_cwnd_limited |= allowed <= offered;
+                break;
+            }
+            let with_fin = fin && len == unsent;
+            let end = self.snd_nxt.plus(len).plus(u32::from(with_fin));
+            let start = self.snd_nxt;
+            if !self.send_range(start, end, true, now, link) {
+                break;
+            }
+            sent_any = true;
+            self.board.push(start, end, now);
+            self.snd_nxt = end;
+            if len.checked_rem(self.mss).unwrap_or(0) != 0 {
+                self.small_end = end;
+            }
+            if self.phase == Phase::Recovery {
+                self.prr.on_sent(len);
+            }
+            if with_fin {
+                break;
+            }
+        }
+        if sent_any {
+            self.timers.stop(Timer::Persist);
+            self.timers.stop(Timer::Cork);
+            self.arm_for_flight(now, false);
+        } else if self.board.is_empty() && self.snd_nxt < self.data_end() {
+            self.arm_persist(now);
+        }
+    }
+
+    /// Less than a full segment: does it leave? Silly-window avoidance (RFC 9293 section
+    /// 3.8.6.2.1) and Nagle's algorithm (section 3.7.4), as modified by Minshall.
+    #[inline]
+    fn may_send_partial(
+        &mut self,
+        len: u32,
+        unsent: u32,
+        offered: u32,
+        allowed: u32,
+        fin: bool,
+        now: Instant,
+    ) -> bool {
+        if len == unsent {
+            if fin {
+                // A lone FIN takes no room of the window.
+                return len > 0 || self.state.may_send();
+            }
+            if len == 0 {
+                return false;
+            }
+            if self.settings.cork || self.more_follows {
+                if !self.timers.is_set(Timer::Cork) {
+                    self.timers.set(Timer::Cork, now.saturating_add(CORK));
+                }
+                return false;
+            }
+            let small_in_flight = self.small_end > self.snd_una && !self.board.is_empty();
+            return self.settings.nodelay || !small_in_flight || self.snd_up.is_some();
+        }
+        // A window cuts it short. The peer's: half of the largest it ever offered is worth it. The
+        // congestion window: acknowledgments make room.
+        offered <= allowed && len > 0 && len >= self.max_snd_wnd.wrapping_shr(1)
+    }
+
+    /// A device that cuts segments is used well only by long runs: while acknowledgments are on
+    /// their way, wait for room for a third of the window (Linux: tcp_tso_win_divisor).
+    #[inline]
+    fn should_defer(&self, len: u32, unsent: u32, most: u32) -> bool {
+        if self.path.segmentation_limit <= self.mss || len >= unsent || self.board.is_empty() {
+            return false;
+        }
+        let window = self.congestion.cwnd().min(self.snd_wnd);
+        let target = self.path.segmentation_limit.min(window.checked_div(3).unwrap_or(0));
+        let _ = most;
+        len < target.saturating_sub(self.mss)
+    }
+
+    /// RFC 5681 section 4.1: after an idle time the window is not trusted.
+    #[inline]
+    fn restart_after_idle(&mut self, now: Instant) {
+        if !self.board.is_empty() {
+            return;
+        }
+        let since = self.last_sent.max(self.last_received);
+        if now.nanos_since(since) > self.rtt.rto_nanos() {
+            let idle = now.saturating_duration_since(since);
+            self.congestion.after_idle(now, idle, self.rtt.rto());
+        }
+    }
+
+    #[cold]
+    fn arm_persist(&mut self, now: Instant) {
+        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+        let waits_for_window = offered < self.data_end().since(self.snd_nxt).min(self.mss);
+        if waits_for_window && !self.timers.is_set(Timer::Persist) {
+            self.timers.set(Timer::Persist, now.saturating_add(self.rtt.rto()));
+        }
+    }
+
+    /// RFC 9293 section 3.8.6.2.1: after the override timeout, whatever fits. True if there was a
+    /// window at all.
+    pub(super) fn send_against_silly_window(
+        &mut self,
+        now: Instant,
+        link: &mut impl Link<B>,
+    ) -> bool {
+        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+        self.send_some(offered.min(self.mss), now, link)
+    }
+
+    /// One segment of new data beyond the congestion window, but not beyond the peer's.
+    pub(super) fn send_probe_of_new_data(&mut self, now: Instant, link: &mut impl Link<B>) {
+        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+        self.send_some(offered.min(self.mss), now, link);
+    }
+
+    /// TCP_CORK's time is over.
+    pub(super) fn push_corked(&mut self, now: Instant, link: &mut impl Link<B>) {
+        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+        let room = offered.min(self.congestion_room()).min(self.mss);
+        if self.state.is_synchronized() {
+            self.send_some(room, now, link);
+        }
+    }
+
+    fn send_some(&mut self, most: u32, now: Instant, link: &mut impl Link<B>) -> bool {
+        let len = most.min(self.data_end().ahead_of(self.snd_nxt));
+        if len == 0 {
+            return false;
+        }
+        let start = self.snd_nxt;
+        let end = start.plus(len);
+        if self.send_range(start, end, true, now, link) {
+            self.board.push(start, end, now);
+            self.snd_nxt = end;
+            self.arm_for_flight(now, false);
+        }
+        true
+    }
+}

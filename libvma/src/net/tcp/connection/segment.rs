@@ -1,0 +1,186 @@
+//! Putting segments together: headers, options, and what every sent segment changes.
+
+use super::{Connection, State, own_mss, stamp_clock, window_scale};
+use crate::net::tcp::seq::Seq;
+use crate::net::tcp::{Link, Outgoing};
+use crate::net::time::Instant;
+use crate::net::wire::tcp::{Flags, Header, SackBlock, Timestamps};
+
+const ACK: Flags = Flags::ACK;
+
+impl<B> Connection<B> {
+    /// A header with everything that is the same in all segments.
+    #[inline(always)]
+    fn header(&self, now: Instant, seq: Seq, flags: Flags) -> Header {
+        let mut header = Header {
+            src_port: self.key.local_port,
+            dst_port: self.key.remote_port,
+            seq: seq.raw(),
+            ack: self.rcv_nxt.raw(),
+            flags,
+            ..Header::default()
+        };
+        if self.stamps.enabled {
+            header.options.timestamps = Some(Timestamps {
+                value: stamp_clock(now, self.stamps.offset),
+                echo: self.stamps.recent,
+            });
+        }
+        if self.ecn.echo && self.state.is_synchronized() {
+            header.flags = header.flags.with(Flags::ECE);
+        }
+        header
+    }
+
+    /// Sends the bytes and FIN from `start` to `end`, at most what fits one segment or what the
+    /// device cuts. True if it left.
+    #[inline]
+    pub(super) fn send_range(
+        &mut self,
+        start: Seq,
+        end: Seq,
+        is_new: bool,
+        now: Instant,
+        link: &mut impl Link<B>,
+    ) -> bool {
+        let data_end = self.data_end();
+        let len = end.min(data_end).ahead_of(start);
+        let mut flags = ACK;
+        if end > data_end && self.fin_queued {
+            flags = flags.with(Flags::FIN);
+        }
+        if len > 0 && start.plus(len) == data_end {
+            flags = flags.with(Flags::PSH);
+        }
+        let edge = (self.announced.edge, self.announced.acknowledged);
+        let window = self.announce();
+        if is_new && len > 0 && core::mem::take(&mut self.ecn.reduced) {
+            flags = flags.with(Flags::CWR);
+        }
+        let mut urgent = 0;
+        if let Some(up) = self.snd_up
+            && up > start
+            && up.since(start) <= u32::from(u16::MAX)
+        {
+            flags = flags.with(Flags::URG);
+            urgent = up.since(start) as u16;
+        }
+        let offset = start.since(self.buffer_start) as usize;
+        let segment = Outgoing {
+            // Built in place: a header is large enough for its copies to be seen in a profile.
+            header: Header { window, urgent, ..self.header(now, start, flags) },
+            payload: self.buffer.slices(offset, len as usize),
+            segment_size: self.mss,
+            // RFC 3168 section 6.1.5: not on retransmissions.
+            ecn_capable: self.ecn.enabled && is_new && len > 0,
+        };
+        let sent = link.emit(&segment);
+        if sent {
+            self.counters.segments_out =
+                self.counters.segments_out.saturating_add(u64::from(len.div_ceil(self.mss).max(1)));
+            self.last_sent = now;
+        } else {
+            (self.announced.edge, self.announced.acknowledged) = edge;
+            self.announced.due = true;
+        }
+        sent
+    }
+
+    /// An acknowledgment without data.
+    pub(super) fn send_ack(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        let mut header = self.header(now, self.snd_nxt, ACK);
+        if self.sack {
+            self.add_blocks(&mut header);
+        }
+        self.emit_bare(header, link)
+    }
+
+    /// D-SACK first (RFC 2883), then the ranges that wait (RFC 2018).
+    fn add_blocks(&mut self, header: &mut Header) {
+        let room: usize = if self.stamps.enabled { 3 } else { 4 };
+        let duplicate = self.duplicate.take();
+        let blocks = duplicate.into_iter().chain(self.reassembly.blocks());
+        for block in blocks.take(room) {
+            header.options.push_sack(block);
+        }
+    }
+
+    /// A segment that elicits an acknowledgment: an old sequence number without data, as Linux
+    /// sends it.
+    pub(super) fn send_probe(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        let header = self.header(now, self.snd_una.minus(1), ACK);
+        self.emit_bare(header, link)
+    }
+
+    pub(super) fn send_reset(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        let mut header = self.header(now, self.snd_nxt, ACK.with(Flags::RST));
+        header.window = 0;
+        let segment = bare(header);
+        let sent = link.emit(&segment);
+        if sent {
+            self.reset_due = false;
+            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+        }
+        sent
+    }
+
+    /// SYN, or SYN and ACK where the peer's SYN has arrived.
+    pub(super) fn send_syn(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        let answers = self.state == State::SynReceived;
+        let flags = if answers { Flags::SYN.with(ACK) } else { Flags::SYN };
+        let mut header = self.header(now, self.iss, flags);
+        if !answers {
+            header.ack = 0;
+        }
+        let options = &mut header.options;
+        options.mss = Some(own_mss(self.path, &self.settings) as u16);
+        options.sack_permitted = self.sack;
+        let scales = !answers || self.rcv_scale != 0 || self.snd_scale != 0;
+        if self.settings.window_scaling && scales {
+            options.window_scale = Some(window_scale(&self.settings));
+        }
+        if let Some(timestamps) = &mut options.timestamps
+            && !answers
+        {
+            timestamps.echo = 0;
+        }
+        if self.ecn.enabled {
+            // RFC 3168 section 6.1.1.
+            let ask = if answers { Flags::ECE } else { Flags::ECE.with(Flags::CWR) };
+            header.flags = header.flags.with(ask);
+        }
+        header.window = self.announce_in_syn();
+        let sent = link.emit(&bare(header));
+        if sent {
+            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+            self.last_sent = now;
+        }
+        sent
+    }
+
+    fn emit_bare(&mut self, mut header: Header, link: &mut impl Link<B>) -> bool {
+        let before = (self.announced.edge, self.announced.acknowledged);
+        let repeats = self.announced.repeats;
+        header.window = self.announce();
+        let sent = link.emit(&bare(header));
+        if sent {
+            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+        } else {
+            (self.announced.edge, self.announced.acknowledged) = before;
+            self.announced.due = true;
+            self.announced.repeats = repeats;
+        }
+        sent
+    }
+
+    /// The block that D-SACK reports: what arrived again (RFC 2883 section 4).
+    pub(super) fn note_duplicate(&mut self, left: Seq, right: Seq) {
+        if self.sack && left < right {
+            self.duplicate = Some(SackBlock { left: left.raw(), right: right.raw() });
+        }
+    }
+}
+
+fn bare<'a>(header: Header) -> Outgoing<'a> {
+    Outgoing { header, payload: [&[], &[]], segment_size: u32::MAX, ecn_capable: false }
+}

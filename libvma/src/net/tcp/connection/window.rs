@@ -1,0 +1,242 @@
+//! The receiver's side: which window is announced, when an acknowledgment is due, and how the
+//! receive buffer grows with the flow.
+
+use super::{Connection, State};
+use crate::net::tcp::seq::Seq;
+use crate::net::tcp::settings::Buffer;
+use crate::net::time::Instant;
+
+use super::timers::Timer;
+
+/// Linux: TCP_DELACK_MIN.
+const DELAY_NANOS: u64 = 40_000_000;
+/// A tick of the time stamps.
+const TICK_NANOS: u64 = 1_000_000;
+/// Segments acknowledged at once while a flow starts, so that its sender's window opens (Linux:
+/// TCP_MAX_QUICKACKS).
+const QUICK_ACKS: u8 = 16;
+
+/// What a sender may send in its first round trip (RFC 6928), and a receiver expects.
+const INITIAL_SPACE: u32 = 14_600;
+
+/// What the peer was told last.
+#[derive(Debug, Default)]
+pub(super) struct Announcement {
+    /// The right edge of the window; it never moves left (RFC 9293 section 3.8.6).
+    pub edge: Seq,
+    /// RCV.NXT of the last acknowledgment: Last.ACK.sent of RFC 7323.
+    pub acknowledged: Seq,
+    /// An acknowledgment is due now.
+    pub due: bool,
+    /// More than one, for a peer that counts them (RFC 5681 section 3.2).
+    pub repeats: u8,
+    /// Segments still to be acknowledged at once.
+    quick: u8,
+    /// The program answers what it receives: its data carries the acknowledgments.
+    interactive: bool,
+    /// The largest segment received: two of them are acknowledged at once.
+    segment: u32,
+}
+
+impl Announcement {
+    pub fn new(next: Seq, window: u32) -> Announcement {
+        Announcement {
+            edge: next.plus(window),
+            acknowledged: next,
+            quick: QUICK_ACKS,
+            ..Announcement::default()
+        }
+    }
+
+    pub fn on_delay_over(&mut self) {
+        self.due = true;
+        // The program does not answer after all.
+        self.interactive = false;
+    }
+
+    /// TCP_QUICKACK.
+    pub fn set_quick(&mut self, quick: bool) {
+        self.interactive = !quick;
+        self.quick = if quick { QUICK_ACKS } else { 0 };
+    }
+
+    pub fn is_quick(&self) -> bool {
+        !self.interactive
+    }
+
+    pub fn forget(&mut self) {
+        self.due = false;
+        self.repeats = 0;
+    }
+
+    pub fn segment(&self) -> u32 {
+        self.segment
+    }
+}
+
+/// Receive-buffer tuning (dynamic right-sizing, as Linux does it): the buffer is to hold twice what
+/// the program reads in a round trip.
+#[derive(Debug)]
+pub(super) struct Tuning {
+    /// What the program has read since `since`.
+    read: u32,
+    since: Instant,
+    /// The most it read in one round trip so far.
+    space: u32,
+    /// The limit as tuned.
+    limit: u32,
+}
+
+impl Tuning {
+    pub fn new(limit: u32, now: Instant) -> Tuning {
+        Tuning { read: 0, since: now, space: INITIAL_SPACE.min(limit.wrapping_shr(1)), limit }
+    }
+
+    pub fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    fn on_read(&mut self, count: u32, now: Instant, round_trip: u64, mss: u32, buffer: &Buffer) {
+        self.read = self.read.saturating_add(count);
+        if !buffer.automatic {
+            self.limit = buffer.limit;
+            return;
+        }
+        self.limit = self.limit.max(buffer.limit.min(buffer.most));
+        if self.read <= self.space && self.read < self.limit {
+            // Cheap while the flow does not grow: the clock is not even looked at.
+            if now.nanos_since(self.since) > round_trip {
+                self.read = 0;
+                self.since = now;
+            }
+            return;
+        }
+        if now.nanos_since(self.since) < round_trip {
+            return;
+        }
+        // Twice what was read, because the sender may double it; and twice by how much it has grown,
+        // because what is seen now is a round trip old.
+        let wanted = self.read.saturating_mul(2).saturating_add(mss.saturating_mul(16));
+        let growth = u64::from(wanted)
+            .saturating_mul(u64::from(self.read.saturating_sub(self.space)))
+            .checked_div(u64::from(self.space))
+            .unwrap_or(0);
+        let wanted = u64::from(wanted).saturating_add(growth.saturating_mul(2));
+        self.space = self.read;
+        self.limit = self.limit.max(wanted.min(u64::from(buffer.most)) as u32);
+        self.read = 0;
+        self.since = now;
+    }
+}
+
+impl<B> Connection<B> {
+    /// Data in order has arrived: when is it acknowledged?
+    #[inline]
+    pub(super) fn note_data(&mut self, len: u32, now: Instant) {
+        let full = self.mss;
+        let announced = &mut self.announced;
+        announced.segment = announced.segment.max(len.min(full));
+        let unacknowledged = self.rcv_nxt.since(announced.acknowledged);
+        // RFC 9293 section 3.8.6.3: at least every second full segment.
+        let due = unacknowledged > announced.segment
+            || !announced.interactive && announced.quick > 0
+            || self.settings.always_quick_ack
+            || self.ecn.echo
+            || !self.reassembly.is_empty();
+        if due {
+            announced.quick = announced.quick.saturating_sub(1);
+            announced.due = true;
+        } else if !announced.due && !self.timers.is_set(Timer::DelayedAck) {
+            self.timers.set(Timer::DelayedAck, now.plus_nanos(DELAY_NANOS));
+        }
+    }
+
+    /// The program sends: if that answers something, acknowledgments ride on answers.
+    #[inline]
+    pub(super) fn note_answer(&mut self, now: Instant) {
+        if now.nanos_since(self.last_received) < DELAY_NANOS {
+            self.announced.interactive = true;
+        }
+    }
+
+    /// The window for the next segment (scaled), and moves the right edge to it.
+    #[inline]
+    pub(super) fn announce(&mut self) -> u16 {
+        let current = self.announced.edge.ahead_of(self.rcv_nxt);
+        let possible = self.possible_window();
+        // RFC 9293 section 3.8.6.2.2: the edge moves by a worthwhile amount or not at all.
+        let worth = self.worthwhile();
+        let window = if possible >= current.saturating_add(worth) { possible } else { current };
+        let scale = u32::from(self.rcv_scale);
+        let unit = 1u32.wrapping_shl(scale);
+        // Rounded up where rounding down would take back what was announced.
+        let units = if window > current {
+            window.wrapping_shr(scale)
+        } else {
+            window.saturating_add(unit.wrapping_sub(1)).wrapping_shr(scale)
+        };
+        let units = units.min(u32::from(u16::MAX));
+        let edge = self.rcv_nxt.plus(units.wrapping_shl(scale));
+        self.announced.edge = self.announced.edge.max(edge);
+        self.announced.acknowledged = self.rcv_nxt;
+        self.announced.due = false;
+        self.announced.repeats = 0;
+        self.timers.stop(Timer::DelayedAck);
+        units as u16
+    }
+
+    /// The window of a SYN, which is never scaled.
+    pub(super) fn announce_in_syn(&mut self) -> u16 {
+        let window = self.possible_window().min(u32::from(u16::MAX));
+        self.announced.edge = self.announced.edge.max(self.rcv_nxt.plus(window));
+        window as u16
+    }
+
+    /// RCV.BUFF less what waits for the program.
+    #[inline]
+    fn possible_window(&self) -> u32 {
+        self.receive_limit().saturating_sub(self.queue.len())
+    }
+
+    /// RCV.BUFF, as far as windows can and may tell of it.
+    #[inline]
+    fn receive_limit(&self) -> u32 {
+        let limit = self.settings.window_clamp.unwrap_or(u32::MAX).min(self.tuning.limit());
+        limit.min(u32::from(u16::MAX).wrapping_shl(u32::from(self.rcv_scale)))
+    }
+
+    /// By how much the window's edge must move, at least (RFC 9293 section 3.8.6.2.2).
+    #[inline]
+    fn worthwhile(&self) -> u32 {
+        self.mss.min(self.receive_limit().wrapping_shr(1))
+    }
+
+    /// The program has read: the buffer may grow, the window open.
+    pub(super) fn note_read(&mut self, count: u32, now: Instant) {
+        // With no round trip known, a tick of the time stamps.
+        let round_trip = match self.rtt.srtt_nanos() {
+            0 => TICK_NANOS,
+            known => known,
+        };
+        let mss = self.mss;
+        self.tuning.on_read(count, now, round_trip, mss, &self.settings.receive_buffer);
+        if !self.state.may_receive() || self.state == State::Closed {
+            return;
+        }
+        let offered = self.announced.edge.ahead_of(self.rcv_nxt);
+        let possible = self.possible_window();
+        // As Linux: an update is worth a segment if it doubles what the peer knows of.
+        let worth = self.worthwhile();
+        if possible >= offered.saturating_mul(2) && possible.saturating_sub(offered) >= worth {
+            self.announced.due = true;
+        }
+    }
+
+    /// The limit changed by an option.
+    pub(super) fn retune(&mut self, now: Instant) {
+        let buffer = self.settings.receive_buffer;
+        let limit =
+            if buffer.automatic { buffer.limit.max(self.tuning.limit) } else { buffer.limit };
+        self.tuning = Tuning::new(limit, now);
+    }
+}

@@ -1,0 +1,99 @@
+//! What socket options, parameters and the system's defaults set for a connection. Nothing that
+//! changes by itself.
+
+use core::time::Duration;
+
+use super::congestion::Algorithm;
+
+/// A buffer of a socket, in payload bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Now.
+    pub limit: u32,
+    /// The most that automatic tuning makes of it.
+    pub most: u32,
+    /// Tuned automatically: neither SO_SNDBUF nor SO_RCVBUF was set.
+    pub automatic: bool,
+}
+
+/// Options of a connection, with Linux's defaults.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// TCP_NODELAY: no Nagle algorithm.
+    pub nodelay: bool,
+    /// TCP_CORK: no partial segments.
+    pub cork: bool,
+    /// Acknowledge at once, always (VMA_TCP_QUICKACK).
+    pub always_quick_ack: bool,
+    /// SO_KEEPALIVE.
+    pub keep_alive: bool,
+    /// TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT (RFC 1122 section 4.2.3.6).
+    pub keep_idle: Duration,
+    pub keep_interval: Duration,
+    pub keep_count: u8,
+    /// TCP_USER_TIMEOUT (RFC 5482).
+    pub user_timeout: Option<Duration>,
+    /// TCP_LINGER2: how long FIN-WAIT-2 lasts after close. None: the connection ends at once.
+    pub fin_timeout: Option<Duration>,
+    /// SO_LINGER with a time of 0: close resets.
+    pub reset_on_close: bool,
+    /// TCP_MAXSEG.
+    pub max_segment: Option<u16>,
+    /// TCP_WINDOW_CLAMP.
+    pub window_clamp: Option<u32>,
+    /// TCP_NOTSENT_LOWAT.
+    pub unsent_low_water: Option<u32>,
+    /// TCP_SYNCNT: retransmissions of a SYN.
+    pub syn_retries: u8,
+    /// Retransmissions of data before giving up (tcp_retries2).
+    pub retries: u8,
+    /// The same after close (tcp_orphan_retries).
+    pub orphan_retries: u8,
+    pub congestion: Algorithm,
+    pub send_buffer: Buffer,
+    pub receive_buffer: Buffer,
+    /// SO_RCVLOWAT.
+    pub receive_low_water: u32,
+    /// SO_OOBINLINE.
+    pub urgent_inline: bool,
+    /// Ask for ECN when connecting; it is always granted to a peer that asks (tcp_ecn = 1).
+    pub ecn: bool,
+    pub timestamps: bool,
+    pub window_scaling: bool,
+    pub sack: bool,
+    /// How long TIME-WAIT lasts.
+    pub time_wait: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            nodelay: false,
+            cork: false,
+            always_quick_ack: false,
+            keep_alive: false,
+            keep_idle: Duration::from_secs(7200),
+            keep_interval: Duration::from_secs(75),
+            keep_count: 9,
+            user_timeout: None,
+            fin_timeout: Some(Duration::from_secs(60)),
+            reset_on_close: false,
+            max_segment: None,
+            window_clamp: None,
+            unsent_low_water: None,
+            syn_retries: 6,
+            retries: 15,
+            orphan_retries: 8,
+            congestion: Algorithm::Cubic,
+            send_buffer: Buffer { limit: 87_040, most: 4 << 20, automatic: true },
+            receive_buffer: Buffer { limit: 65_536, most: 3 << 20, automatic: true },
+            receive_low_water: 1,
+            urgent_inline: false,
+            ecn: false,
+            timestamps: true,
+            window_scaling: true,
+            sack: true,
+            time_wait: Duration::from_secs(60),
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of whole connections: two of them over a simulated path, each of them against a script of
+//! segments, and against other implementations.
+//!
+//! - [`sim`] is the simulated world: time, path, programs;
+//! - the other files are what is tested in it.
+
+mod goodput;
+mod properties;
+mod sim;
+mod transfer;
