@@ -48,6 +48,18 @@ pub struct Config {
     pub internal_thread_affinity: i64,
     pub progress_interval_msec: u64,
     pub io_uring: bool,
+    /// Connections whose answers wait for the end of a batch; 0 none.
+    pub gro_streams: usize,
+    /// Steer a connection by its own port only, not by the peer's address, too.
+    pub tcp_3t_rules: bool,
+    /// New connections per second and listener; 0 is no limit.
+    pub tcp_max_syn_rate: u32,
+    /// 0 off, 1 on, 2 as the host has it.
+    pub tcp_timestamps: u8,
+    pub tcp_nodelay: bool,
+    pub tcp_quickack: bool,
+    /// None: the host's.
+    pub tcp_congestion: Option<u64>,
 }
 
 impl Config {
@@ -88,6 +100,13 @@ impl Config {
             internal_thread_affinity: number("VMA_INTERNAL_THREAD_AFFINITY"),
             progress_interval_msec: number("VMA_PROGRESS_ENGINE_INTERVAL").unsigned_abs(),
             io_uring: flag("VMA_IO_URING"),
+            gro_streams: number("VMA_GRO_STREAMS_MAX") as usize,
+            tcp_3t_rules: flag("VMA_TCP_3T_RULES"),
+            tcp_max_syn_rate: number("VMA_TCP_MAX_SYN_RATE") as u32,
+            tcp_timestamps: number("VMA_TCP_TIMESTAMP_OPTION") as u8,
+            tcp_nodelay: flag("VMA_TCP_NODELAY"),
+            tcp_quickack: flag("VMA_TCP_QUICKACK"),
+            tcp_congestion: u64::try_from(number("VMA_TCP_CC_ALGO")).ok(),
         }
     }
 }

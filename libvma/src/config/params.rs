@@ -71,6 +71,13 @@ pub const PARAMS: &[Param] = &[
     param("VMA_SELECT_POLL_OS_RATIO", number(0, 1 << 31), "10", "Select Poll OS Ratio", "One look at the kernel's descriptors per this many polls; 0 none while polling"),
     param("VMA_PROGRESS_ENGINE_INTERVAL", number(0, 60_000), "10", "CQ Drain Interval (msec)", "How often the internal thread drains rings that nobody polls; 0 never"),
     param("VMA_INTERNAL_THREAD_AFFINITY", number(-1, 1023), "-1", "Internal Thread Affinity", "CPU of the internal thread; -1 any"),
+    param("VMA_GRO_STREAMS_MAX", number(0, 1 << 20), "32", "GRO max streams", "TCP connections whose answers to a batch of segments wait for its end, so that one acknowledges all; 0 none"),
+    param("VMA_TCP_3T_RULES", Kind::Flag, "0", "TCP 3T rules", "1: connections are steered by their own address and port only; fewer rules"),
+    param("VMA_TCP_MAX_SYN_RATE", number(0, 100_000), "0", "TCP max syn rate", "New connections per second and listener; 0 no limit"),
+    param("VMA_TCP_TIMESTAMP_OPTION", number(0, 2), "2", "TCP timestamp option", "Time stamps (RFC 7323): 0 off, 1 on, 2 as net.ipv4.tcp_timestamps says"),
+    param("VMA_TCP_NODELAY", Kind::Flag, "0", "TCP nodelay", "Initial TCP_NODELAY of a socket"),
+    param("VMA_TCP_QUICKACK", Kind::Flag, "0", "TCP quickack", "1: every segment is acknowledged at once"),
+    param("VMA_TCP_CC_ALGO", number(-1, 2), "-1", "TCP CC Algorithm", "Congestion control: 0 NewReno, 1 CUBIC, 2 none; -1 as net.ipv4.tcp_congestion_control says, CUBIC where that is neither reno nor cubic"),
     param("VMA_IO_URING", Kind::Flag, "0", "io_uring", "1: io_uring_setup() works; programs that register sockets with it are then not offloaded correctly"),
 ];
 

@@ -5,6 +5,7 @@
 //! entries, resolution its work. The tables are kept current by [`Control::apply`], which the
 //! internal thread feeds from the monitor.
 
+pub mod icmp;
 pub mod netlink;
 
 use std::collections::HashMap;
@@ -30,6 +31,8 @@ pub struct Effect {
     pub next_hops: bool,
     /// Local addresses or interfaces changed: flows must be reconsidered.
     pub flows: bool,
+    /// A neighbour, by its interface and address, does not answer.
+    pub unanswered: Option<(u32, Ipv4Addr)>,
 }
 
 /// Why an interface is left to the kernel.
@@ -97,8 +100,8 @@ impl Control {
 
     /// Takes a change over into the tables.
     pub fn apply(&mut self, change: Change) -> Effect {
-        let both = Effect { next_hops: true, flows: true };
-        let hops = Effect { next_hops: true, flows: false };
+        let both = Effect { next_hops: true, flows: true, unanswered: None };
+        let hops = Effect { next_hops: true, ..Effect::default() };
         match change {
             Change::Link(link) => {
                 let same = self.links.get(&link.index) == Some(&link);
@@ -132,7 +135,9 @@ impl Control {
                     // Only our packets use it, which the kernel does not see: ask it to confirm.
                     self.probe(new.ifindex, new.addr);
                 }
-                if changed { hops } else { Effect::default() }
+                let failed = new.state == netlink::NudState::Failed;
+                let unanswered = failed.then_some((new.ifindex, new.addr));
+                Effect { next_hops: changed, unanswered, ..Effect::default() }
             }
             Change::NeighbourGone { ifindex, addr } => {
                 self.neighbours.remove(&(ifindex, addr));

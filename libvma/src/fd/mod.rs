@@ -9,7 +9,10 @@ use crate::shard::SocketId;
 /// What a number of the program stands for, if it is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
+    /// A UDP socket.
     Socket(SocketId),
+    /// A TCP socket.
+    Stream(SocketId),
     /// An epoll instance that watches at least one of our sockets.
     Epoll(EpollId),
 }
@@ -18,6 +21,8 @@ const PER_PAGE: usize = 1024;
 /// Enough for the largest RLIMIT_NOFILE that Linux allows by default (fs.nr_open, 1048576).
 const PAGES: usize = 1024;
 const EPOLL: u64 = 1 << 63;
+/// Generations of sockets are 30 bits long.
+const STREAM: u64 = 1 << 62;
 
 type Page = [AtomicU64; PER_PAGE];
 
@@ -85,6 +90,7 @@ impl Table {
 fn encode(object: Object) -> u64 {
     match object {
         Object::Socket(id) => id.to_bits(),
+        Object::Stream(id) => STREAM | id.to_bits(),
         Object::Epoll(id) => EPOLL | u64::from(id.0),
     }
 }
@@ -93,6 +99,9 @@ fn encode(object: Object) -> u64 {
 fn decode(bits: u64) -> Option<Object> {
     if bits & EPOLL != 0 {
         return Some(Object::Epoll(EpollId((bits & !EPOLL) as u32)));
+    }
+    if bits & STREAM != 0 {
+        return SocketId::from_bits(bits & !STREAM).map(Object::Stream);
     }
     SocketId::from_bits(bits).map(Object::Socket)
 }

@@ -1,22 +1,29 @@
 //! epoll(7) over offloaded and other descriptors.
 //!
-//! The program's epoll instance stays the kernel's, with everything the program put in, the
-//! shadows of our sockets included: so the kernel keeps giving what is the kernel's (other
-//! descriptors, writability, errors, packets that came another way), a forked child inherits
-//! something that works, and un-offloading a socket needs nothing. Beside it an [`Epoll`] knows
-//! which of our sockets are watched, and a readiness set of the shard lists those that became
-//! readable, so that a wait costs what is ready, not what is watched.
+//! The program's epoll instance stays the kernel's, with everything the program put in but
+//! offloaded connections. The shadows of UDP sockets and of listeners are in it: so the kernel keeps
+//! giving what is the kernel's (other descriptors, errors, packets that came another way), and
+//! un-offloading such a socket needs nothing. A stream socket that does not listen is watched here
+//! only, because the kernel takes its shadow for an unconnected socket; if it becomes the kernel's,
+//! its registrations do ([`hand_over`]).
+//!
+//! What is registered lies with the sockets, in the readiness sets of the shard. [`wait`] is
+//! epoll_wait(2).
 
-use std::collections::HashMap;
+mod wait;
+
+pub use wait::{Call, wait};
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::OsTurn;
-use crate::shard::{SetId, SocketId};
-use crate::socket::wait::{Next, Wait};
-use crate::socket::{Stack, WhyOs, attach};
+use rustix::event::epoll;
+
+use super::{OsTurn, UNASKED, look};
+use crate::shard::{Interest, Registration, SetId, SocketId, State};
+use crate::socket::{Socket, Stack, WhyOs, attach};
+use crate::sys::fd::with_borrowed;
 use crate::sys::lock::Lock;
-use crate::sys::wait::PollSet;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpollId(pub u32);
@@ -24,10 +31,17 @@ pub struct EpollId(pub u32);
 /// `struct epoll_event`.
 pub type Event = libc::epoll_event;
 
-const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
-const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// What EPOLLEXCLUSIVE may come with.
+const WITH_EXCLUSIVE: u32 = (libc::EPOLLIN
+    | libc::EPOLLOUT
+    | libc::EPOLLERR
+    | libc::EPOLLHUP
+    | libc::EPOLLWAKEUP
+    | libc::EPOLLET
+    | libc::EPOLLEXCLUSIVE) as u32;
 
 /// What the library knows of the program's epoll instances.
 pub struct Epolls {
@@ -38,29 +52,15 @@ pub struct Epolls {
 
 pub struct Epoll {
     set: SetId,
+    /// Every number of the program that refers to it.
+    descriptors: Lock<Vec<i32>>,
     turn: OsTurn,
     /// Another way to wait for it exists that we do not see through: its sockets are the kernel's.
     nested: AtomicBool,
     /// The last wait asked the kernel first.
     kernel_led: AtomicBool,
-    watched: Lock<Watched>,
-}
-
-#[derive(Default)]
-struct Watched {
-    /// By socket: its registrations, one for each descriptor of it that the program added.
-    entries: HashMap<SocketId, Vec<Entry>>,
-    /// Some entry is EPOLLONESHOT.
-    any_oneshot: bool,
-}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    descriptor: i32,
-    events: u32,
-    data: u64,
-    /// EPOLLONESHOT, and it has fired.
-    spent: bool,
+    /// Some registration that the kernel has, too, is EPOLLONESHOT.
+    any_oneshot: AtomicBool,
 }
 
 impl Default for Epolls {
@@ -74,14 +74,16 @@ impl Epolls {
         self.list.lock().ok()?.get(id.0 as usize)?.clone()
     }
 
-    pub fn add(&self, stack: &Stack) -> Option<(EpollId, Arc<Epoll>)> {
-        let set = stack.shard.lock().ok()?.new_set();
+    /// For the epoll instance of these descriptors.
+    pub fn add(&self, stack: &Stack, descriptors: Vec<i32>) -> Option<(EpollId, Arc<Epoll>)> {
+        let set = stack.shard.lock().ok()?.new_set(*descriptors.first()?);
         let epoll = Epoll {
             set,
+            descriptors: Lock::new(descriptors),
             turn: OsTurn::default(),
             nested: AtomicBool::new(false),
             kernel_led: AtomicBool::new(false),
-            watched: Lock::new(Watched::default()),
+            any_oneshot: AtomicBool::new(false),
         };
         let epoll = Arc::new(epoll);
         let mut list = self.list.lock().ok()?;
@@ -95,311 +97,217 @@ impl Epolls {
         Some((EpollId(index as u32), epoll))
     }
 
-    /// The program closed the epoll descriptor.
-    pub fn remove(&self, stack: &Stack, id: EpollId) {
-        let Ok(mut list) = self.list.lock() else { return };
-        let gone = list.get_mut(id.0 as usize).and_then(Option::take);
-        drop(list);
-        if let Some(epoll) = gone
-            && let Ok(mut state) = stack.shard.lock()
+    /// The program closed one of its descriptors; the last one ends it.
+    pub fn close(&self, stack: &Stack, id: EpollId, descriptor: i32) {
+        let Some(epoll) = self.get(id) else { return };
+        let Ok(mut descriptors) = epoll.descriptors.lock() else { return };
+        descriptors.retain(|other| *other != descriptor);
+        let living = descriptors.first().copied();
+        drop(descriptors);
+        let Ok(mut state) = stack.shard.lock() else { return };
+        if let Some(living) = living {
+            return state.rename_set(epoll.set, living);
+        }
+        state.end_set(epoll.set);
+        drop(state);
+        if let Ok(mut list) = self.list.lock()
+            && let Some(slot) = list.get_mut(id.0 as usize)
         {
-            state.end_set(epoll.set);
+            *slot = None;
         }
     }
 }
 
-/// A change that the kernel has accepted for a socket of ours.
-pub fn control(
-    stack: &Stack,
-    epoll: &Epoll,
-    operation: i32,
-    descriptor: i32,
-    id: SocketId,
-    event: Option<Event>,
-) {
-    let Ok(mut watched) = epoll.watched.lock() else { return };
-    match (operation, event) {
-        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => {
-            let why = watched
-                .unclear(descriptor, id, event)
-                .or_else(|| epoll.nested.load(Ordering::Relaxed).then_some(WhyOs::NestedEpoll));
-            if let Some(why) = why {
-                drop(watched);
-                return attach::un_offload(stack, id, why);
+impl Epoll {
+    /// dup(): one more descriptor.
+    pub fn duplicate(&self, descriptor: i32) {
+        if let Ok(mut descriptors) = self.descriptors.lock() {
+            descriptors.push(descriptor);
+        }
+    }
+
+    pub fn is_nested(&self) -> bool {
+        self.nested.load(Ordering::Relaxed)
+    }
+}
+
+/// An epoll_ctl(2) on a socket of ours.
+#[derive(Clone, Copy)]
+pub struct Change {
+    pub operation: i32,
+    pub descriptor: i32,
+    pub id: SocketId,
+    /// None for EPOLL_CTL_DEL.
+    pub event: Option<Event>,
+}
+
+impl Change {
+    fn interest(&self, in_kernel: bool) -> Option<Interest> {
+        let event = self.event?;
+        Some(Interest {
+            descriptor: self.descriptor,
+            events: event.events | UNASKED,
+            data: event.u64,
+            spent: false,
+            in_kernel,
+            news: false,
+        })
+    }
+}
+
+/// A change that the kernel has accepted for a shadow. An error: the socket must become the
+/// kernel's.
+pub fn control_shared(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<(), WhyOs> {
+    let Ok(mut state) = stack.shard.lock() else { return Ok(()) };
+    match (change.operation, change.interest(true)) {
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(interest)) => {
+            if epoll.is_nested() {
+                return Err(WhyOs::NestedEpoll);
             }
-            let entry = Entry { descriptor, events: event.events, data: event.u64, spent: false };
-            // Sockets that were closed without EPOLL_CTL_DEL.
-            if let Ok(mut state) = stack.shard.lock() {
-                watched.entries.retain(|id, _| state.socket(*id).is_some());
+            if is_ambiguous(&mut state, epoll, change.id, &interest) {
+                return Err(WhyOs::Ambiguous);
             }
-            let entries = watched.entries.entry(id).or_default();
-            entries.retain(|known| known.descriptor != descriptor);
-            entries.push(entry);
-            watched.any_oneshot |= event.events & ONESHOT != 0;
-            drop(watched);
-            if let Ok(mut state) = stack.shard.lock() {
-                state.watch(epoll.set, id);
+            if interest.events & ONESHOT != 0 {
+                epoll.any_oneshot.store(true, Ordering::Relaxed);
             }
+            register(&mut state, epoll.set, change.id, interest);
         }
         (libc::EPOLL_CTL_DEL, _) => {
-            let Some(entries) = watched.entries.get_mut(&id) else { return };
-            entries.retain(|known| known.descriptor != descriptor);
-            if !entries.is_empty() {
-                return;
-            }
-            watched.entries.remove(&id);
-            drop(watched);
-            if let Ok(mut state) = stack.shard.lock() {
-                state.unwatch(epoll.set, id);
-            }
+            state.unwatch(epoll.set, change.id, change.descriptor);
         }
         _ => {}
     }
+    Ok(())
 }
 
-/// The instance itself was added to another one, polled, or duplicated. Its sockets become the
-/// kernel's, whose readiness is seen from everywhere.
-pub fn nest(stack: &Stack, epoll: &Epoll) {
-    if epoll.nested.swap(true, Ordering::Relaxed) {
-        return;
+/// Would this registration be one that the kernel's events do not tell from another?
+fn is_ambiguous(state: &mut State<Socket>, epoll: &Epoll, id: SocketId, new: &Interest) -> bool {
+    let oneshot = |events: u32| events & ONESHOT != 0;
+    if !oneshot(new.events) && !epoll.any_oneshot.load(Ordering::Relaxed) {
+        return false;
     }
-    let Ok(watched) = epoll.watched.lock() else { return };
-    let sockets: Vec<SocketId> = watched.entries.keys().copied().collect();
-    drop(watched);
-    for id in sockets {
+    state.shared_members(epoll.set).into_iter().any(|member| {
+        state.interests(epoll.set, member).iter().any(|known| {
+            (member, known.descriptor) != (id, new.descriptor)
+                && known.in_kernel
+                && known.data == new.data
+                && (oneshot(known.events) || oneshot(new.events))
+        })
+    })
+}
+
+/// A change for a stream of which the kernel's instance knows nothing: its checks are made here.
+pub fn control_alone(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<(), i32> {
+    let Ok(mut state) = stack.shard.lock() else { return Err(libc::ENOENT) };
+    let Change { operation, descriptor, id, .. } = *change;
+    if operation == libc::EPOLL_CTL_DEL {
+        let known = state.unwatch(epoll.set, id, descriptor);
+        return if known { Ok(()) } else { Err(libc::ENOENT) };
+    }
+    let interest = change.interest(false).ok_or(libc::EFAULT)?;
+    let events = interest.events;
+    let allowed = match operation {
+        libc::EPOLL_CTL_ADD => events & EXCLUSIVE == 0 || events & !WITH_EXCLUSIVE == 0,
+        libc::EPOLL_CTL_MOD => events & EXCLUSIVE == 0,
+        _ => false,
+    };
+    if !allowed {
+        return Err(libc::EINVAL);
+    }
+    let known = state.interests(epoll.set, id).iter().find(|known| known.descriptor == descriptor);
+    match (operation, known) {
+        (libc::EPOLL_CTL_ADD, Some(_)) => return Err(libc::EEXIST),
+        (libc::EPOLL_CTL_MOD, None) => return Err(libc::ENOENT),
+        (libc::EPOLL_CTL_MOD, Some(known)) if known.events & EXCLUSIVE != 0 => {
+            return Err(libc::EINVAL);
+        }
+        _ => {}
+    }
+    register(&mut state, epoll.set, id, interest);
+    Ok(())
+}
+
+/// What is ready when it is registered is news.
+fn register(state: &mut State<Socket>, set: SetId, id: SocketId, interest: Interest) {
+    let ready = look(state, id).is_some_and(|seen| seen.events & interest.events != 0);
+    state.watch(set, id, Interest { news: ready, ..interest });
+}
+
+/// A listener that was watched before it listened: from now on its shadow is, too.
+pub fn share(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let registrations = state.share_registrations(id);
+    drop(state);
+    registrations
+        .iter()
+        .for_each(|registration| tell_kernel(registration, registration.interest.descriptor));
+}
+
+/// Has the kernel nothing to say of the socket? Then its registrations are made here only.
+pub fn is_alone(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    look(&mut state, id).is_some_and(|seen| !seen.shared)
+}
+
+/// Is the socket registered anywhere?
+pub fn is_watched(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_watched())
+}
+
+/// A stream becomes the kernel's: so do its registrations. Its shadow is already what it will be.
+pub fn hand_over(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let registrations = state.share_registrations(id);
+    let Some((_, socket)) = state.socket(id) else { return };
+    let descriptors = socket.descriptors.clone();
+    state.leave_sets(id);
+    drop(state);
+    for registration in &registrations {
+        let own = registration.interest.descriptor;
+        // A registration outlives the number it was made by.
+        let living = if descriptors.contains(&own) { Some(&own) } else { descriptors.first() };
+        if let Some(descriptor) = living {
+            tell_kernel(registration, *descriptor);
+        }
+    }
+}
+
+/// Puts a registration into the kernel's instance.
+fn tell_kernel(registration: &Registration, descriptor: i32) {
+    let Registration { instance, interest } = registration;
+    // One that has fired tells of errors and ends at most, once; the kernel has no better.
+    let events = if interest.spent { ONESHOT } else { interest.events };
+    let events = epoll::EventFlags::from_bits_retain(events);
+    let data = epoll::EventData::new_u64(interest.data);
+    with_borrowed(*instance, |instance| {
+        with_borrowed(descriptor, |descriptor| {
+            let _ = epoll::add(instance, descriptor, data, events);
+        });
+    });
+}
+
+/// The instance itself was added to another one, or polled. Its sockets become the
+/// kernel's, whose readiness is seen from everywhere; the streams among them are returned, for the
+/// caller to give back.
+#[must_use]
+pub fn nest(stack: &Stack, epoll: &Epoll) -> Vec<SocketId> {
+    if epoll.nested.swap(true, Ordering::Relaxed) {
+        return Vec::new();
+    }
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    let mut streams = state.members(epoll.set);
+    let mut datagrams = Vec::new();
+    streams.retain(|id| {
+        let stream = state.socket(*id).is_some_and(|(_, socket)| socket.stream.is_some());
+        if !stream {
+            datagrams.push(*id);
+        }
+        stream
+    });
+    drop(state);
+    for id in datagrams {
         attach::un_offload(stack, id, WhyOs::NestedEpoll);
     }
-}
-
-impl Watched {
-    fn all(&self) -> impl Iterator<Item = (SocketId, &Entry)> {
-        self.entries.iter().flat_map(|(id, entries)| entries.iter().map(|entry| (*id, entry)))
-    }
-
-    /// Would this registration be one that the kernel's events do not tell from another?
-    fn unclear(&self, descriptor: i32, id: SocketId, event: Event) -> Option<WhyOs> {
-        let oneshot = |events: u32| events & ONESHOT != 0;
-        let mut others =
-            self.all().filter(|(known, entry)| (*known, entry.descriptor) != (id, descriptor));
-        let same = others.any(|(_, entry)| {
-            entry.data == { event.u64 } && (oneshot(entry.events) || oneshot(event.events))
-        });
-        same.then_some(WhyOs::Ambiguous)
-    }
-}
-
-/// A wait as the program asked for it, and the two things only libc can do for it.
-pub struct Call<'a> {
-    pub epfd: i32,
-    /// Nanoseconds; None for ever.
-    pub timeout: Option<u64>,
-    pub mask: Option<&'a libc::sigset_t>,
-    /// A wait of zero time on the kernel's instance.
-    pub kernel: &'a mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
-    /// Spends the kernel's half of a one-shot registration.
-    pub disarm: &'a mut dyn FnMut(i32),
-}
-
-/// epoll_wait(2) on an instance that watches sockets of ours.
-pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
-    let Call { epfd, timeout, mask, kernel, disarm } = call;
-    let (patience, mask) = super::patience(stack, mask);
-    let mut wait = Wait::new(patience, timeout, false);
-    let mut asked = false;
-    loop {
-        let mut count = 0;
-        // First by turns: with little room in `out` one side would starve the other.
-        let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
-        let kernel_first = turn && !epoll.kernel_led.fetch_xor(true, Ordering::Relaxed);
-        if kernel_first {
-            count = ask_kernel(stack, epoll, out, 0, kernel)?;
-        }
-        count = collect(stack, epoll, out, count, disarm);
-        if turn && !kernel_first {
-            count = ask_kernel(stack, epoll, out, count, kernel)?;
-        }
-        asked |= turn;
-        if count == 0 && !asked {
-            asked = true;
-            count = ask_kernel(stack, epoll, out, 0, kernel)?;
-        }
-        if count > 0 {
-            return Ok(count);
-        }
-        // Unlike ppoll, epoll_pwait does not look at signals without a wait.
-        if timeout == Some(0) {
-            return Ok(0);
-        }
-        match wait.after_miss() {
-            Next::PollAgain => {}
-            Next::TimedOut => return Ok(0),
-            Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match sleep(stack, epoll, epfd, &mut wait, mask) {
-                Next::TimedOut => return Ok(0),
-                Next::Interrupted => return Err(libc::EINTR),
-                Next::PollAgain | Next::Sleep => asked = false,
-            },
-        }
-    }
-}
-
-/// Appends the kernel's events behind `count` of ours.
-fn ask_kernel(
-    stack: &Stack,
-    epoll: &Epoll,
-    out: &mut [Event],
-    count: usize,
-    kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
-) -> Result<usize, i32> {
-    let Some((ours, room)) = out.split_at_mut_checked(count).filter(|(_, room)| !room.is_empty())
-    else {
-        return Ok(count);
-    };
-    let mut found = kernel(room)?;
-    if found > 0 {
-        if let Ok(mut state) = stack.shard.lock() {
-            state.raise_os_doubt();
-        }
-        note_errors(stack, epoll, room.get(..found).unwrap_or_default());
-        spend_by_data(stack, epoll, room.get_mut(..found).unwrap_or_default());
-    }
-    // What the kernel says of a registration that is reported already goes into the same event.
-    let mut at = 0;
-    while at < found {
-        let Some(event) = room.get(at).copied() else { break };
-        match ours.iter_mut().find(|known| { known.u64 } == { event.u64 }) {
-            Some(known) => {
-                known.events |= event.events;
-                found -= 1;
-                room.swap(at, found);
-            }
-            None => at += 1,
-        }
-    }
-    Ok(count + found)
-}
-
-/// The kernel reported an error on a shadow: the next call on its socket must report it.
-fn note_errors(stack: &Stack, epoll: &Epoll, events: &[Event]) {
-    for event in events.iter().filter(|event| event.events & libc::EPOLLERR as u32 != 0) {
-        let Ok(mut state) = stack.shard.lock() else { return };
-        let Ok(watched) = epoll.watched.lock() else { return };
-        for (id, _) in watched.all().filter(|(_, entry)| entry.data == { event.u64 }) {
-            if let Some((_, socket)) = state.socket(id) {
-                socket.os_error = true;
-            }
-        }
-    }
-}
-
-/// The kernel fired one-shot registrations: the same ones must not fire here, so what is ready
-/// here goes into the same event. The kernel names them by the program's data only.
-fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
-    let Ok(mut state) = stack.shard.lock() else { return };
-    let Ok(mut watched) = epoll.watched.lock() else { return };
-    if !watched.any_oneshot {
-        return;
-    }
-    for (id, entries) in &mut watched.entries {
-        for entry in entries.iter_mut().filter(|entry| entry.events & ONESHOT != 0) {
-            if let Some(event) = fired.iter_mut().find(|event| { event.u64 } == entry.data) {
-                entry.spent = true;
-                if state.socket(*id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
-                    event.events |= entry.events & READABLE;
-                }
-            }
-        }
-    }
-}
-
-/// Polls the rings and reports our readable sockets behind `count` events that are there already.
-fn collect(
-    stack: &Stack,
-    epoll: &Epoll,
-    out: &mut [Event],
-    mut count: usize,
-    disarm: &mut dyn FnMut(i32),
-) -> usize {
-    let from_kernel = count;
-    let mut spent = None;
-    let Ok(mut state) = stack.shard.lock() else { return count };
-    state.poll();
-    let listed = state.listed(epoll.set);
-    if listed == 0 {
-        return count;
-    }
-    let Ok(mut watched) = epoll.watched.lock() else { return count };
-    for _ in 0..listed {
-        if count == out.len() || spent.is_some() {
-            break;
-        }
-        let Some(id) = state.next_listed(epoll.set) else { break };
-        let Some(entries) = watched.entries.get_mut(&id) else { continue };
-        if !state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_readable()) {
-            continue;
-        }
-        let mut stays = false;
-        for entry in entries.iter_mut() {
-            // One event with all that holds; a UDP socket can always be written to.
-            let events = entry.events & (READABLE | WRITABLE);
-            if entry.events & READABLE == 0 || entry.spent {
-                continue;
-            }
-            // Level-triggered: it stays until it is found empty. So does what finds no room.
-            stays |= entry.events & (EDGE | ONESHOT) == 0 || count == out.len();
-            let (known, room) = out.split_at_mut(count);
-            let known = known.get_mut(..from_kernel).unwrap_or_default();
-            match (known.iter_mut().find(|event| { event.u64 } == entry.data), room.first_mut()) {
-                // The kernel reported the same registration.
-                (Some(event), _) => event.events |= events,
-                (None, Some(slot)) => {
-                    *slot = Event { events, u64: entry.data };
-                    count += 1;
-                }
-                (None, None) => continue,
-            }
-            if entry.events & ONESHOT != 0 {
-                entry.spent = true;
-                spent = Some(entry.descriptor);
-            }
-        }
-        if stays {
-            state.relist(epoll.set, id);
-        }
-    }
-    drop(watched);
-    drop(state);
-    if let Some(descriptor) = spent {
-        disarm(descriptor);
-        // More of them wait in the list: this call has something to return already.
-    }
-    count
-}
-
-fn sleep(
-    stack: &Stack,
-    epoll: &Epoll,
-    epfd: i32,
-    wait: &mut Wait,
-    mask: Option<&libc::sigset_t>,
-) -> Next {
-    let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
-    let Some((sleeper, waker)) = state.new_sleeper() else {
-        drop(state);
-        crate::sys::thread::nap_millis(1);
-        return Next::PollAgain;
-    };
-    state.sleep_on_set(epoll.set, sleeper);
-    let mut fds = PollSet::default();
-    fds.add_readable(epfd);
-    fds.add_readable(waker);
-    state.sleep_on_rings(|fd| fds.add_readable(fd));
-    let missed = state.listed(epoll.set) > 0;
-    drop(state);
-    let next = if missed { Next::PollAgain } else { wait.sleep(fds.as_mut_slice(), mask) };
-    if let Ok(mut state) = stack.shard.lock() {
-        state.leave_set(epoll.set, sleeper);
-        state.end_sleeper(sleeper);
-    }
-    next
+    streams
 }

@@ -1,7 +1,10 @@
 //! Readiness over offloaded and other descriptors at once: poll, select, epoll.
 //!
 //! All three poll first and sleep then, by `socket::wait`. The kernel is asked about its own
-//! descriptors (the shadows among them) every so many polls, and always before and by the sleep.
+//! descriptors every so many polls, and always before and by the sleep. Some of ours are among
+//! them ([`Seen::shared`]): the shadow of a UDP socket or of a listener may have something of its
+//! own. The shadow of any other stream socket has nothing to say, and is not asked: the kernel sees
+//! an unconnected socket that hangs up all the time.
 
 pub mod epoll;
 pub mod poll;
@@ -11,9 +14,90 @@ pub use epoll::EpollId;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::socket::Stack;
+use crate::shard::{Readiness, SocketId, State};
+use crate::socket::stream::{Phase, Stream};
 use crate::socket::wait::Patience;
+use crate::socket::{self, Socket, Stack};
 use crate::sys::thread::mask_differs;
+
+// poll(2) and epoll(7) have the same bits.
+const READABLE: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+/// A datagram socket can also be written to out of band.
+const WRITABLE_DATAGRAM: u32 = WRITABLE | libc::EPOLLWRBAND as u32;
+/// What is told whether asked for or not.
+const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+
+/// What a socket is ready for.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    events: u32,
+    /// The shadow has a say, too.
+    shared: bool,
+}
+
+/// How a socket of ours stands; None if it is gone. What it is not ready for it will tell.
+fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
+    let (endpoint, socket) = state.socket(id)?;
+    let Some(stream) = &socket.stream else {
+        // One event with all that holds: a UDP socket can always be written to.
+        let events = if endpoint.is_readable() { READABLE | WRITABLE_DATAGRAM } else { 0 };
+        return Some(Seen { events, shared: true });
+    };
+    if matches!(socket.state, socket::State::Os(_)) {
+        // It was just given to the kernel.
+        return Some(Seen { events: 0, shared: true });
+    }
+    let shared = matches!(stream.phase, Phase::Listening { .. });
+    let unconnected = unconnected(stream, socket.has_error());
+    let ready = match state.readiness(id) {
+        Some(ready) => ready,
+        None if shared => Readiness::NONE,
+        None => unconnected,
+    };
+    if !shared
+        && !ready.contains(Readiness::OUT)
+        && let Some(connection) = state.connection(id)
+    {
+        connection.want_room();
+    }
+    Some(Seen { events: bits(ready), shared })
+}
+
+/// As Linux has it of a socket that is not connected.
+fn unconnected(stream: &Stream, failed: bool) -> Readiness {
+    let mut ready = Readiness::HUP.union(Readiness::OUT);
+    if stream.reading_shut {
+        ready.insert(Readiness::IN.union(Readiness::RDHUP));
+    }
+    if failed {
+        ready.insert(Readiness::ERR);
+    }
+    ready
+}
+
+fn bits(ready: Readiness) -> u32 {
+    let each = [
+        (Readiness::IN, READABLE),
+        (Readiness::OUT, WRITABLE),
+        (Readiness::RDHUP, libc::EPOLLRDHUP as u32),
+        (Readiness::HUP, libc::EPOLLHUP as u32),
+        (Readiness::ERR, libc::EPOLLERR as u32),
+        (Readiness::PRI, libc::EPOLLPRI as u32),
+    ];
+    let held = each.into_iter().filter(|(bit, _)| ready.contains(*bit));
+    held.fold(0, |events, (_, bits)| events | bits)
+}
+
+/// A listener among these sockets that gets no connections yet: they are to come to us from now on
+/// (`stream::listen::steer`).
+pub fn unsteered(stack: &Stack, ids: impl IntoIterator<Item = SocketId>) -> Option<SocketId> {
+    let mut state = stack.shard.lock().ok()?;
+    ids.into_iter().find(|id| {
+        let stream = state.socket(*id).and_then(|(_, socket)| socket.stream.as_ref());
+        stream.is_some_and(|stream| matches!(stream.phase, Phase::Listening { steered: false }))
+    })
+}
 
 /// How long to poll, and the mask to sleep with. A mask of the call that differs from the thread's
 /// counts for the whole wait, which only the kernel can do: then there is one look and no polling.
@@ -35,5 +119,23 @@ impl OsTurn {
     /// Counts a poll; true if the kernel is to be asked now (`VMA_SELECT_POLL_OS_RATIO`).
     fn is_now(&self, ratio: u64) -> bool {
         ratio != 0 && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(ratio)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readiness_becomes_the_bits_of_poll() {
+        assert_eq!(bits(Readiness::NONE), 0);
+        assert_eq!(bits(Readiness::IN), (libc::POLLIN | libc::POLLRDNORM) as u32);
+        let ended = Readiness::HUP.union(Readiness::OUT).union(Readiness::RDHUP);
+        let expected = libc::POLLHUP | libc::POLLOUT | libc::POLLWRNORM | libc::POLLRDHUP;
+        assert_eq!(bits(ended), expected as u32);
+        assert_eq!(
+            bits(Readiness::ERR.union(Readiness::PRI)),
+            (libc::POLLERR | libc::POLLPRI) as u32
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! poll(2) over offloaded and other descriptors.
 
-use super::OsTurn;
+use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, look};
 use crate::shard::SocketId;
 use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
@@ -9,35 +9,60 @@ use crate::sys::wait::{PollFd, PollSet, ppoll};
 /// An offloaded socket among the descriptors: its position and its name.
 #[derive(Clone, Copy)]
 pub struct Member {
-    pub at: usize,
-    pub id: SocketId,
+    at: usize,
+    id: SocketId,
+    /// The kernel has nothing to say of it.
+    alone: bool,
 }
 
-const READABLE: i16 = libc::POLLIN | libc::POLLRDNORM;
-const WRITABLE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
+impl Member {
+    pub fn new(at: usize, id: SocketId) -> Member {
+        Member { at, id, alone: false }
+    }
+
+    pub fn id(&self) -> SocketId {
+        self.id
+    }
+}
+
+/// What is told of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// What was asked for, errors and ends: poll(2).
+    Unasked,
+    /// Only what was asked for: select(2), in whose sets errors and ends mean something else.
+    Asked,
+}
+
+/// What poll and select have in common.
+pub struct Question<'a> {
+    pub fds: &'a mut [PollFd],
+    /// Ours among them, in their order.
+    pub members: &'a mut [Member],
+    pub told: Told,
+}
 
 /// Fills in `revents` as poll(2) does; returns how many are non-zero, or the errno. `timeout` in
 /// nanoseconds, None for ever; `mask` as for ppoll(2).
 pub fn poll(
     stack: &Stack,
     turn: &OsTurn,
-    fds: &mut [PollFd],
-    members: &[Member],
+    mut question: Question<'_>,
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, i32> {
     let (patience, mask) = super::patience(stack, mask);
     let mut wait = Wait::new(patience, timeout, false);
     let mut asked = false;
+    let mut first = true;
     loop {
-        fds.iter_mut().for_each(|entry| entry.revents = 0);
-        let ours = look(stack, fds, members)?;
+        let ours = question.look_at_ours(stack, core::mem::take(&mut first));
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
         if turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
             asked = true;
-            if ask_kernel(stack, fds, members)? > 0 {
-                return Ok(fds.iter().filter(|entry| entry.revents != 0).count());
+            if question.ask_kernel(stack)? {
+                return Ok(question.ready());
             }
         }
         if ours > 0 {
@@ -46,16 +71,16 @@ pub fn poll(
         if timeout == Some(0) {
             // The mask may let a pending signal through.
             let interrupted =
-                mask.is_some() && sleep(stack, fds, members, &mut wait, mask) == Next::Interrupted;
+                mask.is_some() && question.sleep(stack, &mut wait, mask) == Next::Interrupted;
             return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
         match wait.after_miss() {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match sleep(stack, fds, members, &mut wait, mask) {
+            Next::Sleep => match question.sleep(stack, &mut wait, mask) {
                 Next::TimedOut => {
-                    fds.iter_mut().for_each(|entry| entry.revents = 0);
+                    question.clear();
                     return Ok(0);
                 }
                 Next::Interrupted => return Err(libc::EINTR),
@@ -66,84 +91,129 @@ pub fn poll(
     }
 }
 
-/// Polls the rings and marks our ready sockets.
-fn look(stack: &Stack, fds: &mut [PollFd], members: &[Member]) -> Result<usize, i32> {
-    // In a signal handler that got past the wrapper: the kernel's word alone.
-    let Ok(mut state) = stack.shard.lock() else { return Ok(0) };
-    state.poll();
-    let mut ready = 0;
-    for member in members {
-        let Some(entry) = fds.get_mut(member.at) else { continue };
-        let Some((endpoint, _)) = state.socket(member.id) else { continue };
-        if endpoint.is_readable() {
-            entry.revents |= entry.events & (READABLE | WRITABLE);
-        }
-        ready += usize::from(entry.revents != 0);
+impl Question<'_> {
+    fn clear(&mut self) {
+        self.fds.iter_mut().for_each(|entry| entry.revents = 0);
     }
-    Ok(ready)
-}
 
-/// Asks the kernel about all of them, the shadows included; adds to `revents`.
-fn ask_kernel(stack: &Stack, fds: &mut [PollFd], members: &[Member]) -> Result<usize, i32> {
-    // `revents` of ours is kept apart: the kernel overwrites the field.
-    let mut kept = [0i16; 64];
-    let mut rest: Vec<i16> = Vec::new();
-    if members.len() > kept.len() {
-        rest = members.iter().map(|m| fds.get(m.at).map_or(0, |entry| entry.revents)).collect();
-    } else {
-        for (slot, member) in kept.iter_mut().zip(members) {
-            *slot = fds.get(member.at).map_or(0, |entry| entry.revents);
-        }
+    fn ready(&self) -> usize {
+        self.fds.iter().filter(|entry| entry.revents != 0).count()
     }
-    let ready = ppoll(fds, Some(0), None)?;
-    let kept = if rest.is_empty() { &kept[..] } else { &rest[..] };
-    let mut state = stack.shard.lock().ok();
-    for (member, ours) in members.iter().zip(kept) {
-        let Some(entry) = fds.get_mut(member.at) else { continue };
-        if entry.revents & !WRITABLE != 0
-            && let Some(state) = state.as_mut()
-            && let Some((_, socket)) = state.socket(member.id)
-        {
-            // The program will call recv() on the kernel's word: the shadow must be asked then.
-            socket.os_ready = true;
-            socket.os_error |= entry.revents & libc::POLLERR != 0;
-        }
-        entry.revents |= ours;
-    }
-    Ok(ready)
-}
 
-fn sleep(
-    stack: &Stack,
-    fds: &[PollFd],
-    members: &[Member],
-    wait: &mut Wait,
-    mask: Option<&libc::sigset_t>,
-) -> Next {
-    let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
-    let Some((sleeper, waker)) = state.new_sleeper() else {
+    fn unasked(&self) -> u32 {
+        if self.told == Told::Unasked { UNASKED } else { 0 }
+    }
+
+    /// Polls the rings and marks our ready sockets; returns how many.
+    fn look_at_ours(&mut self, stack: &Stack, first: bool) -> usize {
+        self.clear();
+        let unasked = self.unasked();
+        // In a signal handler that got past the wrapper: the kernel's word alone.
+        let Ok(mut state) = stack.shard.lock() else { return 0 };
+        if first {
+            state.poll();
+        } else {
+            state.poll_patiently();
+        }
+        let mut ready = 0;
+        for member in self.members.iter_mut() {
+            let seen = look(&mut state, member.id);
+            member.alone = seen.is_some_and(|seen| !seen.shared);
+            let Some(entry) = self.fds.get_mut(member.at) else { continue };
+            if let Some(seen) = seen {
+                entry.revents = told(&seen, entry.events, unasked);
+                ready += usize::from(entry.revents != 0);
+            }
+        }
+        ready
+    }
+
+    /// Asks the kernel about all that it has a say in; adds to `revents`. Returns whether it said
+    /// anything.
+    fn ask_kernel(&mut self, stack: &Stack) -> Result<bool, i32> {
+        let mut answers = self.kernels();
+        let answers = answers.as_mut_slice();
+        if answers.is_empty() || ppoll(answers, Some(0), None)? == 0 {
+            return Ok(false);
+        }
+        let mut state = stack.shard.lock().ok();
+        let mut members = self.members.iter().peekable();
+        let mut answers = answers.iter();
+        let mut any = false;
+        for (at, entry) in self.fds.iter_mut().enumerate() {
+            let member = members.next_if(|member| member.at == at);
+            if member.is_some_and(|member| member.alone) {
+                continue;
+            }
+            let Some(answer) = answers.next() else { break };
+            // The kernel tells of errors and ends always.
+            let told = match self.told {
+                Told::Unasked => answer.revents,
+                Told::Asked => answer.revents & (entry.events | libc::POLLNVAL),
+            };
+            any |= told != 0;
+            entry.revents |= told;
+            if answer.revents & !(WRITABLE_DATAGRAM as i16) != 0
+                && let (Some(state), Some(member)) = (state.as_mut(), member)
+                && let Some((_, socket)) = state.socket(member.id)
+            {
+                // The program will call recv() or accept() on the kernel's word: the shadow must be
+                // asked then.
+                socket.os_ready = true;
+                socket.os_error |= answer.revents & libc::POLLERR != 0;
+            }
+        }
+        Ok(any)
+    }
+
+    /// The descriptors that the kernel has a say in, in their order.
+    fn kernels(&self) -> PollSet {
+        let mut kernels = PollSet::default();
+        let mut alone =
+            self.members.iter().filter(|member| member.alone).map(|member| member.at).peekable();
+        for (at, entry) in self.fds.iter().enumerate() {
+            if alone.next_if_eq(&at).is_none() {
+                kernels.add(PollFd { revents: 0, ..*entry });
+            }
+        }
+        kernels
+    }
+
+    fn sleep(&self, stack: &Stack, wait: &mut Wait, mask: Option<&libc::sigset_t>) -> Next {
+        let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
+        let Some((sleeper, waker)) = state.new_sleeper() else {
+            drop(state);
+            crate::sys::thread::nap_millis(1);
+            return Next::PollAgain;
+        };
+        let mut missed = false;
+        for member in self.members.iter() {
+            state.sleep_on(member.id, sleeper);
+            let events = self.fds.get(member.at).map_or(0, |entry| entry.events);
+            let seen = look(&mut state, member.id);
+            missed |= seen.is_some_and(|seen| told(&seen, events, self.unasked()) != 0);
+        }
+        let mut all = self.kernels();
+        all.add_readable(waker);
+        state.sleep_on_rings(|fd| all.add_readable(fd));
+        let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
         drop(state);
-        crate::sys::thread::nap_millis(1);
-        return Next::PollAgain;
-    };
-    for member in members {
-        state.sleep_on(member.id, sleeper);
-    }
-    let mut all = PollSet::default();
-    fds.iter().for_each(|entry| all.add(*entry));
-    all.add_readable(waker);
-    state.sleep_on_rings(|fd| all.add_readable(fd));
-    let missed = members.iter().any(|member| {
-        let wanted = fds.get(member.at).is_some_and(|entry| entry.events & READABLE != 0);
-        wanted && state.socket(member.id).is_some_and(|(endpoint, _)| endpoint.is_readable())
-    });
-    drop(state);
-    let next = if missed { Next::PollAgain } else { wait.sleep(all.as_mut_slice(), mask) };
-    if let Ok(mut state) = stack.shard.lock() {
-        for member in members {
-            state.leave(member.id, sleeper);
+        let next = match missed {
+            true => Next::PollAgain,
+            false => wait.sleep_until(all.as_mut_slice(), mask, bound),
+        };
+        if let Ok(mut state) = stack.shard.lock() {
+            for member in self.members.iter() {
+                state.leave(member.id, sleeper);
+            }
+            state.end_sleeper(sleeper);
         }
-        state.end_sleeper(sleeper);
+        next
     }
-    next
+}
+
+/// What is told of a socket of ours that was asked for these events.
+fn told(seen: &Seen, asked: i16, unasked: u32) -> i16 {
+    // Poll's bits are 16; the sign is none of them.
+    (seen.events & (u32::from(asked as u16) | unasked)) as i16
 }

@@ -23,9 +23,8 @@ pub fn words(nfds: usize) -> usize {
 pub fn to_list(nfds: usize, sets: &[Set<'_>; 3]) -> Vec<PollFd> {
     let mut list = Vec::new();
     for fd in 0..nfds {
-        let wants = [READ & !(libc::POLLHUP | libc::POLLERR), WRITE & !libc::POLLERR, EXCEPT];
         let mut events = 0;
-        for (set, want) in sets.iter().zip(wants) {
+        for (set, want) in sets.iter().zip([READ, WRITE, EXCEPT]) {
             if contains(set, fd) {
                 events |= want;
             }

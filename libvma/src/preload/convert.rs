@@ -41,6 +41,23 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     from_sockaddr(&address).map_or(Destination::Foreign, Destination::Given)
 }
 
+/// The family of a `sockaddr`; None if there is not enough of it, or too much.
+///
+/// # Safety
+/// As [`destination`].
+pub unsafe fn family(
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Option<libc::sa_family_t> {
+    const FAMILY: usize = size_of::<libc::sa_family_t>();
+    let sane = (FAMILY..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize));
+    if !sane || !is_plausible(address, len as usize) {
+        return None;
+    }
+    // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
+    Some(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() })
+}
+
 /// Could this be memory of the program? NULL, small numbers and the kernel's half are not, which
 /// catches the bad pointers that programs (and test suites) do pass; the kernel would say EFAULT.
 #[inline]

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{errno, export, fork, fresh, mux, real};
+use super::{errno, export, fork, fresh, real};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::{self, WhyOs, attach};
@@ -16,10 +16,10 @@ pub fn forget(process: &'static Process, fd: c_int) {
         return;
     }
     match process.fds.take(fd) {
-        Some(Object::Socket(id)) => {
+        Some(Object::Socket(id) | Object::Stream(id)) => {
             socket::close(&process.stack, id, fd);
         }
-        Some(Object::Epoll(id)) => process.epolls.remove(&process.stack, id),
+        Some(Object::Epoll(id)) => process.epolls.close(&process.stack, id, fd),
         None => {}
     }
 }
@@ -31,7 +31,15 @@ pub fn alias(process: &'static Process, old: c_int, new: c_int) {
         Some(Object::Socket(id)) if socket::duplicate(&process.stack, id, new) => {
             process.fds.set(new, Object::Socket(id));
         }
-        Some(Object::Epoll(_)) => mux::duplicate(process, old, new),
+        Some(Object::Stream(id)) if socket::duplicate(&process.stack, id, new) => {
+            process.fds.set(new, Object::Stream(id));
+        }
+        Some(Object::Epoll(id)) => {
+            if let Some(instance) = process.epolls.get(id) {
+                instance.duplicate(new);
+                process.fds.set(new, Object::Epoll(id));
+            }
+        }
         _ => {}
     }
 }
@@ -52,6 +60,12 @@ fn is_internal(fd: c_int) -> bool {
 fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // A child that puts an inherited socket in another's place is about to use it (inetd).
     inherit::touch(old);
+    if let Some(process) = ours(old)
+        && let Some(Object::Stream(id)) = process.fds.get(old)
+        && fork::is_vfork_child(process)
+    {
+        inherit::ask_own_parent(process, id);
+    }
     if is_internal(new) {
         errno::set(libc::EBUSY);
         return -1;
@@ -204,11 +218,19 @@ export! {
     /// kernel's from here on.
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
         if let Some(process) = ours(fd)
-            && let Some(Object::Socket(id)) = process.fds.get(fd)
+            && let Some(object) = process.fds.get(fd)
             && !fork::is_vfork_child(process)
         {
-            attach::un_offload(&process.stack, id, WhyOs::Stream);
-            forget(process, fd);
+            match object {
+                Object::Socket(id) => {
+                    attach::un_offload(&process.stack, id, WhyOs::Stream);
+                    forget(process, fd);
+                }
+                Object::Stream(id) => {
+                    process.release_stream(id, WhyOs::Stream);
+                }
+                Object::Epoll(_) => {}
+            }
         }
         // SAFETY: passed on.
         unsafe { real::fdopen(fd, mode) }

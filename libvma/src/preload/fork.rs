@@ -9,17 +9,25 @@
 use core::ffi::c_int;
 
 use super::{export, real};
-use crate::process::{Process, inherit};
+use crate::process::{self, Process, inherit};
 use crate::sys::thread;
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
 pub fn hook() {
-    // SAFETY: a plain function that lives as long as the library, which is never unmapped.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // SAFETY: plain functions that live as long as the library, which is never unmapped.
+    unsafe { libc::pthread_atfork(Some(before), None, Some(in_child)) };
+}
+
+extern "C" fn before() {
+    if let Some(process) = process::current() {
+        crate::socket::stream::listen::give_up_ahead(&process.stack);
+    }
+    inherit::before_fork();
 }
 
 extern "C" fn in_child() {
     inherit::after_fork();
+    super::mux::after_fork();
 }
 
 /// Does this code run in a vfork() child, on its parent's memory?
@@ -37,6 +45,10 @@ export! {
 
     /// daemon(3). libc forks inside, so its fork handlers run.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
+        // The parent ends inside, where nobody sees it.
+        if let Some(process) = process::current() {
+            process.before_daemon();
+        }
         // SAFETY: passed on.
         unsafe { real::daemon(nochdir, noclose) }
     }

@@ -7,13 +7,13 @@
 //! | the same | fork and signal hooks | pthread_atfork, sigaction |
 //! | first UDP socket | `Process::ensure_plane`: netlink, internal thread | everything |
 //! | first bind, connect or send | ring of the interface | everything |
-//! | destructor | counters of open sockets to the statistics file | system calls |
+//! | destructor, _exit | `Process::at_exit`: connections to the kernel, counters to the file | system calls |
+//! | exec | `Process::before_exec`: connections to the kernel | system calls |
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{fork, real, signal};
 use crate::process::{self, Process};
-use crate::socket;
 
 /// Finds libc's functions. A call that comes before this (another library's constructor) finds its
 /// function by itself.
@@ -22,11 +22,7 @@ extern "C" fn constructor() {
 }
 
 extern "C" fn destructor() {
-    if let Some(process) = process::current()
-        && process.id == crate::sys::thread::process_id()
-    {
-        socket::at_exit(&process.stack);
-    }
+    super::leave::at_exit();
 }
 
 mod sections {

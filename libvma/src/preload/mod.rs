@@ -2,7 +2,7 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `mux`, `file`, `fork`, `signal` and `syscall` hold the functions by theme.
+//! `socket`, `receive`, `send`, `stream`, `mux`, `file`, `fork`, `transfer`, `signal` and `syscall` hold the functions by theme.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
 mod convert;
@@ -10,14 +10,17 @@ mod errno;
 mod file;
 mod fork;
 mod init;
+mod leave;
 mod mux;
 mod real;
 mod receive;
 mod send;
 mod signal;
 mod socket;
+mod stream;
 mod symbols;
 mod syscall;
+mod transfer;
 
 /// Defines C functions under their C names. The whole module exists only in the shared object: a
 /// Rust program that links the crate (tests, fuzz targets, benches) must keep libc's.
@@ -39,16 +42,53 @@ use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::SocketId;
 
-/// The socket behind a descriptor, if it is ours.
+/// What a descriptor is.
+#[derive(Clone, Copy)]
+enum Found {
+    /// Nothing of ours.
+    Kernel,
+    Datagram(&'static Process, SocketId),
+    Stream(&'static Process, SocketId),
+}
+
+/// The socket behind a descriptor.
+#[inline]
+fn find(fd: c_int) -> Found {
+    match known(fd) {
+        None if inherit::is_child() => {
+            // It may be this process's own now.
+            inherit::touch(fd);
+            known(fd).unwrap_or(Found::Kernel)
+        }
+        found => found.unwrap_or(Found::Kernel),
+    }
+}
+
+#[inline]
+fn known(fd: c_int) -> Option<Found> {
+    let process = process::current()?;
+    Some(match process.fds.get(fd)? {
+        Object::Socket(id) => Found::Datagram(process, id),
+        Object::Stream(id) => Found::Stream(process, id),
+        Object::Epoll(_) => Found::Kernel,
+    })
+}
+
+/// The UDP socket behind a descriptor, if it is ours.
 #[inline]
 fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
-    match process::current().and_then(|process| Some((process, process.fds.get(fd)?))) {
-        Some((process, Object::Socket(id))) => Some((process, id)),
-        Some((_, Object::Epoll(_))) => None,
-        None => {
-            inherit::touch(fd);
-            None
-        }
+    match find(fd) {
+        Found::Datagram(process, id) => Some((process, id)),
+        Found::Kernel | Found::Stream(..) => None,
+    }
+}
+
+/// The TCP socket behind a descriptor, if it is ours.
+#[inline]
+fn ours_stream(fd: c_int) -> Option<(&'static Process, SocketId)> {
+    match find(fd) {
+        Found::Stream(process, id) => Some((process, id)),
+        Found::Kernel | Found::Datagram(..) => None,
     }
 }
 

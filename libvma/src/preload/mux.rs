@@ -1,15 +1,22 @@
 //! poll, select, epoll and their variants.
 
-use core::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicI32, Ordering};
+mod instance;
+mod waits;
 
+pub use instance::nest;
+pub use waits::after_fork;
+
+use core::ffi::{c_int, c_void};
+
+use self::instance::{Room, control_alone, control_shared};
 use super::convert::{self, millis};
-use super::{errno, export, fork, fresh, ours, real};
+use super::{errno, export, fresh, real};
 use crate::fd::Object;
-use crate::mux::poll::Member;
+use crate::mux::poll::{Member, Question, Told};
 use crate::mux::{self, epoll, select as sets};
 use crate::process::{self, Process, inherit};
-use crate::socket::clock;
+use crate::socket::stream::listen;
+use crate::socket::{SocketId, clock};
 use crate::sys::wait::PollFd;
 
 type Events = *mut libc::epoll_event;
@@ -18,15 +25,25 @@ type FdSet = *mut libc::fd_set;
 /// Our sockets among the descriptors. Up to this many need no allocation.
 const INLINE: usize = 64;
 
-/// Calls `with` with our sockets among `fds`; None if there are none.
-fn members<T>(fds: &[PollFd], with: impl FnOnce(&'static Process, &[Member]) -> T) -> Option<T> {
+/// poll on a list that may hold sockets of ours; None if it does not.
+fn poll_ours(
+    fds: &mut [PollFd],
+    told: Told,
+    timeout: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+) -> Option<Result<usize, i32>> {
     if inherit::is_child() {
         fds.iter().for_each(|entry| inherit::touch(entry.fd));
     }
     let process = process::current()?;
+    let mut streams = false;
     let mut found =
         fds.iter().enumerate().filter_map(|(at, entry)| match process.fds.get(entry.fd)? {
-            Object::Socket(id) => Some(Member { at, id }),
+            Object::Socket(id) => Some(Member::new(at, id)),
+            Object::Stream(id) => {
+                streams = true;
+                Some(Member::new(at, id))
+            }
             Object::Epoll(_) => {
                 nest(entry.fd);
                 None
@@ -35,43 +52,46 @@ fn members<T>(fds: &[PollFd], with: impl FnOnce(&'static Process, &[Member]) -> 
     let first = found.next()?;
     let mut inline = [first; INLINE];
     let mut count = 1;
-    for member in found.by_ref() {
-        let Some(slot) = inline.get_mut(count) else {
-            let mut all = inline.to_vec();
-            all.push(member);
-            all.extend(found);
-            return Some(with(process, &all));
-        };
-        *slot = member;
-        count += 1;
+    let mut all: Vec<Member> = Vec::new();
+    for member in found {
+        if let Some(slot) = inline.get_mut(count) {
+            *slot = member;
+            count += 1;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&inline);
+        }
+        all.push(member);
     }
-    Some(with(process, inline.get(..count)?))
+    let members = if all.is_empty() { inline.get_mut(..count)? } else { &mut all };
+    if streams {
+        while let Some(id) = mux::unsteered(&process.stack, members.iter().map(Member::id)) {
+            steer(process, id);
+        }
+    }
+    let question = Question { fds, members, told };
+    Some(mux::poll::poll(&process.stack, &process.poll_turn, question, timeout, mask))
 }
 
-/// poll on a list that may hold sockets of ours; None if it does not.
-fn poll_ours(
-    fds: &mut [PollFd],
-    timeout: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-) -> Option<Result<usize, i32>> {
-    // The list is lent twice: to find our sockets, then to fill it in.
-    let mut found: Option<(&'static Process, Vec<Member>)> = None;
-    let mut inline: Option<(&'static Process, [Member; INLINE], usize)> = None;
-    members(fds, |process, list| {
-        let mut copy = [list[0]; INLINE];
-        if list.len() <= INLINE {
-            copy[..list.len()].copy_from_slice(list);
-            inline = Some((process, copy, list.len()));
-        } else {
-            found = Some((process, list.to_vec()));
-        }
-    })?;
-    let (process, list) = match (&inline, &found) {
-        (Some((process, list, count)), _) => (*process, list.get(..*count).unwrap_or_default()),
-        (None, Some((process, list))) => (*process, list.as_slice()),
-        (None, None) => return None,
-    };
-    Some(mux::poll::poll(&process.stack, &process.poll_turn, fds, list, timeout, mask))
+/// Somebody waits for connections on a listener: they are to come to us from now on. False if they
+/// cannot: then it is the kernel's.
+fn steer(process: &'static Process, id: SocketId) -> bool {
+    process.ensure_plane();
+    let steered = listen::steer(&process.stack, id).is_ok();
+    if !steered {
+        process.drop_stream(id);
+    }
+    steered
+}
+
+/// A socket that may have been watched already listens now.
+pub fn after_listen(process: &'static Process, id: SocketId) {
+    if !epoll::is_watched(&process.stack, id) {
+        listen::steer_ahead(&process.stack, id);
+    } else if steer(process, id) {
+        epoll::share(&process.stack, id);
+    }
 }
 
 /// # Safety
@@ -90,7 +110,7 @@ export! {
     /// poll(2).
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
         // SAFETY: the program's array, by the contract of the call.
-        match poll_ours(unsafe { list(fds, count) }, millis(timeout), None) {
+        match poll_ours(unsafe { list(fds, count) }, Told::Unasked, millis(timeout), None) {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => unsafe { real::poll(fds, count, timeout) },
@@ -112,7 +132,7 @@ export! {
         // SAFETY: null or a signal set, by the contract of the call.
         let set = unsafe { mask.as_ref() };
         // SAFETY: the program's array, by the contract of the call.
-        match poll_ours(unsafe { list(fds, count) }, limit, set) {
+        match poll_ours(unsafe { list(fds, count) }, Told::Unasked, limit, set) {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => unsafe { real::ppoll(fds, count, timeout, mask) },
@@ -219,23 +239,30 @@ export! {
         fresh(unsafe { real::epoll_create1(flags) })
     }
 
-    /// epoll_ctl(2): the kernel first, which knows every error; then ours.
+    /// epoll_ctl(2). What the kernel has a say in goes to it first, which knows every error.
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: Events) -> c_int {
+        let before = errno::get();
+        // SAFETY: the program's event, by the contract of the call.
+        match unsafe { control_alone(epfd, operation, fd, event) } {
+            None => {}
+            Some(Ok(())) => {
+                errno::set(before);
+                return 0;
+            }
+            Some(Err(error)) => {
+                errno::set(error);
+                return -1;
+            }
+        }
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-        if result == 0 && operation == libc::EPOLL_CTL_ADD {
-            nest(fd);
-        }
-        if result == 0
-            && let Some((process, id)) = ours(fd)
-            && !fork::is_vfork_child(process)
-        {
-            let before = errno::get();
+        if result == 0 {
+            if operation == libc::EPOLL_CTL_ADD {
+                nest(fd);
+            }
             // SAFETY: the kernel has accepted the pointer: null (for DEL) or an event.
             let event = unsafe { event.as_ref() }.copied();
-            if let Some(instance) = instance(process, epfd) {
-                epoll::control(&process.stack, &instance, operation, fd, id, event);
-            }
+            control_shared(epfd, operation, fd, event);
             errno::set(before);
         }
         result
@@ -243,15 +270,11 @@ export! {
 
     /// epoll_wait(2).
     fn epoll_wait(epfd: c_int, events: Events, max: c_int, timeout: c_int) -> c_int {
+        let room = Room { epfd, events, max };
+        // SAFETY: passed on.
+        let kernel = || unsafe { real::epoll_wait(epfd, events, max, timeout) };
         // SAFETY: the program's array, by the contract of the call.
-        match unsafe { wait_ours(epfd, events, max, millis(timeout), None) } {
-            Some(count) => count,
-            None => {
-                let _waits = KernelWait::on(epfd);
-                // SAFETY: passed on.
-                unsafe { real::epoll_wait(epfd, events, max, timeout) }
-            }
-        }
+        unsafe { instance::wait(&room, millis(timeout), None, kernel) }
     }
 
     /// epoll_pwait(2).
@@ -262,17 +285,13 @@ export! {
         timeout: c_int,
         mask: *const libc::sigset_t,
     ) -> c_int {
+        let room = Room { epfd, events, max };
         // SAFETY: null or a signal set, by the contract of the call.
         let set = unsafe { mask.as_ref() };
+        // SAFETY: passed on.
+        let kernel = || unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
-        match unsafe { wait_ours(epfd, events, max, millis(timeout), set) } {
-            Some(count) => count,
-            None => {
-                let _waits = KernelWait::on(epfd);
-                // SAFETY: passed on.
-                unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) }
-            }
-        }
+        unsafe { instance::wait(&room, millis(timeout), set, kernel) }
     }
 
     /// epoll_pwait2(2).
@@ -288,130 +307,14 @@ export! {
             errno::set(libc::EINVAL);
             return -1;
         };
+        let room = Room { epfd, events, max };
         // SAFETY: null or a signal set, by the contract of the call.
         let set = unsafe { mask.as_ref() };
+        // SAFETY: passed on.
+        let kernel = || unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
-        match unsafe { wait_ours(epfd, events, max, limit, set) } {
-            Some(count) => count,
-            None => {
-                let _waits = KernelWait::on(epfd);
-                // SAFETY: passed on.
-                unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) }
-            }
-        }
+        unsafe { instance::wait(&room, limit, set, kernel) }
     }
-}
-
-/// Epoll descriptors that threads wait for in the kernel right now, -1 where free.
-static KERNEL_WAITS: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
-/// Threads that found no place in the list.
-static UNLISTED_WAITS: AtomicI32 = AtomicI32::new(0);
-
-/// A wait in the kernel on an epoll instance that has no socket of ours so far.
-struct KernelWait(Option<&'static AtomicI32>);
-
-impl KernelWait {
-    fn on(epfd: c_int) -> KernelWait {
-        let place = KERNEL_WAITS.iter().find(|place| {
-            place.compare_exchange(-1, epfd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        if place.is_none() {
-            UNLISTED_WAITS.fetch_add(1, Ordering::AcqRel);
-        }
-        KernelWait(place)
-    }
-}
-
-impl Drop for KernelWait {
-    fn drop(&mut self) {
-        match self.0 {
-            Some(place) => place.store(-1, Ordering::Release),
-            None => {
-                UNLISTED_WAITS.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    }
-}
-
-fn waiting_in_kernel(epfd: c_int) -> bool {
-    UNLISTED_WAITS.load(Ordering::Acquire) > 0
-        || KERNEL_WAITS.iter().any(|place| place.load(Ordering::Acquire) == epfd)
-}
-
-/// An epoll instance is waited for in a way that we do not see through.
-pub fn nest(fd: c_int) {
-    if let Some(process) = process::current()
-        && let Some(Object::Epoll(id)) = process.fds.get(fd)
-        && let Some(instance) = process.epolls.get(id)
-    {
-        epoll::nest(&process.stack, &instance);
-    }
-}
-
-/// An epoll instance got another number: whichever the program uses, its sockets are the kernel's.
-pub fn duplicate(process: &'static Process, old: c_int, new: c_int) {
-    if instance(process, new).is_some() {
-        nest(new);
-    }
-    nest(old);
-}
-
-/// What we know of an epoll instance; made when the first socket of ours is added to it.
-fn instance(process: &'static Process, epfd: c_int) -> Option<std::sync::Arc<epoll::Epoll>> {
-    if let Some(Object::Epoll(id)) = process.fds.get(epfd) {
-        return process.epolls.get(id);
-    }
-    // One at a time: a second instance would hide what the first one watches.
-    let _one = process.epolls.making.lock().ok()?;
-    if let Some(Object::Epoll(id)) = process.fds.get(epfd) {
-        return process.epolls.get(id);
-    }
-    let (id, instance) = process.epolls.add(&process.stack)?;
-    process.fds.set(epfd, Object::Epoll(id));
-    if waiting_in_kernel(epfd) {
-        // That thread sees the kernel's readiness only.
-        epoll::nest(&process.stack, &instance);
-    }
-    Some(instance)
-}
-
-/// epoll_wait on an instance that watches sockets of ours; None if it does not.
-///
-/// # Safety
-/// `events` points to `max` events, or the call is to fail.
-unsafe fn wait_ours(
-    epfd: c_int,
-    events: Events,
-    max: c_int,
-    timeout: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-) -> Option<c_int> {
-    inherit::touch(epfd);
-    let process = process::current()?;
-    let Object::Epoll(id) = process.fds.get(epfd)? else { return None };
-    let instance = process.epolls.get(id)?;
-    let count = usize::try_from(max).ok().filter(|count| *count > 0)?;
-    if !convert::is_plausible(events, count.saturating_mul(size_of::<libc::epoll_event>())) {
-        return None;
-    }
-    // SAFETY: as promised.
-    let out = unsafe { core::slice::from_raw_parts_mut(events, count) };
-    let mut kernel = |room: &mut [epoll::Event]| {
-        let most = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
-        // SAFETY: `room` is a slice of events of that length.
-        match unsafe { real::epoll_wait(epfd, room.as_mut_ptr(), most, 0) } {
-            -1 => Err(errno::get()),
-            found => Ok(found as usize),
-        }
-    };
-    let mut disarm = |fd: c_int| {
-        let mut none = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: `none` is an event that outlives the call.
-        unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut none) };
-    };
-    let call = epoll::Call { epfd, timeout, mask, kernel: &mut kernel, disarm: &mut disarm };
-    let result = epoll::wait(&process.stack, &instance, out, call);
-    Some(errno::result(result) as c_int)
 }
 
 /// select on sets that hold sockets of ours; None if they do not.
@@ -438,7 +341,7 @@ unsafe fn select_ours(
     // SAFETY: as promised.
     let mut sets = sets.map(|set| unsafe { words(set.cast(), nfds) });
     let mut list = sets::to_list(nfds, &sets);
-    match poll_ours(&mut list, timeout, mask)? {
+    match poll_ours(&mut list, Told::Asked, timeout, mask)? {
         Err(errno) => Some(Err(errno)),
         Ok(0) => {
             sets::clear_all(nfds, &mut sets);

@@ -89,6 +89,10 @@ type SockAddrOut = *mut libc::sockaddr;
 type Len = *mut libc::socklen_t;
 
 real! {
+    fn _exit(status: c_int) -> c_int;
+    fn posix_spawn(id: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
+    fn posix_spawnp(id: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int;
     fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int;
     fn bind(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int;
@@ -137,10 +141,12 @@ real! {
     fn sendto(fd: c_int, buffer: *const c_void, len: usize, flags: c_int, address: SockAddr, address_len: libc::socklen_t) -> isize;
     fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: libc::socklen_t) -> c_int;
     fn shutdown(fd: c_int, how: c_int) -> c_int;
+    fn sockatmark(fd: c_int) -> c_int;
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    fn splice(input: c_int, input_offset: *mut c_void, out: c_int, out_offset: *mut c_void, len: usize, flags: c_uint) -> isize;
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize;
     fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize;
     fn __poll_chk(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, len: usize) -> c_int;

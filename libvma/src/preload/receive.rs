@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSliceMut;
 
 use super::convert::{self, VectorError};
-use super::{errno, export, ours, real, retire};
+use super::{Found, errno, export, find, real, retire, stream};
 use crate::process::Process;
 use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
@@ -165,11 +165,17 @@ const NOWHERE: (*mut libc::sockaddr, *mut libc::socklen_t) =
 export! {
     /// read(2).
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-        match ours(fd) {
+        match find(fd) {
             // A read of nothing takes no datagram, unlike a recv of nothing.
-            Some((process, id)) if len > 0 => {
+            Found::Datagram(process, id) if len > 0 => {
                 // SAFETY: passed on.
                 unsafe { receive_plain(process, id, fd, (buffer, len), 0, NOWHERE) }
+            }
+            Found::Stream(process, id) if len > 0 => {
+                // SAFETY: passed on.
+                let os = || unsafe { real::read(fd, buffer, len) };
+                // SAFETY: passed on.
+                unsafe { stream::receive_into(process, id, (buffer, len), 0, os) }
             }
             // SAFETY: passed on.
             _ => unsafe { real::read(fd, buffer, len) },
@@ -178,13 +184,23 @@ export! {
 
     /// readv(2).
     fn readv(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
-        let Some((process, id)) = ours(fd).filter(|_| (1..=1024).contains(&count)) else {
+        let found = find(fd);
+        let (process, id) = match found {
+            Found::Datagram(process, id) | Found::Stream(process, id)
+                if (1..=1024).contains(&count) =>
+            {
+                (process, id)
+            }
             // SAFETY: passed on.
-            return unsafe { real::readv(fd, vector, count) };
+            _ => return unsafe { real::readv(fd, vector, count) },
         };
         // SAFETY: the program's vector, by the contract of the call.
         let mut buffers = match unsafe { convert::targets(vector, count as usize) } {
             Ok(buffers) => buffers,
+            Err(VectorError::Buffer) if matches!(found, Found::Stream(..)) => {
+                errno::set(libc::EFAULT);
+                return -1;
+            }
             // SAFETY: a buffer that cannot be is never written to.
             Err(VectorError::Buffer) => return unsafe { receive_nowhere(process, id, fd, 0) },
             Err(VectorError::Vector(errno)) => {
@@ -194,6 +210,11 @@ export! {
         };
         if buffers.as_slice().iter().all(|buffer| buffer.is_empty()) {
             return 0;
+        }
+        if matches!(found, Found::Stream(..)) {
+            // SAFETY: passed on.
+            let os = || unsafe { real::readv(fd, vector, count) };
+            return stream::receive(process, id, buffers.as_mut_slice(), 0, os);
         }
         let os = || {
             // SAFETY: all-zero bytes are a valid msghdr.
@@ -214,13 +235,19 @@ export! {
 
     /// recv(2).
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize {
-        match ours(fd) {
+        match find(fd) {
             // SAFETY: passed on.
-            Some((process, id)) => unsafe {
+            Found::Datagram(process, id) => unsafe {
                 receive_plain(process, id, fd, (buffer, len), flags, NOWHERE)
             },
+            Found::Stream(process, id) => {
+                // SAFETY: passed on.
+                let os = || unsafe { real::recv(fd, buffer, len, flags) };
+                // SAFETY: passed on.
+                unsafe { stream::receive_into(process, id, (buffer, len), flags, os) }
+            }
             // SAFETY: passed on.
-            None => unsafe { real::recv(fd, buffer, len, flags) },
+            Found::Kernel => unsafe { real::recv(fd, buffer, len, flags) },
         }
     }
 
@@ -233,23 +260,39 @@ export! {
         address: *mut libc::sockaddr,
         address_len: *mut libc::socklen_t,
     ) -> isize {
-        match ours(fd) {
+        match find(fd) {
             // SAFETY: passed on.
-            Some((process, id)) => unsafe {
+            Found::Datagram(process, id) => unsafe {
                 receive_plain(process, id, fd, (buffer, len), flags, (address, address_len))
             },
+            Found::Stream(process, id) => {
+                // SAFETY: passed on.
+                let os =
+                    || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) };
+                // SAFETY: passed on.
+                let result =
+                    unsafe { stream::receive_into(process, id, (buffer, len), flags, os) };
+                // SAFETY: passed on.
+                unsafe { stream::no_source(result, address, address_len) }
+            }
             // SAFETY: passed on.
-            None => unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) },
+            Found::Kernel => unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) },
         }
     }
 
     /// recvmsg(2).
     fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> isize {
-        match ours(fd) {
+        match find(fd) {
             // SAFETY: passed on.
-            Some((process, id)) => unsafe { receive_message(process, id, fd, message, flags) },
+            Found::Datagram(process, id) => unsafe {
+                receive_message(process, id, fd, message, flags)
+            },
             // SAFETY: passed on.
-            None => unsafe { real::recvmsg(fd, message, flags) },
+            Found::Stream(process, id) => unsafe {
+                stream::receive_message(process, id, fd, message, flags)
+            },
+            // SAFETY: passed on.
+            Found::Kernel => unsafe { real::recvmsg(fd, message, flags) },
         }
     }
 
@@ -262,7 +305,8 @@ export! {
         flags: c_int,
         timeout: *mut libc::timespec,
     ) -> c_int {
-        let Some((process, id)) = ours(fd) else {
+        let found = find(fd);
+        let (Found::Datagram(process, id) | Found::Stream(process, id)) = found else {
             // SAFETY: passed on.
             return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
         };
@@ -283,10 +327,16 @@ export! {
             let entry = unsafe { messages.add(received) };
             // SAFETY: as above.
             let header = unsafe { &raw mut (*entry).msg_hdr };
-            // SAFETY: a msghdr of the program's array.
-            let len = unsafe { receive_message(process, id, fd, header, flags_now) };
+            let len = match found {
+                // SAFETY: a msghdr of the program's array.
+                Found::Stream(..) => unsafe {
+                    stream::receive_message(process, id, fd, header, flags_now)
+                },
+                // SAFETY: as above.
+                _ => unsafe { receive_message(process, id, fd, header, flags_now) },
+            };
             if len < 0 {
-                if received > 0 {
+                if received > 0 && matches!(found, Found::Datagram(..)) {
                     // What was received counts now, the error on the next call (recvmmsg(2)).
                     receive::keep_error(&process.stack, id, errno::get());
                 }
@@ -319,7 +369,7 @@ export! {
 
     /// recv with a check of the buffer's size, by which _FORTIFY_SOURCE replaces it.
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize, flags: c_int) -> isize {
-        if len > size || ours(fd).is_none() {
+        if len > size || matches!(find(fd), Found::Kernel) {
             // SAFETY: passed on; it ends the process if the buffer is too small.
             return unsafe { real::__recv_chk(fd, buffer, len, size, flags) };
         }
@@ -337,7 +387,7 @@ export! {
         address: *mut libc::sockaddr,
         address_len: *mut libc::socklen_t,
     ) -> isize {
-        if len > size || ours(fd).is_none() {
+        if len > size || matches!(find(fd), Found::Kernel) {
             // SAFETY: passed on; it ends the process if the buffer is too small.
             return unsafe {
                 real::__recvfrom_chk(fd, buffer, len, size, flags, address, address_len)
@@ -349,7 +399,7 @@ export! {
 
     /// As `__recv_chk`, for read.
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize) -> isize {
-        if len > size || ours(fd).is_none() {
+        if len > size || matches!(find(fd), Found::Kernel) {
             // SAFETY: passed on; it ends the process if the buffer is too small.
             return unsafe { real::__read_chk(fd, buffer, len, size) };
         }

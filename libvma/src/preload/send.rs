@@ -1,13 +1,18 @@
-//! send, sendto, sendmsg, sendmmsg, write, writev, sendfile.
+//! send, sendto, sendmsg, sendmmsg, write, writev.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::size_of;
 use std::io::IoSlice;
 
-use super::convert::{self, Destination};
-use super::{errno, export, ours, real, retire};
+use super::convert::{self, Destination, VectorError};
+use super::{Found, errno, export, find, ours, real, retire, stream};
 use crate::process::{self, Process};
-use crate::socket::{Outcome, RingId, SocketId, WhyOs, attach, egress};
+use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
+
+#[inline]
+fn is_kernels(fd: c_int) -> bool {
+    matches!(find(fd), Found::Kernel)
+}
 
 /// One send call on a socket of ours. None: the kernel shall do it.
 fn transmit(
@@ -38,7 +43,13 @@ fn transmit_one(
     has_control: bool,
     os: impl FnOnce() -> isize,
 ) -> isize {
-    let Some((process, id)) = ours(fd) else { return os() };
+    let (process, id) = match find(fd) {
+        Found::Datagram(process, id) => (process, id),
+        Found::Stream(process, id) => {
+            return stream::send(process, id, fd, payload, flags, os);
+        }
+        Found::Kernel => return os(),
+    };
     let to = match to {
         Destination::Absent => None,
         Destination::Given(address) => Some(address),
@@ -55,6 +66,15 @@ fn transmit_one(
             }
             result
         }
+    }
+}
+
+/// A send call from memory that is none.
+#[cold]
+fn transmit_nowhere(fd: c_int, flags: c_int, os: impl FnOnce() -> isize) -> isize {
+    match find(fd) {
+        Found::Stream(process, id) => stream::send_from_nowhere(process, id, fd, flags, os),
+        Found::Datagram(..) | Found::Kernel => os(),
     }
 }
 
@@ -77,8 +97,8 @@ unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr
             let data = unsafe { convert::bytes(data, len) };
             for number in data.chunks_exact(4) {
                 let fd = number.try_into().map_or(-1, c_int::from_ne_bytes);
-                if let Some((_, id)) = ours(fd) {
-                    attach::un_offload(&process.stack, id, WhyOs::Passed);
+                if let Found::Datagram(_, id) | Found::Stream(_, id) = find(fd) {
+                    process.release(id, WhyOs::Passed);
                 }
             }
         }
@@ -98,6 +118,8 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
     if let Some(header) = unsafe { message.as_ref() }
         && !header.msg_control.is_null()
         && header.msg_controllen >= size_of::<libc::cmsghdr>()
+        // The kernel says EFAULT.
+        && convert::is_plausible(header.msg_control, header.msg_controllen)
         && let Some(process) = process::current()
     {
         // SAFETY: the control area is the program's, of the length it says.
@@ -108,14 +130,17 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
 export! {
     /// write(2).
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        if ours(fd).is_none() || !convert::is_plausible(buffer, len) {
-            // SAFETY: passed on.
-            return unsafe { real::write(fd, buffer, len) };
+        let stream = matches!(find(fd), Found::Stream(..));
+        // SAFETY: passed on.
+        let os = || unsafe { real::write(fd, buffer, len) };
+        if is_kernels(fd) {
+            return os();
+        }
+        if !(len == 0 && stream || convert::is_plausible(buffer, len)) {
+            return transmit_nowhere(fd, 0, os);
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        // SAFETY: passed on.
-        let os = || unsafe { real::write(fd, buffer, len) };
         transmit_one(fd, &payload, Destination::Absent, 0, false, os)
     }
 
@@ -123,7 +148,7 @@ export! {
     fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::writev(fd, vector, count) };
-        if ours(fd).is_none() || !(0..=1024).contains(&count) {
+        if is_kernels(fd) || !(0..=1024).contains(&count) {
             return os();
         }
         // SAFETY: the program's vector, by the contract of the call.
@@ -132,20 +157,23 @@ export! {
             Ok(payload) if payload.as_slice().iter().any(|part| !part.is_empty()) => {
                 transmit_one(fd, payload.as_slice(), Destination::Absent, 0, false, os)
             }
+            Err(VectorError::Buffer) => transmit_nowhere(fd, 0, os),
             _ => os(),
         }
     }
 
     /// send(2).
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        if ours(fd).is_none() || len > 0 && !convert::is_plausible(buffer, len) {
-            // SAFETY: passed on.
-            return unsafe { real::send(fd, buffer, len, flags) };
+        // SAFETY: passed on.
+        let os = || unsafe { real::send(fd, buffer, len, flags) };
+        if is_kernels(fd) {
+            return os();
+        }
+        if len > 0 && !convert::is_plausible(buffer, len) {
+            return transmit_nowhere(fd, flags, os);
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        // SAFETY: passed on.
-        let os = || unsafe { real::send(fd, buffer, len, flags) };
         transmit_one(fd, &payload, Destination::Absent, flags, false, os)
     }
 
@@ -158,16 +186,24 @@ export! {
         address: *const libc::sockaddr,
         address_len: libc::socklen_t,
     ) -> isize {
-        if ours(fd).is_none() || len > 0 && !convert::is_plausible(buffer, len) {
-            // SAFETY: passed on.
-            return unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
+        // SAFETY: passed on.
+        let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
+        if is_kernels(fd) {
+            return os();
+        }
+        if matches!(find(fd), Found::Stream(..))
+            && let Some(error) = stream::wrong_destination(address, address_len)
+        {
+            errno::set(error);
+            return -1;
+        }
+        if len > 0 && !convert::is_plausible(buffer, len) {
+            return transmit_nowhere(fd, flags, os);
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
         // SAFETY: the program's address, by the contract of the call.
         let to = unsafe { convert::destination(address, address_len) };
-        // SAFETY: passed on.
-        let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
         transmit_one(fd, &payload, to, flags, false, os)
     }
 
@@ -177,7 +213,7 @@ export! {
         unsafe { look_for_descriptors(message) };
         // SAFETY: passed on.
         let os = || unsafe { real::sendmsg(fd, message, flags) };
-        if ours(fd).is_none() {
+        if is_kernels(fd) {
             return os();
         }
         if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
@@ -188,6 +224,13 @@ export! {
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(header.msg_iov, header.msg_iovlen) } {
             Ok(payload) => {
+                if matches!(find(fd), Found::Stream(..))
+                    // SAFETY: the program's control area, by the contract of the call.
+                    && let Some(error) = unsafe { stream::wrong_control(header) }
+                {
+                    errno::set(error);
+                    return -1;
+                }
                 // SAFETY: the program's address, by the contract of the call.
                 let to = unsafe {
                     convert::destination(header.msg_name.cast(), header.msg_namelen)
@@ -195,12 +238,17 @@ export! {
                 let has_control = header.msg_controllen != 0;
                 transmit_one(fd, payload.as_slice(), to, flags, has_control, os)
             }
-            Err(_) => os(),
+            Err(VectorError::Buffer) => transmit_nowhere(fd, flags, os),
+            Err(VectorError::Vector(_)) => os(),
         }
     }
 
     /// sendmmsg(2): a burst shares one kick of the ring.
     fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if matches!(find(fd), Found::Stream(..)) && convert::is_plausible(messages, 0) {
+            // SAFETY: the program's array, by the contract of the call.
+            return unsafe { stream::send_messages(fd, messages, count, flags) };
+        }
         let Some((process, id)) = ours(fd).filter(|_| convert::is_plausible(messages, 0)) else {
             for at in 0..count.min(1024) as usize {
                 if !convert::is_plausible(messages, 0) {
@@ -270,18 +318,6 @@ export! {
         }
         errno::set(before);
         sent as c_int
-    }
-
-    /// sendfile(2): from a file to a socket of ours it is the kernel's socket that sends.
-    fn sendfile(out: c_int, input: c_int, offset: *mut libc::off_t, count: usize) -> isize {
-        // SAFETY: passed on.
-        unsafe { real::sendfile(out, input, offset, count) }
-    }
-
-    /// sendfile64.
-    fn sendfile64(out: c_int, input: c_int, offset: *mut libc::off64_t, count: usize) -> isize {
-        // SAFETY: passed on.
-        unsafe { real::sendfile64(out, input, offset, count) }
     }
 }
 

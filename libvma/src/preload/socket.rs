@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 
-use super::{convert, errno, export, file, fresh, init, ours, real};
+use super::{Found, convert, errno, export, file, find, fresh, init, mux, ours, real, stream};
 use crate::fd::Object;
 use crate::process;
 use crate::socket::{self, WhyOs, attach, options, receive};
@@ -13,6 +13,7 @@ type Len = *mut libc::socklen_t;
 
 /// SOCK_NONBLOCK and SOCK_CLOEXEC share the argument with the type.
 const TYPE_MASK: c_int = 0xf;
+const F_SETOWN_EX: c_int = 15;
 
 #[cold]
 fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
@@ -28,6 +29,13 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         if let Some(id) = socket::open(&process.stack, fd, nonblocking) {
             process.fds.set(fd, Object::Socket(id));
+        }
+    }
+    let tcp = kind & TYPE_MASK == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
+    if domain == libc::AF_INET && tcp {
+        let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+        if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking) {
+            process.fds.set(fd, Object::Stream(id));
         }
     }
     errno::set(before);
@@ -58,51 +66,105 @@ export! {
 
     /// bind(2).
     fn bind(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
+        if let Found::Stream(process, id) = find(fd)
+            && socket::stream::is_connected(&process.stack, id)
+        {
+            // The shadow of an accepted connection is not bound.
+            errno::set(libc::EINVAL);
+            return -1;
+        }
         // SAFETY: passed on.
         refreshed(fd, unsafe { real::bind(fd, address, len) })
     }
 
     /// connect(2). A UDP socket may connect again, or disconnect with AF_UNSPEC.
     fn connect(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address, by the contract of the call.
+            return unsafe { stream::connect(process, id, fd, address, len) };
+        }
         // SAFETY: passed on.
         refreshed(fd, unsafe { real::connect(fd, address, len) })
     }
 
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int {
+        let Found::Stream(process, id) = find(fd) else {
+            // SAFETY: passed on.
+            return unsafe { real::listen(fd, backlog) };
+        };
+        if socket::stream::is_connected(&process.stack, id) {
+            errno::set(libc::EINVAL);
+            return -1;
+        }
+        process.ensure_plane();
+        socket::stream::listen::prepare(&process.stack, id);
         // SAFETY: passed on.
-        unsafe { real::listen(fd, backlog) }
+        let result = unsafe { real::listen(fd, backlog) };
+        if result == 0 {
+            socket::stream::listen::listen(&process.stack, id, backlog);
+            mux::after_listen(process, id);
+        }
+        result
     }
 
     /// accept(2).
     fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::accept(process, id, fd, (address, len), 0) };
+        }
         // SAFETY: passed on.
         fresh(unsafe { real::accept(fd, address, len) })
     }
 
     /// accept4(2).
     fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::accept(process, id, fd, (address, len), flags) };
+        }
         // SAFETY: passed on.
         fresh(unsafe { real::accept4(fd, address, len, flags) })
     }
 
-    /// getsockname(2): the shadow knows.
+    /// getsockname(2): the shadow knows, but not of a connection.
     fn getsockname(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        if let Found::Stream(process, id) = find(fd)
+            && let Some(local) = socket::stream::local_address(&process.stack, id)
+        {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::put_address(Ok(local), address, len) };
+        }
         // SAFETY: passed on.
         unsafe { real::getsockname(fd, address, len) }
     }
 
-    /// getpeername(2): the shadow knows.
+    /// getpeername(2): the shadow knows, but not of a connection.
     fn getpeername(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        if let Found::Stream(process, id) = find(fd)
+            && let Some(peer) = socket::stream::peer_address(&process.stack, id)
+        {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::put_address(peer, address, len) };
+        }
         // SAFETY: passed on.
         unsafe { real::getpeername(fd, address, len) }
     }
 
-    /// shutdown(2): what it does to a UDP socket the kernel does best, so the socket is its own
+    /// shutdown(2): a connection's is ours. What it does to a UDP socket the kernel does best, so the socket is its own
     /// from here on; what was received stays readable.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
-        if let Some((process, id)) = ours(fd) {
-            attach::un_offload(&process.stack, id, WhyOs::ShutDown);
+        match find(fd) {
+            Found::Datagram(process, id) => {
+                attach::un_offload(&process.stack, id, WhyOs::ShutDown);
+            }
+            Found::Stream(process, id) => {
+                if let Some(result) = stream::shutdown(process, id, how) {
+                    return result;
+                }
+            }
+            Found::Kernel => {}
         }
         // SAFETY: passed on.
         unsafe { real::shutdown(fd, how) }
@@ -116,6 +178,10 @@ export! {
         value: *const c_void,
         len: libc::socklen_t,
     ) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's value, by the contract of the call.
+            return unsafe { stream::set_option(process, id, fd, (level, name), value, len) };
+        }
         // SAFETY: passed on.
         let result = unsafe { real::setsockopt(fd, level, name, value, len) };
         if result == 0
@@ -132,6 +198,12 @@ export! {
 
     /// getsockopt(2): the shadow holds every option.
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: Len) -> c_int {
+        if let Found::Stream(process, id) = find(fd)
+            // SAFETY: the program's buffer and its length, by the contract of the call.
+            && let Some(result) = unsafe { stream::option(process, id, (level, name), value, len) }
+        {
+            return result;
+        }
         // SAFETY: passed on.
         unsafe { real::getsockopt(fd, level, name, value, len) }
     }
@@ -148,11 +220,29 @@ export! {
         after_fcntl(fd, command, unsafe { real::fcntl64(fd, command, argument) })
     }
 
+    /// sockatmark(3), whose ioctl inside libc is not interposed.
+    fn sockatmark(fd: c_int) -> c_int {
+        if matches!(find(fd), Found::Stream(..)) {
+            const SIOCATMARK: c_ulong = 0x8905;
+            let mut mark: c_int = 0;
+            let argument = core::ptr::from_mut(&mut mark).expose_provenance();
+            // SAFETY: SIOCATMARK writes an int.
+            return if unsafe { ioctl(fd, SIOCATMARK, argument) } < 0 { -1 } else { mark };
+        }
+        // SAFETY: passed on.
+        unsafe { real::sockatmark(fd) }
+    }
+
     /// ioctl(2).
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-        let Some((process, id)) = ours(fd) else {
+        let (process, id) = match find(fd) {
+            Found::Datagram(process, id) => (process, id),
+            // SAFETY: the program's argument, by the contract of the call.
+            Found::Stream(process, id) => unsafe {
+                return stream::ioctl(process, id, fd, request, argument);
+            },
             // SAFETY: passed on.
-            return unsafe { real::ioctl(fd, request, argument) };
+            Found::Kernel => return unsafe { real::ioctl(fd, request, argument) },
         };
         if request == libc::FIONREAD as c_ulong && argument != 0
             && let Some(len) = receive::next_len(&process.stack, id)
@@ -184,11 +274,12 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
                 file::alias(process, fd, result);
             }
         }
-        libc::F_SETFL => {
-            if let Some((process, id)) = ours(fd) {
-                options::after_flags(&process.stack, id);
-            }
-        }
+        libc::F_SETFL => match find(fd) {
+            Found::Datagram(process, id) => options::after_flags(&process.stack, id),
+            Found::Stream(process, id) => stream::after_flags(process, id),
+            Found::Kernel => {}
+        },
+        libc::F_SETOWN | F_SETOWN_EX => stream::after_owner(fd),
         _ => {}
     }
     result

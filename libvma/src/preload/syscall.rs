@@ -6,7 +6,7 @@
 
 use core::ffi::{c_int, c_long};
 
-use super::{errno, file, mux, ours, real, receive, send, socket};
+use super::{Found, errno, file, find, leave, mux, real, receive, send, socket};
 use crate::process;
 
 /// libc's `syscall`. What makes a process or thread jumps on with every register as it was: the
@@ -117,11 +117,21 @@ unsafe extern "C" fn by_number(
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => mux::select(fd, at(b), at(c), at(d), at(e)),
+            libc::SYS_exit_group => {
+                leave::at_exit();
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_execve | libc::SYS_execveat => {
+                leave::before_exec();
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
             libc::SYS_io_uring_setup if !process::allows_io_uring() => {
                 errno::set(libc::ENOSYS);
                 -1
             }
-            _ if ours(fd).is_some() => return on_socket(number, fd, [a, b, c, d, e, f]),
+            _ if !matches!(find(fd), Found::Kernel) => {
+                return on_socket(number, fd, [a, b, c, d, e, f]);
+            }
             _ => return real::syscall(number, [a, b, c, d, e, f]),
         }
     };
@@ -151,6 +161,14 @@ unsafe fn on_socket(number: c_long, fd: c_int, arguments: [usize; 6]) -> c_long 
             libc::SYS_sendmmsg => send::sendmmsg(fd, at(b), c as u32, flags) as isize,
             libc::SYS_bind => socket::bind(fd, at(b), len) as isize,
             libc::SYS_connect => socket::connect(fd, at(b), len) as isize,
+            libc::SYS_listen => socket::listen(fd, b as c_int) as isize,
+            libc::SYS_accept => socket::accept(fd, at(b), at(c)) as isize,
+            libc::SYS_accept4 => socket::accept4(fd, at(b), at(c), d as c_int) as isize,
+            libc::SYS_getsockname => socket::getsockname(fd, at(b), at(c)) as isize,
+            libc::SYS_getpeername => socket::getpeername(fd, at(b), at(c)) as isize,
+            libc::SYS_getsockopt => {
+                socket::getsockopt(fd, b as c_int, c as c_int, at(d), at(e)) as isize
+            }
             libc::SYS_shutdown => socket::shutdown(fd, b as c_int) as isize,
             libc::SYS_setsockopt => {
                 socket::setsockopt(fd, b as c_int, c as c_int, at(d), e as libc::socklen_t) as isize

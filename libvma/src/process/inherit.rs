@@ -4,22 +4,26 @@
 //! children never use them (they exec, or only close them), so nothing happens at fork. A child
 //! that does use one asks the parent for it: it writes the socket's name to a page that both share
 //! and wakes the parent's internal thread, which gives the socket to the kernel; from then on both
-//! share it as they would without the library. A parent that is gone took its flows along.
+//! share it as they would without the library. A parent that is gone took its flows along. A listener
+//! that the parent never waited on and that no other child has is the child's to offload.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::Process;
 use crate::fd::Object;
 use crate::shard::SocketId;
-use crate::socket::{Stack, WhyOs, attach};
+use crate::socket::WhyOs;
+use crate::socket::stream::heir;
 use crate::sys::fork_cell::LeakedRef;
 use crate::sys::shared_page::SharedPage;
+use crate::sys::wait::is_open;
 use crate::sys::{fd, thread};
 
-const REQUESTS: usize = 64;
-type Words = [AtomicU64; REQUESTS];
+const REQUESTS: usize = 63;
+type Words = [AtomicU64; REQUESTS + 1];
 
-/// Requests of children: the name of a socket, 0 when served.
+/// Requests of children: the name of a socket, 0 when served. The last word counts the forks of the
+/// process and of its children.
 pub struct Board(SharedPage<Words>);
 
 impl Board {
@@ -27,26 +31,43 @@ impl Board {
         SharedPage::of_words().ok().map(Board)
     }
 
+    fn requests(&self) -> impl Iterator<Item = &'static AtomicU64> {
+        self.0.get().iter().take(REQUESTS)
+    }
+
+    fn forks(&self) -> u32 {
+        self.0.get().last().map_or(0, |word| word.load(Ordering::Relaxed) as u32)
+    }
+
+    fn count_fork(&self) {
+        if let Some(word) = self.0.get().last() {
+            word.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// In the parent: serves what children have asked for.
-    pub fn serve(&self, stack: &Stack) {
-        for word in self.0.get() {
+    pub fn serve(&self, process: &Process) {
+        for word in self.requests() {
             let bits = word.load(Ordering::Acquire);
             if let Some(id) = SocketId::from_bits(bits) {
-                attach::un_offload(stack, id, WhyOs::Passed);
+                process.release(id, WhyOs::Passed);
                 word.store(0, Ordering::Release);
             }
         }
     }
 
     /// In the child: asks, and waits a little for the answer.
-    fn ask(&self, id: SocketId, nudge: i32) {
+    fn ask(&self, id: SocketId, parent: i32, nudge: i32) {
         let bits = id.to_bits();
-        let slot = self.0.get().iter().find(|word| {
+        let slot = self.requests().find(|word| {
             word.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         let Some(slot) = slot else { return };
         fd::write_fully(nudge, &1u64.to_ne_bytes());
         for _ in 0..PATIENCE_MILLIS {
+            if !thread::is_alive(parent) {
+                break;
+            }
             if slot.load(Ordering::Acquire) != bits {
                 return;
             }
@@ -73,6 +94,24 @@ static OWN_NUDGE: AtomicI32 = AtomicI32::new(-1);
 pub fn remember(process: &'static Process) {
     OWN_NUDGE.store(process.stack.nudge_descriptor(), Ordering::Release);
     SELF.set(process);
+}
+
+/// How often this process has forked.
+#[inline]
+pub fn forks() -> u32 {
+    SELF.get().and_then(|process| process.board.as_ref()).map_or(0, Board::forks)
+}
+
+/// How often the parent has; None if there is none.
+pub fn forks_of_parent() -> Option<u32> {
+    parent().map(|(_, board)| board.forks())
+}
+
+/// Before a fork: descriptors that are open now are shared from here on.
+pub fn before_fork() {
+    if let Some(board) = SELF.get().and_then(|process| process.board.as_ref()) {
+        board.count_fork();
+    }
 }
 
 /// In a fresh child.
@@ -107,15 +146,68 @@ fn touch_inherited(fd: i32) {
     if super::current().is_some_and(|own| own.fds.get(fd).is_some()) {
         return;
     }
-    match parent.fds.take(fd) {
-        Some(Object::Socket(id)) => board.ask(id, NUDGE.load(Ordering::Acquire)),
+    match parent.fds.get(fd) {
+        Some(Object::Socket(id)) => {
+            // Taken out when it is there: other threads of the child must wait for it, too.
+            board.ask(id, parent.id, NUDGE.load(Ordering::Acquire));
+            parent.fds.take(fd);
+        }
+        Some(Object::Stream(id)) => {
+            board.ask(id, parent.id, NUDGE.load(Ordering::Acquire));
+            if parent.fds.take(fd).is_some() {
+                adopt(parent, board, fd, id);
+            }
+        }
         // The epoll instance does not tell what it watches: all of them.
         Some(Object::Epoll(_)) => {
+            parent.fds.take(fd);
             for fd in parent.fds.within(0, u32::MAX) {
                 touch_inherited(fd);
             }
         }
         None => {}
+    }
+}
+
+/// A listener that nobody else accepts from is this process's own from now on.
+fn adopt(parent: &'static Process, board: &Board, fd: i32, id: SocketId) {
+    let Some(heirloom) = heir::find(&parent.stack, id) else { return };
+    let forks = board.forks();
+    if !heirloom.has_one_heir(forks) {
+        return;
+    }
+    let mut numbers = heirloom.descriptors().to_vec();
+    numbers.retain(|number| {
+        let same = *number == fd || parent.fds.get(*number) == Some(Object::Stream(id));
+        same && is_open(*number)
+    });
+    let Some(own) = super::first_socket() else { return };
+    if let Some(id) = heir::adopt(&own.stack, heirloom, numbers.clone(), forks) {
+        for fd in numbers {
+            parent.fds.take(fd);
+            own.fds.set(fd, Object::Stream(id));
+        }
+    }
+}
+
+/// Before exec in a forked child: connections that the new program inherits must be the kernel's,
+/// for it will know nothing of the parent.
+pub fn before_exec() {
+    if !is_child() {
+        return;
+    }
+    let Some((parent, _)) = parent() else { return };
+    for (fd, _) in parent.kept_streams() {
+        touch_inherited(fd);
+    }
+}
+
+/// In a vfork() child, on its parent's memory: has the parent's internal thread give a socket to
+/// the kernel.
+#[cold]
+pub fn ask_own_parent(process: &Process, id: SocketId) {
+    if let Some(board) = &process.board {
+        board.ask(id, process.id, process.stack.nudge_descriptor());
     }
 }
 

@@ -4,7 +4,10 @@
 //! (`sys::fork_cell`).
 
 mod banner;
+mod drive;
 pub mod inherit;
+mod leave;
+mod streams;
 mod thread;
 
 use crate::config::Config;
@@ -74,6 +77,7 @@ fn start() -> Process {
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge: Waker::new().ok(),
             stats,
+            system: std::sync::OnceLock::new(),
             config,
         },
         fds: Table::default(),

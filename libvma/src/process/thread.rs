@@ -8,13 +8,15 @@ use rustix::fd::AsRawFd;
 use rustix::time::Timespec;
 
 use super::Process;
+use super::drive::Drive;
+use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
 use crate::shard::{SocketId, TICK_NANOS};
-use crate::socket::{Stack, attach};
+use crate::socket::{Stack, attach, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
-use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::wait::{PollFd, PollSet, ppoll};
 
 /// Path MTUs and neighbours that the kernel changes without a message are asked for again.
 const REFRESH_NANOS: u64 = 10_000_000_000;
@@ -45,48 +47,60 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     {
         log_line!(Warning, "VMA_INTERNAL_THREAD_AFFINITY={cpu}: there is no such CPU for us");
     }
-    let interval = stack.config.progress_interval_msec * 1_000_000;
-    let mut seen_polls = 0;
+    let mut drive = Drive::new(stack);
+    let (mut icmp, mut icmp_tried) = (None, false);
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
+    let mut exceptions = stream::exceptions::FIRST_LIMIT;
     loop {
-        let has_rings = stack.shard.try_lock().is_none_or(|state| state.has_rings());
-        // Nothing to drain without rings: only events wake the thread then.
-        // Without draining, things still age.
-        let mut timeout = has_rings.then_some(if interval > 0 { interval } else { SECOND });
+        let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
+        let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
+        let mut set = PollSet::default();
+        set.add_readable(monitor.as_fd().as_raw_fd());
+        set.add_readable(shadows);
+        set.add_readable(nudge);
+        set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
+        let mut timeout = drive.prepare(stack, &mut set);
         if unsent {
             timeout = Some(TICK_NANOS);
         }
-        let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
-        let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
-        let readable = |fd| PollFd { fd, events: libc::POLLIN, revents: 0 };
-        let mut fds = [readable(monitor.as_fd().as_raw_fd()), readable(shadows), readable(nudge)];
-        let result = ppoll(&mut fds, timeout, None);
+        let fds = set.as_mut_slice();
+        let result = ppoll(fds, timeout, None);
         if matches!(result, Err(errno) if errno != libc::EINTR) {
             thread::nap_millis(100);
         }
-        if fds[0].revents != 0 {
+        if fired(fds, 0) {
             follow(stack, &mut monitor);
         }
-        if fds[1].revents != 0 {
+        if fired(fds, 1) {
             note_shadows(stack);
         }
-        if fds[2].revents != 0
+        if fired(fds, 2)
             && let Some(nudge) = &stack.nudge
         {
             nudge.clear();
             if let Some(board) = &process.board {
-                board.serve(stack);
+                board.serve(process);
             }
         }
-        let timed_out = result == Ok(0) && !unsent;
-        unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
-        if timed_out && interval > 0 {
-            drain(stack, &mut seen_polls);
+        if fired(fds, 3)
+            && let Some(icmp) = &icmp
+        {
+            icmp.read(|notice| stream::path::on_icmp(stack, &notice));
         }
+        if icmp.is_none() && !icmp_tried && stack.shard.try_lock().is_some_and(|s| s.has_tcp()) {
+            icmp_tried = true;
+            icmp = open_icmp();
+        }
+        if !(unsent && result == Ok(0)) {
+            drive.step(stack);
+        }
+        unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
         let now = monotonic_nanos();
         if now.saturating_sub(last_second) >= SECOND {
             last_second = now;
+            exceptions = stream::exceptions::expire(stack, exceptions);
+            stream::heir::review(stack);
             if let Some(mut state) = stack.shard.try_lock() {
                 state.expire_fragments();
                 // A group may have got members on this host, which no message tells.
@@ -102,6 +116,18 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     }
 }
 
+fn open_icmp() -> Option<Icmp> {
+    let opened = Icmp::open();
+    if let Err(errno) = &opened {
+        log_line!(Debug, "ICMP errors about connections are not heard: {errno}");
+    }
+    opened.ok()
+}
+
+fn fired(fds: &[PollFd], at: usize) -> bool {
+    fds.get(at).is_some_and(|entry| entry.revents != 0)
+}
+
 /// Takes the kernel's changes over and lets live sockets see them.
 fn follow(stack: &Stack, monitor: &mut Monitor) {
     let mut changes: Vec<Change> = Vec::new();
@@ -111,19 +137,25 @@ fn follow(stack: &Stack, monitor: &mut Monitor) {
     let Ok(mut slot) = stack.plane.lock() else { return };
     let Some(plane) = slot.as_mut() else { return };
     let mut effect = crate::control::Effect::default();
+    let mut unanswered = Vec::new();
     for change in changes {
         let one = plane.control.apply(change);
         effect.next_hops |= one.next_hops;
         effect.flows |= one.flows;
+        unanswered.extend(one.unanswered);
     }
     if effect.flows {
         attach::update_interfaces(stack, plane);
         attach::reconsider(stack, plane);
     }
-    if effect.next_hops
-        && let Ok(mut state) = stack.shard.lock()
-    {
-        state.next_epoch();
+    if effect.next_hops {
+        if let Ok(mut state) = stack.shard.lock() {
+            state.next_epoch();
+        }
+        stream::path::refresh(stack, plane);
+    }
+    for (interface, neighbour) in unanswered {
+        stream::path::neighbour_failed(stack, plane, interface, neighbour);
     }
 }
 
@@ -143,15 +175,5 @@ fn note_shadows(stack: &Stack) {
             socket.os_error |= flags.contains(epoll::EventFlags::ERR);
         }
         state.announce(id);
-    }
-}
-
-/// Polls the rings if nobody did since the last time.
-fn drain(stack: &Stack, seen: &mut u64) {
-    if let Some(mut state) = stack.shard.try_lock() {
-        if state.polls() == *seen {
-            state.catch_up();
-        }
-        *seen = state.polls();
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::datagram::{Datagram, charge};
-use super::ready::{SetId, SleeperId, Watch};
+use super::ready::{SleeperId, Watch};
 use super::{SocketId, State};
 use crate::stats::SocketCounters;
 
@@ -29,6 +29,9 @@ pub struct Endpoint {
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
     pub(super) os_doubt: u64,
+    /// Of a stream socket: its connection, or what it listens with.
+    pub(super) connection: Option<u32>,
+    pub(super) listener: Option<u32>,
     pub counters: SocketCounters,
 }
 
@@ -44,6 +47,8 @@ impl Endpoint {
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,
+            connection: None,
+            listener: None,
             counters: SocketCounters::default(),
         }
     }
@@ -87,11 +92,6 @@ impl Endpoint {
         self.charged -= datagram.charge();
         self.bytes -= u64::from(datagram.len);
         Some(datagram)
-    }
-
-    /// Is the socket watched by this readiness set?
-    pub fn is_watched_by(&self, set: SetId) -> bool {
-        self.watches.iter().any(|watch| watch.set == set)
     }
 
     /// Does a thread sleep on the socket itself?

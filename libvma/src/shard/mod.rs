@@ -3,7 +3,7 @@
 //!
 //! `receive` takes frames from the rings to socket queues, `transmit` takes datagrams to the
 //! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
-//! makes protocol time. `S` is what the socket layer keeps per socket: the shard does not look at
+//! makes protocol time; `tcp` holds connections and listeners. `S` is what the socket layer keeps per socket: the shard does not look at
 //! it, it only puts it under the same lock.
 
 mod burst;
@@ -12,6 +12,7 @@ pub mod datagram;
 mod endpoint;
 mod ready;
 mod receive;
+pub mod tcp;
 mod transmit;
 
 use crate::device::{Interface, OpenError, Ring};
@@ -24,7 +25,7 @@ pub use crate::device::Flow;
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
 pub use endpoint::Endpoint;
-pub use ready::{SetId, SleeperId};
+pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
 
 use self::burst::Burst;
@@ -54,6 +55,13 @@ impl SocketId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RingId(u16);
 
+impl RingId {
+    #[inline]
+    fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 pub struct Shard<S> {
     lock: Lock<State<S>>,
 }
@@ -70,6 +78,8 @@ pub struct State<S> {
     /// Kicks made for sends that stood alone; the internal thread sees by it whether a blast goes on.
     kicks: u64,
     lookup: Lookup,
+    /// None until the first stream socket.
+    tcp: Option<Box<tcp::Tcp>>,
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
     sets: Vec<Option<Set>>,
@@ -101,6 +111,7 @@ impl<S> Default for Shard<S> {
                 unsent: false,
                 kicks: 0,
                 lookup: Lookup::default(),
+                tcp: None,
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
                 sets: Vec::new(),
@@ -156,8 +167,8 @@ impl<S> State<S> {
             // The index came from the vector itself just above.
             return SocketId { index, generation: u32::MAX };
         };
-        // 31 bits: the fd table uses the top one.
-        slot.generation = (slot.generation.wrapping_add(1) & 0x7fff_ffff).max(1);
+        // 30 bits: the fd table uses the top two.
+        slot.generation = (slot.generation.wrapping_add(1) & 0x3fff_ffff).max(1);
         slot.content = Some((endpoint, socket));
         SocketId { index, generation: slot.generation }
     }
@@ -226,6 +237,16 @@ impl<S> State<S> {
         if let Some(ring) = self.rings.get_mut(usize::from(ring.0)) {
             ring.remove_flow(flow);
         }
+    }
+
+    /// Gives a ring's interface free if nothing is steered there. True if it did.
+    pub fn shut_idle_ring(&mut self, ring: RingId) -> bool {
+        let Some(ring) = self.rings.get_mut(ring.index()) else { return false };
+        let idle = !ring.has_flows();
+        if idle {
+            ring.shut();
+        }
+        idle
     }
 
     pub fn ring(&self, ring: RingId) -> Option<&Ring> {

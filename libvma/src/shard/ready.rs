@@ -1,40 +1,29 @@
-//! Readiness: who is told when a socket becomes readable.
+//! Readiness: who is told when something happens to a socket.
 //!
 //! A *sleeper* is a thread about to sleep in a system call; its waker is one of the descriptors it
 //! sleeps on. It registers with each socket, or with the readiness set, that it waits for. Whoever
-//! delivers a datagram (any thread that polls the rings) wakes them. A *set* is what an epoll
-//! instance knows of offloaded sockets: the ones that became readable since they were last looked
-//! at, so that a wait costs what is ready, not what is watched.
+//! delivers a packet (any thread that polls the rings) wakes them. A [`set`] is what an epoll
+//! instance knows of offloaded sockets.
 
-use std::collections::VecDeque;
+mod set;
+
+pub use set::{Interest, Registration, SetId};
+pub(super) use set::{Set, Watch};
+
+pub use crate::net::tcp::Readiness;
 
 use super::{SocketId, State};
+use crate::net::tcp::Events;
 use crate::sys::wait::Waker;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleeperId(u32);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SetId(u32);
 
 pub(super) struct Sleeper {
     waker: Waker,
     in_use: bool,
     /// Its waker was written to since it registered.
     woken: bool,
-}
-
-/// One set's interest in a socket.
-pub(super) struct Watch {
-    pub set: SetId,
-    /// Already in the set's list.
-    listed: bool,
-}
-
-#[derive(Default)]
-pub(super) struct Set {
-    readable: VecDeque<SocketId>,
-    sleepers: Vec<SleeperId>,
 }
 
 impl<S> State<S> {
@@ -65,6 +54,11 @@ impl<S> State<S> {
         }
     }
 
+    /// Does a thread of the program sleep, and drives what the rings bring when it wakes?
+    pub fn has_sleepers(&self) -> bool {
+        self.sleepers.iter().any(|sleeper| sleeper.in_use)
+    }
+
     pub fn sleep_on(&mut self, socket: SocketId, sleeper: SleeperId) {
         if let Some((endpoint, _)) = self.socket(socket) {
             endpoint.sleepers.push(sleeper);
@@ -74,98 +68,6 @@ impl<S> State<S> {
     pub fn leave(&mut self, socket: SocketId, sleeper: SleeperId) {
         if let Some((endpoint, _)) = self.socket(socket) {
             endpoint.sleepers.retain(|other| *other != sleeper);
-        }
-    }
-
-    pub fn sleep_on_set(&mut self, set: SetId, sleeper: SleeperId) {
-        if let Some(set) = self.set_mut(set) {
-            set.sleepers.push(sleeper);
-        }
-    }
-
-    pub fn leave_set(&mut self, set: SetId, sleeper: SleeperId) {
-        if let Some(set) = self.set_mut(set) {
-            set.sleepers.retain(|other| *other != sleeper);
-        }
-    }
-
-    pub fn new_set(&mut self) -> SetId {
-        let index = match self.sets.iter().position(Option::is_none) {
-            Some(index) => index,
-            None => {
-                self.sets.push(None);
-                self.sets.len() - 1
-            }
-        };
-        if let Some(slot) = self.sets.get_mut(index) {
-            *slot = Some(Set::default());
-        }
-        SetId(index as u32)
-    }
-
-    pub fn end_set(&mut self, id: SetId) {
-        let sleepers = self.set_mut(id).map(|set| core::mem::take(&mut set.sleepers));
-        for sleeper in sleepers.unwrap_or_default() {
-            self.wake(sleeper);
-        }
-        // The number will name another set.
-        for slot in &mut self.slots {
-            if let Some((endpoint, _)) = slot.content.as_mut() {
-                endpoint.watches.retain(|watch| watch.set != id);
-            }
-        }
-        if let Some(slot) = self.sets.get_mut(id.0 as usize) {
-            *slot = None;
-        }
-    }
-
-    /// The set wants to know when the socket becomes readable; if it is now, it is listed at once.
-    pub fn watch(&mut self, set: SetId, socket: SocketId) {
-        let Some((endpoint, _)) = self.socket(socket) else { return };
-        if !endpoint.is_watched_by(set) {
-            endpoint.watches.push(Watch { set, listed: false });
-        }
-        if endpoint.is_readable() {
-            self.relist(set, socket);
-        }
-    }
-
-    pub fn unwatch(&mut self, set: SetId, socket: SocketId) {
-        if let Some((endpoint, _)) = self.socket(socket) {
-            endpoint.watches.retain(|watch| watch.set != set);
-        }
-        if let Some(set) = self.set_mut(set) {
-            set.readable.retain(|other| *other != socket);
-        }
-    }
-
-    /// The next socket in the set's list, taken out of it.
-    pub fn next_listed(&mut self, set: SetId) -> Option<SocketId> {
-        let socket = self.set_mut(set)?.readable.pop_front()?;
-        if let Some((endpoint, _)) = self.socket(socket)
-            && let Some(watch) = endpoint.watches.iter_mut().find(|watch| watch.set == set)
-        {
-            watch.listed = false;
-        }
-        Some(socket)
-    }
-
-    /// How many sockets the set lists now.
-    pub fn listed(&self, set: SetId) -> usize {
-        let slot = self.sets.get(set.0 as usize);
-        slot.and_then(Option::as_ref).map_or(0, |set| set.readable.len())
-    }
-
-    /// Puts a socket (back) at the end of the set's list.
-    pub fn relist(&mut self, set: SetId, socket: SocketId) {
-        let Some((endpoint, _)) = self.socket(socket) else { return };
-        let Some(watch) = endpoint.watches.iter_mut().find(|watch| watch.set == set) else {
-            return;
-        };
-        if !core::mem::replace(&mut watch.listed, true)
-            && let Some(set) = self.set_mut(set)
-        {
-            set.readable.push_back(socket);
         }
     }
 
@@ -182,18 +84,29 @@ impl<S> State<S> {
             .is_some_and(|(endpoint, _)| core::mem::replace(&mut endpoint.os_doubt, doubt) != doubt)
     }
 
-    /// A datagram was queued, or something else happened that a waiter must see.
+    /// Something to read came, or something else happened that a reader must see.
     #[inline]
     pub fn announce(&mut self, socket: SocketId) {
+        self.announce_news(socket, Events::READABLE);
+    }
+
+    /// The socket is in another state now: that concerns everyone, whatever they wait for.
+    pub fn announce_change(&mut self, socket: SocketId) {
+        self.announce_news(socket, Events::CLOSED);
+    }
+
+    /// Tells all who wait on the socket for such news.
+    #[inline]
+    pub fn announce_news(&mut self, socket: SocketId, news: Events) {
         let Some((endpoint, _)) = self.socket(socket) else { return };
         if endpoint.sleepers.is_empty() && endpoint.watches.is_empty() {
             return;
         }
-        self.announce_to_waiters(socket);
+        self.announce_to_waiters(socket, news);
     }
 
     #[cold]
-    fn announce_to_waiters(&mut self, socket: SocketId) {
+    fn announce_to_waiters(&mut self, socket: SocketId, news: Events) {
         let mut at = 0;
         while let Some(sleeper) =
             self.socket(socket).and_then(|(endpoint, _)| endpoint.sleepers.get(at).copied())
@@ -201,27 +114,16 @@ impl<S> State<S> {
             self.wake(sleeper);
             at += 1;
         }
-        let mut at = 0;
-        while let Some(set) =
-            self.socket(socket).and_then(|(endpoint, _)| endpoint.watches.get(at).map(|w| w.set))
-        {
-            self.relist(set, socket);
-            let mut member = 0;
-            while let Some(sleeper) =
-                self.set_mut(set).and_then(|set| set.sleepers.get(member).copied())
-            {
-                self.wake(sleeper);
-                member += 1;
-            }
-            at += 1;
-        }
+        self.announce_to_sets(socket, news);
     }
 
+    /// The socket goes: whoever sleeps on it wakes, and no set watches it any more.
     pub(super) fn wake_sleepers_of(&mut self, socket: SocketId) {
         let sleepers = self.socket(socket).map(|(endpoint, _)| endpoint.sleepers.clone());
         for sleeper in sleepers.unwrap_or_default() {
             self.wake(sleeper);
         }
+        self.leave_sets(socket);
     }
 
     fn wake(&mut self, id: SleeperId) {
@@ -230,9 +132,5 @@ impl<S> State<S> {
         {
             sleeper.waker.wake();
         }
-    }
-
-    fn set_mut(&mut self, id: SetId) -> Option<&mut Set> {
-        self.sets.get_mut(id.0 as usize)?.as_mut()
     }
 }

@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use super::datagram::{Body, Datagram};
+use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
 use crate::device::Ring;
 use crate::device::xdp::Received;
@@ -48,6 +49,7 @@ impl<S> State<S> {
                 self.input(RingId(index as u16), received);
             }
         }
+        self.after_poll(packets);
         packets
     }
 
@@ -93,6 +95,9 @@ impl<S> State<S> {
             }
             Err(reason) => Err(reason),
             Ok(ip) if ip.is_fragment() => return self.input_fragment(id, received, ip),
+            Ok(ip) if ip.protocol == ipv4::protocol::TCP => {
+                return self.input_tcp(id, received, ip);
+            }
             Ok(ip) => parse_udp(ring, &received, ip),
         };
         match outcome {
@@ -238,11 +243,15 @@ impl<S> State<S> {
         let whole = self.reassembler.push(clock::now(), &ip, payload);
         let interface = ring.interface().index;
         let partial = partial(ring);
+        let way = way_back(ring, id, ring.first_bytes(&received.frame));
         self.give_back(id, received);
-        match whole {
-            Ok(None) => {}
-            Err(reason) => self.count_drop(reason),
-            Ok(Some(whole)) => match check_udp(whole.header, &whole.payload, partial) {
+        match (whole, way) {
+            (Ok(None), _) => {}
+            (Err(reason), _) => self.count_drop(reason),
+            (Ok(Some(whole)), Ok(way)) if whole.header.protocol == ipv4::protocol::TCP => {
+                self.input_tcp_whole(way, whole, partial);
+            }
+            (Ok(Some(whole)), _) => match check_udp(whole.header, &whole.payload, partial) {
                 Err(reason) => self.count_drop(reason),
                 Ok(parsed) => {
                     let tuple = tuple(&parsed, interface);
@@ -279,7 +288,7 @@ impl<S> State<S> {
         payload.into()
     }
 
-    fn refuse(&mut self, id: RingId, received: Received, reason: DropReason) {
+    pub(super) fn refuse(&mut self, id: RingId, received: Received, reason: DropReason) {
         self.count_drop(reason);
         self.give_back(id, received);
     }
@@ -338,7 +347,7 @@ fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason
     let packet = bytes.get(ethernet::HEADER_LEN..).unwrap_or_default();
     let available = (received.len as usize).saturating_sub(ethernet::HEADER_LEN);
     let ip = ipv4::Header::parse(packet, available)?;
-    if ip.protocol != ipv4::protocol::UDP {
+    if !matches!(ip.protocol, ipv4::protocol::UDP | ipv4::protocol::TCP) {
         return Err(DropReason::UnknownProtocol);
     }
     let nobodys = ip.src.is_unspecified() || ip.src.is_broadcast();
@@ -373,7 +382,7 @@ fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {
 }
 
 /// A local peer leaves the checksum to a device that a virtual interface does not have.
-fn partial(ring: &Ring) -> PartialChecksum {
+pub(super) fn partial(ring: &Ring) -> PartialChecksum {
     if ring.interface().is_virtual { PartialChecksum::Accept } else { PartialChecksum::Reject }
 }
 
@@ -389,7 +398,7 @@ fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
 
 /// The pieces behind the first `skip` bytes.
 #[inline]
-fn skipping<'a>(
+pub(super) fn skipping<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     mut skip: usize,
 ) -> impl Iterator<Item = &'a [u8]> {

@@ -233,7 +233,7 @@ fn send_fragments(
 }
 
 #[inline]
-fn emit_link_and_ip(hop: &NextHop, ip: &ipv4::Header, out: &mut [u8]) {
+pub(super) fn emit_link_and_ip(hop: &NextHop, ip: &ipv4::Header, out: &mut [u8]) {
     let ethernet = ethernet::Header {
         dst: hop.destination_mac,
         src: hop.source_mac,

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use rustix::event::epoll;
 
-use super::{Plane, Socket, Stack, State, WhyOs};
+use super::{Plane, Socket, Stack, State, WhyOs, stream};
 use crate::config::XdpMode;
 use crate::control::Control;
 use crate::log::log_line;
@@ -53,7 +53,7 @@ pub fn refresh(stack: &Stack, id: SocketId) {
 
 /// Could the socket be offloaded later? Then it stays ours, without flows, and gets them when an
 /// interface or an address changes.
-fn may_pass(why: WhyOs) -> bool {
+pub(super) fn may_pass(why: WhyOs) -> bool {
     match why {
         WhyOs::NoInterface => true,
         WhyOs::Interface(reason) => reason.may_pass(),
@@ -67,11 +67,17 @@ pub fn reconsider(stack: &Stack, plane: &mut Plane) {
     let ids = state.ids();
     drop(state);
     for id in ids {
-        let offloaded = stack.shard.lock().is_ok_and(|mut state| {
-            state.socket(id).is_some_and(|(_, socket)| socket.state == State::Offloaded)
-        });
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Some((_, socket)) = state.socket(id) else { continue };
+        let (offloaded, stream) = (socket.state == State::Offloaded, socket.stream.is_some());
+        drop(state);
+        let result = match (offloaded, stream) {
+            (false, _) => continue,
+            (true, false) => install(stack, plane, id),
+            (true, true) => stream::listen::install(stack, plane, id),
+        };
         // A socket works without flows, too: its packets then reach the shadow.
-        if offloaded && let Err(why) = install(stack, plane, id) {
+        if let Err(why) = result {
             log_line!(Debug, "a socket has no offloaded interface left: {why}");
         }
     }
@@ -207,7 +213,7 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
 
 /// Adds what is wanted and not there, then removes what is there and not wanted. False if none of
 /// the wanted flows could be had.
-fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingId, Flow)>) -> bool {
+pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingId, Flow)>) -> bool {
     let Some((_, socket)) = state.socket(id) else { return false };
     let old = core::mem::take(&mut socket.flows);
     let needs_some = !wanted.is_empty();
@@ -233,7 +239,7 @@ fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingId, Flow)>) 
 }
 
 /// The interfaces that a socket with this local address hears.
-fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
+pub(super) fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
     match device {
         Some(device) => vec![device],
         None if local.is_unspecified() || local.is_multicast() => control.addressed_interfaces(),
@@ -322,7 +328,7 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
 
 /// The internal thread shall tell when the shadow has something: data that came another way than
 /// through our rings, or an ICMP error.
-fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
+pub(super) fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
     let Some(watcher) = &stack.shadows else { return };
     if descriptor < 0 {
         return;

@@ -10,6 +10,7 @@ pub mod message;
 pub mod multicast;
 pub mod options;
 pub mod receive;
+pub mod stream;
 pub mod wait;
 mod why;
 
@@ -19,6 +20,7 @@ pub use crate::shard::{RingId, SocketId, clock};
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::OnceLock;
 
 use crate::config::Config;
 use crate::control::Control;
@@ -52,6 +54,8 @@ pub struct Stack {
     /// Wakes the internal thread when there is something new for it to attend to.
     pub nudge: Option<Waker>,
     pub stats: StatsFile,
+    /// The host's TCP settings, read when the first stream socket is opened.
+    pub system: OnceLock<stream::System>,
 }
 
 /// The control plane and what it led to.
@@ -76,7 +80,7 @@ impl Stack {
     }
 }
 
-/// One UDP socket, as POSIX sees it.
+/// One socket, as POSIX sees it: UDP, or TCP with what only that has in `stream`.
 pub struct Socket {
     /// Every descriptor number of the program that refers to it; the first one is the shadow's.
     pub descriptors: Vec<i32>,
@@ -102,6 +106,8 @@ pub struct Socket {
     os_corked: bool,
     /// Polls since the shadow was looked at.
     polls_since_os: u64,
+    /// What only a TCP socket has.
+    pub stream: Option<Box<stream::Stream>>,
 }
 
 /// Is the socket offloaded?
@@ -145,7 +151,13 @@ impl Socket {
             pending_error: 0,
             os_corked: false,
             polls_since_os: 0,
+            stream: None,
         }
+    }
+
+    /// SO_ERROR would tell something of a socket without a connection.
+    pub fn has_error(&self) -> bool {
+        self.pending_error != 0
     }
 
     /// The number by which the kernel knows the socket.
@@ -188,6 +200,11 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
             let _ = rustix::event::epoll::delete(watcher, shadow);
         });
     }
+    if socket.stream.is_some() {
+        drop(state);
+        stream::close(stack, id, descriptor);
+        return true;
+    }
     let flows = core::mem::take(&mut socket.flows);
     for (ring, flow) in flows {
         state.remove_flow(ring, flow);
@@ -225,6 +242,17 @@ pub fn retire(stack: &Stack, id: SocketId, descriptor: i32) {
     }
 }
 
+pub fn is_stream(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    state.socket(id).is_some_and(|(_, socket)| socket.stream.is_some())
+}
+
+/// Every number of the program that refers to a socket.
+pub fn descriptors(stack: &Stack, id: SocketId) -> Vec<i32> {
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    state.socket(id).map_or_else(Vec::new, |(_, socket)| socket.descriptors.clone())
+}
+
 /// dup(): one more descriptor of the same socket.
 pub fn duplicate(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
@@ -237,9 +265,9 @@ pub fn duplicate(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     }
 }
 
-/// At exit: what still waits is sent, and the sockets that were not closed report their counters.
+/// At exit: what still waits is sent, connections go to the kernel, and the sockets that were not closed report their counters.
 pub fn at_exit(stack: &Stack) {
-    let Some(mut state) = stack.shard.try_lock() else { return };
+    let Ok(mut state) = stack.shard.lock() else { return };
     state.kick_all();
     for reason in DropReason::ALL {
         let count = state.drops(*reason);
@@ -263,6 +291,17 @@ fn counters(
     state: &mut crate::shard::State<Socket>,
     id: SocketId,
 ) -> Option<(SocketCounters, usize)> {
-    let (endpoint, _) = state.socket(id)?;
-    Some((endpoint.counters, endpoint.limit))
+    let segments = state.connection(id).map(|connection| *connection.counters());
+    let (endpoint, socket) = state.socket(id)?;
+    let mut counters = endpoint.counters;
+    if let Some(segments) = segments {
+        counters.rx_packets = segments.segments_in;
+        counters.tx_packets = segments.segments_out;
+        counters.tx_errors = segments.retransmissions;
+    }
+    let limit = match &socket.stream {
+        Some(stream) => stream.settings.receive_buffer.most as usize,
+        None => endpoint.limit,
+    };
+    Some((counters, limit))
 }

@@ -13,6 +13,7 @@ use crate::shard::SocketId;
 use crate::sys::shadow;
 
 /// What the data path needs to know of a socket's options.
+#[derive(Clone)]
 pub struct Options {
     /// SO_RCVTIMEO in nanoseconds; None is for ever.
     pub receive_timeout: Option<u64>,

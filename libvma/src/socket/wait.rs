@@ -104,17 +104,35 @@ impl Wait {
     /// Sleeps until a descriptor is ready, the deadline, or a signal. `mask` is the signal mask
     /// the application gave for the wait, if any.
     pub fn sleep(&mut self, fds: &mut [PollFd], mask: Option<&libc::sigset_t>) -> Next {
+        self.sleep_until(fds, mask, None)
+    }
+
+    /// As [`Wait::sleep`], but wakes at `bound` (nanoseconds on the shard's clock) at the latest,
+    /// which is no timeout: a connection has something to do then.
+    pub fn sleep_until(
+        &mut self,
+        fds: &mut [PollFd],
+        mask: Option<&libc::sigset_t>,
+        bound: Option<u64>,
+    ) -> Next {
         let saved = thread::block_signals();
+        let mut by_timer = false;
         let next = if self.is_interrupted() {
             Next::Interrupted
         } else {
             let now = clock::now().as_nanos();
-            let left = self.deadline.map(|deadline| deadline.saturating_sub(now));
+            let first = [self.deadline, bound].into_iter().flatten().min();
+            let left = first.map(|deadline| deadline.saturating_sub(now));
+            let bounded = first != self.deadline;
             let result = match mask {
                 Some(mask) => crate::sys::wait::ppoll_set(fds, left, Some(mask)),
                 None => ppoll(fds, left, Some(&saved)),
             };
             match result {
+                Ok(0) if bounded => {
+                    by_timer = true;
+                    Next::PollAgain
+                }
                 Ok(0) => Next::TimedOut,
                 Ok(_) => Next::PollAgain,
                 Err(libc::EINTR) if self.is_interrupted() || !self.restartable => Next::Interrupted,
@@ -123,8 +141,10 @@ impl Wait {
             }
         };
         thread::restore_signals(&saved);
-        // After a wake-up a little polling pays: answers come in bursts.
-        self.loops = 0;
+        // After a wake-up a little polling pays: answers come in bursts. Not after a timer's.
+        if !by_timer {
+            self.loops = 0;
+        }
         next
     }
 }

@@ -40,6 +40,8 @@ pub enum WhyOs {
     ShutDown,
     /// The descriptor was handed to another process.
     Passed,
+    /// The process ends, or starts another program in its place.
+    ProcessEnds,
     /// An epoll instance that watches it is watched itself, or has two numbers.
     NestedEpoll,
     /// Its registrations in an epoll instance cannot be told apart.
@@ -73,6 +75,7 @@ impl core::fmt::Display for WhyOs {
             }
             WhyOs::ShutDown => "it was shut down",
             WhyOs::Passed => "it was passed to another process",
+            WhyOs::ProcessEnds => "the process ends",
             WhyOs::NestedEpoll => "an epoll instance that watches it is watched itself",
             WhyOs::Ambiguous => "its epoll registrations cannot be told apart",
             WhyOs::Stream => "a stream was opened on it",

@@ -56,6 +56,14 @@ pub fn to_sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
     }
 }
 
+/// The bytes of a `sockaddr_in`.
+pub fn to_bytes(address: SocketAddrV4) -> [u8; size_of::<libc::sockaddr_in>()] {
+    let [f, g] = (libc::AF_INET as libc::sa_family_t).to_ne_bytes();
+    let [p, q] = address.port().to_be_bytes();
+    let [a, b, c, d] = address.ip().octets();
+    [f, g, p, q, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0]
+}
+
 /// An integer option as the kernel has it now.
 pub fn int_option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value = [0u8; 4];

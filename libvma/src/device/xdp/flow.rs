@@ -58,6 +58,10 @@ impl FlowTable {
         FlowTable { three, five, users, exceptions, excepted }
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
     /// Steers a flow to us, or counts one more user of it.
     pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
         let any = any_port(flow);

@@ -120,6 +120,18 @@ impl Ring {
         Ok(ring)
     }
 
+    /// Is any flow steered here?
+    pub fn has_flows(&self) -> bool {
+        !self.program.flows.is_empty()
+    }
+
+    /// Gives the interface free, for another process or a later ring. Frames that are still queued
+    /// stay readable.
+    pub fn shut(&mut self) {
+        self.program.detach();
+        self.queues.clear();
+    }
+
     pub fn interface(&self) -> &Interface {
         &self.interface
     }

@@ -36,7 +36,7 @@ pub enum Mode {
 /// The loaded program and its attachment. The last descriptor of the link is the attachment:
 /// it ends with the process, whatever ends that.
 pub struct Program {
-    _link: Fd,
+    link: Option<Fd>,
     _program: Fd,
     sockets: Fd,
     interface: Fd,
@@ -91,9 +91,15 @@ impl Program {
         let flows = FlowTable::new(map("flows3")?, map("flows5")?);
 
         let (link, mode) = link(&program, on, mode)?;
-        let program = Program { _link: link, _program: program, sockets, interface, flows, mode };
+        let link = Some(link);
+        let program = Program { link, _program: program, sockets, interface, flows, mode };
         program.set_interface(on)?;
         Ok(program)
+    }
+
+    /// Nothing is steered any more.
+    pub fn detach(&mut self) {
+        self.link = None;
     }
 
     /// Tells the program the interface's MAC address and MTU.

@@ -194,6 +194,11 @@ impl Listener {
         place.is_some_and(|place| self.accepted.remove(place).is_some())
     }
 
+    /// How many wait for accept().
+    pub fn accepted_len(&self) -> usize {
+        self.accepted.len()
+    }
+
     /// Whether accept() would not block.
     #[inline]
     pub fn is_readable(&self) -> bool {

@@ -63,6 +63,7 @@ impl<B> Reassembly<B> {
     }
 
     /// Bytes that wait.
+    #[cfg(test)]
     pub fn len(&self) -> u32 {
         self.bytes
     }

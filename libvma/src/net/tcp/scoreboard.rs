@@ -49,8 +49,6 @@ pub struct Scoreboard {
     to_retransmit: u32,
     /// No record before this one waits for its retransmission.
     hint: usize,
-    /// The end of the highest record that the peer reported.
-    highest_sacked: Option<Seq>,
 }
 
 impl Scoreboard {
@@ -77,10 +75,7 @@ impl Scoreboard {
         self.to_retransmit
     }
 
-    pub fn highest_sacked(&self) -> Option<Seq> {
-        self.highest_sacked
-    }
-
+    #[cfg(test)]
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &Sent> {
         self.sent.iter()
     }
@@ -135,7 +130,6 @@ impl Scoreboard {
             self.hint = self.hint.saturating_sub(1);
         }
         if self.sent.is_empty() {
-            self.highest_sacked = None;
             if self.sent.capacity() > KEPT {
                 self.trim();
             }
@@ -176,10 +170,6 @@ impl Scoreboard {
             newly = newly.saturating_add(len);
             each(&before);
             at = at.saturating_add(1);
-        }
-        if newly > 0 {
-            let highest = self.highest_sacked.unwrap_or(right).max(right);
-            self.highest_sacked = Some(highest);
         }
         newly
     }
@@ -259,7 +249,6 @@ impl Scoreboard {
         }
         self.in_flight = in_flight;
         self.sacked = 0;
-        self.highest_sacked = None;
     }
 
     /// Nothing is lost after all: what waits for its retransmission counts as in flight again.

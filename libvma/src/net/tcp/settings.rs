@@ -62,7 +62,7 @@ pub struct Settings {
     pub window_scaling: bool,
     pub sack: bool,
     /// How long TIME-WAIT lasts.
-    pub time_wait: Duration,
+    pub time_wait_millis: u32,
 }
 
 impl Default for Settings {
@@ -93,7 +93,7 @@ impl Default for Settings {
             timestamps: true,
             window_scaling: true,
             sack: true,
-            time_wait: Duration::from_secs(60),
+            time_wait_millis: 60_000,
         }
     }
 }

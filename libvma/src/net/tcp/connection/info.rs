@@ -73,14 +73,17 @@ pub struct Transplant {
 
 impl<B> Connection<B> {
     pub fn info(&self, now: Instant) -> Info {
+        // What the peer agrees to is not known yet.
+        let agreed = self.state != State::SynSent;
+        let stamps = if self.stamps.enabled { super::TIMESTAMPS_LEN } else { 0 };
         Info {
             state: self.state,
             is_recovering: self.phase != Phase::Open,
             retransmits: self.rtt.backoffs(),
             probes: self.probes,
-            timestamps: self.stamps.enabled,
-            sack: self.sack,
-            ecn: self.ecn.enabled,
+            timestamps: agreed && self.stamps.enabled,
+            sack: agreed && self.sack,
+            ecn: agreed && self.ecn.enabled,
             snd_scale: self.snd_scale,
             rcv_scale: self.rcv_scale,
             window_scaling: self.snd_scale != 0 || self.rcv_scale != 0,
@@ -88,7 +91,7 @@ impl<B> Connection<B> {
             srtt: self.rtt.srtt(),
             rttvar: self.rtt.rttvar(),
             min_rtt: self.rtt.min_rtt(),
-            snd_mss: self.mss,
+            snd_mss: if agreed { self.mss } else { self.mss.saturating_sub(stamps) },
             rcv_mss: self.announced.segment(),
             advertised_mss: own_mss(self.path, &self.settings),
             unacknowledged: self.snd_nxt.since(self.snd_una),
@@ -110,14 +113,16 @@ impl<B> Connection<B> {
         }
     }
 
-    /// Bytes written and not acknowledged (SIOCOUTQ).
+    /// Bytes written and not acknowledged (SIOCOUTQ); the FIN counts as one.
     pub fn unacknowledged(&self) -> u32 {
-        self.buffer.len() as u32
+        let fin = self.fin_queued && self.snd_una <= self.data_end();
+        (self.buffer.len() as u32).saturating_add(u32::from(fin))
     }
 
-    /// Bytes written and not sent (SIOCOUTQNSD).
+    /// Bytes written and not sent (SIOCOUTQNSD); the FIN counts as one.
     pub fn unsent(&self) -> u32 {
-        self.data_end().ahead_of(self.snd_nxt)
+        let fin = self.fin_queued && !self.fin_sent();
+        self.data_end().ahead_of(self.snd_nxt).saturating_add(u32::from(fin))
     }
 
     /// Is everything that the program wrote, its FIN included, acknowledged?

@@ -240,7 +240,7 @@ impl<B> Connection<B> {
             give_back(piece, link);
             return events;
         }
-        events.insert(self.arrive_urgent(arrival));
+        events.insert(self.arrive_urgent(arrival, link));
         events.insert(self.arrive_text(arrival, piece, link));
         events
     }
@@ -269,8 +269,10 @@ impl<B> Connection<B> {
                 if self.state == State::TimeWait && arrival.has(Flags::FIN) {
                     self.arm_time_wait(arrival.now);
                 }
-                if arrival.has(Flags::ACK) {
-                    // Its acknowledgment may be new all the same.
+                let told = self.announced.acknowledged.min(self.rcv_nxt);
+                if arrival.has(Flags::ACK) && arrival.end >= told {
+                    // Its acknowledgment may be new all the same; not that of a segment from nowhere
+                    // (RFC 5961 section 5).
                     return Err(self.arrive_ack(arrival, link).unwrap_or_else(|events| events));
                 }
             } else {
@@ -384,19 +386,21 @@ impl<B> Connection<B> {
     /// An acknowledgment that tells the peer where we are, at a bounded rate. Repetitions of data
     /// are always answered: the peer may have missed the acknowledgment.
     pub(super) fn challenge(&mut self, now: Instant, always: bool) {
-        let recent = self
-            .last_challenge
-            .is_some_and(|last| now.saturating_duration_since(last) < CHALLENGE_INTERVAL);
+        let recent = self.last_challenge != Instant::default()
+            && now.saturating_duration_since(self.last_challenge) < CHALLENGE_INTERVAL;
         if always || !recent {
             self.announced.due = true;
             if !always {
-                self.last_challenge = Some(now);
+                self.last_challenge = now;
             }
         }
     }
 
     pub(super) fn arm_time_wait(&mut self, now: Instant) {
-        self.timers.set(Timer::End, now.saturating_add(self.settings.time_wait));
+        self.timers.set(
+            Timer::End,
+            now.plus_nanos(u64::from(self.settings.time_wait_millis).saturating_mul(1_000_000)),
+        );
     }
 
     /// May a new connection take this one's place (RFC 6191; RFC 9293 section 3.10.7.4)? Its SYN

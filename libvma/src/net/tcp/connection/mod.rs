@@ -135,9 +135,7 @@ struct Stamps {
 struct Urgent {
     /// The urgent byte that the peer announced and the program has not passed.
     mark: Option<Seq>,
-    /// The byte itself, once it has arrived; None if it was read.
-    byte: Option<u8>,
-    arrived: bool,
+    /// By MSG_OOB.
     was_read: bool,
 }
 
@@ -219,7 +217,7 @@ pub struct Connection<B> {
     fin_waiting: Option<Seq>,
     last_received: Instant,
     /// When the last ACK left that answered an unacceptable segment.
-    last_challenge: Option<Instant>,
+    last_challenge: Instant,
 
     // The program's side.
     /// The peer's FIN was reached.
@@ -368,7 +366,7 @@ impl<B> Connection<B> {
             duplicate: None,
             fin_waiting: None,
             last_received: now,
-            last_challenge: None,
+            last_challenge: Instant::default(),
             peer_closed: false,
             reading_ended: false,
             orphan: false,

@@ -170,8 +170,14 @@ impl<B> Connection<B> {
     /// unless the peer's FIN came before it.
     #[inline]
     pub fn is_at_end(&self) -> bool {
-        let ended = self.peer_closed || self.reading_ended;
-        self.queue.is_empty() && (ended || self.state == State::Closed && self.error.is_none())
+        self.queue.is_empty() && self.is_receiving_ended()
+    }
+
+    /// Nothing will come beyond what is queued, as far as the program is concerned.
+    #[inline]
+    pub fn is_receiving_ended(&self) -> bool {
+        let ended = self.reading_ended || self.state == State::Closed;
+        self.peer_closed || ended && self.error.is_none()
     }
 
     /// SO_ERROR: what the connection failed with, told once.
@@ -255,14 +261,14 @@ impl<B> Connection<B> {
         if matches!(self.state, State::SynSent) {
             return ready;
         }
-        let hidden = u32::from(self.has_urgent() && !self.settings.urgent_inline);
+        let hidden = u32::from(self.is_at_hidden_mark());
         if self.queue.len().saturating_sub(hidden) >= self.settings.receive_low_water.max(1) {
             ready.insert(Readiness::IN);
         }
         if sending_ended || self.state != State::SynReceived && self.is_writable() {
             ready.insert(Readiness::OUT);
         }
-        if self.has_urgent() {
+        if self.has_urgent() && self.urgent.mark.is_some_and(|mark| mark < self.rcv_nxt) {
             ready.insert(Readiness::PRI);
         }
         ready

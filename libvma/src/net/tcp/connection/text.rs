@@ -10,7 +10,11 @@ use crate::net::wire::tcp::Flags;
 impl<B> Connection<B> {
     /// Sixth: the URG bit. Linux's reading (tcp_stdurg = 0): one urgent byte, the one before the
     /// pointer.
-    pub(super) fn arrive_urgent(&mut self, arrival: &Arrival<'_>) -> Events {
+    pub(super) fn arrive_urgent(
+        &mut self,
+        arrival: &Arrival<'_>,
+        link: &mut impl Link<B>,
+    ) -> Events {
         if !arrival.has(Flags::URG) || arrival.header.urgent == 0 || !self.state.may_receive() {
             return Events::NONE;
         }
@@ -19,6 +23,10 @@ impl<B> Connection<B> {
         let passed = mark < self.rcv_nxt.minus(self.queue.len());
         if known || passed {
             return Events::NONE;
+        }
+        if self.is_at_hidden_mark() && !self.queue.is_empty() {
+            // The old mark goes, and with it what would hide its byte from the reader.
+            self.queue.consume(1, link);
         }
         self.urgent = super::Urgent { mark: Some(mark), ..super::Urgent::default() };
         Events::URGENT

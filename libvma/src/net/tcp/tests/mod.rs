@@ -4,7 +4,12 @@
 //! - [`sim`] is the simulated world: time, path, programs;
 //! - the other files are what is tested in it.
 
+mod closing;
 mod goodput;
 mod properties;
+mod script;
 mod sim;
+mod states;
+mod timers;
 mod transfer;
+mod windows;

@@ -167,7 +167,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
 fn every_byte_arrives_once_and_in_order() {
-    for_seeds(300, |seed| {
+    for_seeds(120, |seed| {
         let (open, parts, mut rng) = any_world(seed);
         let mut world = World::new(seed, open, parts);
         let refusals = if rng.chance(200_000) { 200_000 } else { 0 };
@@ -179,7 +179,7 @@ fn every_byte_arrives_once_and_in_order() {
 
 #[test]
 fn a_side_that_closes_at_once_loses_nothing() {
-    for_seeds(200, |seed| {
+    for_seeds(80, |seed| {
         let (open, mut parts, mut rng) = any_world(seed);
         let closes = rng.below(2) as usize;
         parts[closes].plan.end = End::Close;
@@ -197,7 +197,7 @@ fn a_side_that_closes_at_once_loses_nothing() {
 
 #[test]
 fn a_path_with_a_smaller_mtu_is_found_out() {
-    for_seeds(100, |seed| {
+    for_seeds(50, |seed| {
         let (open, mut parts, mut rng) = any_world(seed);
         for part in &mut parts {
             part.conditions.mtu = spread(&mut rng, 576, 1500) as u32;
@@ -213,7 +213,7 @@ fn a_path_with_a_smaller_mtu_is_found_out() {
 /// times.
 #[test]
 fn prediction_changes_no_segment() {
-    for_seeds(100, |seed| {
+    for_seeds(50, |seed| {
         let transcript = |predicts| {
             PREDICTS.set(predicts);
             let (open, parts, _) = any_world(seed);
@@ -235,7 +235,7 @@ fn prediction_changes_no_segment() {
 /// Nothing is promised when headers are forged or a program resets, but an end and the memory.
 #[test]
 fn forged_headers_break_nothing_but_the_connection() {
-    for_seeds(300, |seed| {
+    for_seeds(120, |seed| {
         let (open, mut parts, mut rng) = any_world(seed);
         for part in &mut parts {
             part.conditions.forgery = spread(&mut rng, 100, 200_000) as u32;

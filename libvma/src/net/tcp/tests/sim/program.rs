@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::time::Duration;
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use super::Rng;
 use super::side::{Body, Port};
@@ -60,10 +61,18 @@ impl Plan {
     }
 }
 
-/// The byte at a place of the stream that a side sends.
-pub fn byte(stream: u8, at: u64) -> u8 {
-    let mixed = (at ^ u64::from(stream) << 56).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> 56) as u8
+/// How long a stream is before it repeats itself: a prime, so that nothing else has this period.
+const PERIOD: usize = 65_521;
+
+/// The bytes of a stream from a place on, as many as the period has.
+fn stream(number: u8, at: u64) -> &'static [u8] {
+    static STREAMS: [OnceLock<Vec<u8>>; 2] = [const { OnceLock::new() }; 2];
+    let bytes = STREAMS[usize::from(number)].get_or_init(|| {
+        let mut rng = Rng::new(u64::from(number));
+        let once: Vec<u8> = (0..PERIOD).map(|_| rng.next() as u8).collect();
+        once.repeat(2)
+    });
+    &bytes[(at % PERIOD as u64) as usize..][..PERIOD]
 }
 
 /// Writes without a pause between what arrives and leaves.
@@ -165,7 +174,8 @@ impl Program {
     }
 
     fn write(&mut self, now: Instant, connection: &mut Connection<Body>) -> bool {
-        let most = self.rng.between(&self.plan.write).min(self.plan.bytes - self.written);
+        let most = self.rng.between(&self.plan.write).min(PERIOD as u64);
+        let most = most.min(self.plan.bytes - self.written);
         let every = |count: u64, writes: u64| count > 0 && writes % count == count - 1;
         let is_last = self.written + most == self.plan.bytes;
         let flags = SendFlags {
@@ -173,10 +183,8 @@ impl Program {
             urgent: every(self.plan.urgent, self.writes),
         };
         self.writes += 1;
-        let data: Vec<u8> =
-            (self.written..self.written + most).map(|at| byte(self.stream, at)).collect();
-        let middle = data.len() / 3;
-        let (first, second) = data.split_at(middle);
+        let data = &stream(self.stream, self.written)[..most as usize];
+        let (first, second) = data.split_at(data.len() / 3);
         let taken = match connection.send(now, [first, second], flags) {
             Ok(taken) => taken as u64,
             Err(error) => {
@@ -230,11 +238,12 @@ impl Program {
         let end = self.read + u64::from(count);
         for piece in connection.pieces() {
             let bytes = &piece.body.bytes[piece.offset as usize..][..piece.len as usize];
-            for got in bytes.iter().take((end - at) as usize) {
+            let bytes = &bytes[..bytes.len().min((end - at) as usize)];
+            for got in bytes.chunks(PERIOD) {
                 let other = 1 - self.stream;
-                let is_right = *got == byte(other, at);
-                assert!(is_right || !self.compares, "byte {at} of stream {other}");
-                at += 1;
+                let is_right = *got == stream(other, at)[..got.len()];
+                assert!(is_right || !self.compares, "bytes from {at} on of stream {other}");
+                at += got.len() as u64;
             }
             if at == end {
                 return;

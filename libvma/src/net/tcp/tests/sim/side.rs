@@ -429,5 +429,5 @@ pub fn ethernet() -> Path {
 
 /// Settings for tests: TIME-WAIT is short.
 pub fn settings() -> Settings {
-    Settings { time_wait: Duration::from_secs(4), ..Settings::default() }
+    Settings { time_wait_millis: 4000, ..Settings::default() }
 }

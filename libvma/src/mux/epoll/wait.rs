@@ -1,0 +1,269 @@
+//! epoll_wait(2): what is ready of ours and of the kernel's, in turns.
+
+use std::sync::atomic::Ordering;
+
+use super::{EDGE, Epoll, Event, ONESHOT};
+use crate::mux::{READABLE, look, patience};
+use crate::socket::Stack;
+use crate::socket::wait::{Next, Wait};
+use crate::sys::wait::PollSet;
+
+/// A wait as the program asked for it, and the two things only libc can do for it.
+pub struct Call<'a> {
+    pub epfd: i32,
+    /// Nanoseconds; None for ever.
+    pub timeout: Option<u64>,
+    pub mask: Option<&'a libc::sigset_t>,
+    /// A wait of zero time on the kernel's instance.
+    pub kernel: &'a mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
+    /// Spends the kernel's half of a one-shot registration.
+    pub disarm: &'a mut dyn FnMut(i32),
+}
+
+/// The events found so far.
+struct Found<'a> {
+    out: &'a mut [Event],
+    count: usize,
+    shared: Marks,
+}
+
+/// Which of the events are of registrations that the kernel has, too: its event of the same
+/// registration goes into the same one. Those beyond count as such.
+#[derive(Default)]
+struct Marks([u64; 8]);
+
+impl Marks {
+    fn set(&mut self, at: usize) {
+        if let Some(word) = self.0.get_mut(at / 64) {
+            *word |= 1 << (at % 64);
+        }
+    }
+
+    fn contains(&self, at: usize) -> bool {
+        self.0.get(at / 64).is_none_or(|word| word >> (at % 64) & 1 == 1)
+    }
+}
+
+/// epoll_wait(2) on an instance that watches sockets of ours.
+pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
+    let Call { epfd, timeout, mask, kernel, disarm } = call;
+    let (patience, mask) = patience(stack, mask);
+    let mut wait = Wait::new(patience, timeout, false);
+    let mut found = Found { out, count: 0, shared: Marks::default() };
+    let mut asked = false;
+    let mut first = true;
+    loop {
+        // First by turns: with little room in `out` one side would starve the other.
+        let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
+        let kernel_first = turn && !epoll.kernel_led.fetch_xor(true, Ordering::Relaxed);
+        if kernel_first {
+            found.ask_kernel(stack, epoll, kernel)?;
+        }
+        found.collect(stack, epoll, core::mem::take(&mut first), disarm);
+        if turn && !kernel_first {
+            found.ask_kernel(stack, epoll, kernel)?;
+        }
+        asked |= turn;
+        if found.count == 0 && !asked {
+            asked = true;
+            found.ask_kernel(stack, epoll, kernel)?;
+        }
+        if found.count > 0 {
+            return Ok(found.count);
+        }
+        // Unlike ppoll, epoll_pwait does not look at signals without a wait.
+        if timeout == Some(0) {
+            return Ok(0);
+        }
+        match wait.after_miss() {
+            Next::PollAgain => {}
+            Next::TimedOut => return Ok(0),
+            Next::Interrupted => return Err(libc::EINTR),
+            Next::Sleep => match sleep(stack, epoll, epfd, &mut wait, mask) {
+                Next::TimedOut => return Ok(0),
+                Next::Interrupted => return Err(libc::EINTR),
+                Next::PollAgain | Next::Sleep => asked = false,
+            },
+        }
+    }
+}
+
+impl Found<'_> {
+    /// Appends the kernel's events.
+    fn ask_kernel(
+        &mut self,
+        stack: &Stack,
+        epoll: &Epoll,
+        kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
+    ) -> Result<(), i32> {
+        let halves = self.out.split_at_mut_checked(self.count);
+        let Some((ours, room)) = halves.filter(|(_, room)| !room.is_empty()) else {
+            return Ok(());
+        };
+        let mut found = kernel(room)?;
+        if found > 0 {
+            let events = room.get_mut(..found).unwrap_or_default();
+            note_shadows(stack, epoll, events);
+            spend_by_data(stack, epoll, events);
+        }
+        // What the kernel says of a registration that is reported already goes into the same event.
+        let mut at = 0;
+        while at < found {
+            let Some(event) = room.get(at).copied() else { break };
+            let shared = &self.shared;
+            let mut known = ours.iter_mut().enumerate().filter(|(at, _)| shared.contains(*at));
+            match known.find(|(_, known)| { known.u64 } == { event.u64 }) {
+                Some((_, known)) => {
+                    known.events |= event.events;
+                    found -= 1;
+                    room.swap(at, found);
+                }
+                None => at += 1,
+            }
+        }
+        self.count += found;
+        Ok(())
+    }
+
+    /// Polls the rings and reports our ready sockets behind the events that are there already.
+    fn collect(&mut self, stack: &Stack, epoll: &Epoll, first: bool, disarm: &mut dyn FnMut(i32)) {
+        let from_kernel = self.count;
+        let mut spent = None;
+        let Ok(mut state) = stack.shard.lock() else { return };
+        if first {
+            state.poll();
+        } else {
+            state.poll_patiently();
+        }
+        let mut listed = state.listed(epoll.set);
+        while self.count < self.out.len() && spent.is_none() {
+            let Some(id) = state.next_listed(epoll.set, &mut listed) else { break };
+            let Some(seen) = look(&mut state, id) else { continue };
+            let mut stays = false;
+            for interest in state.interests(epoll.set, id) {
+                if !core::mem::take(&mut interest.news) || interest.spent {
+                    continue;
+                }
+                let events = interest.events & seen.events;
+                // Of a shadow the kernel tells everything but what can be read here. A listener that
+                // was shut down is the shadow's alone.
+                let readable = interest.events & READABLE != 0;
+                let kernels = if seen.shared { !readable } else { interest.in_kernel };
+                if events == 0 || kernels {
+                    continue;
+                }
+                let (known, room) = self.out.split_at_mut(self.count);
+                // The kernel reported the same registration.
+                let same = known
+                    .iter_mut()
+                    .take(if seen.shared { from_kernel } else { 0 })
+                    .find(|event| { event.u64 } == interest.data);
+                match (same, room.first_mut()) {
+                    (Some(event), _) => event.events |= events,
+                    (None, Some(slot)) => {
+                        *slot = Event { events, u64: interest.data };
+                        if seen.shared {
+                            self.shared.set(self.count);
+                        }
+                        self.count += 1;
+                    }
+                    (None, None) => {
+                        interest.news = true;
+                        stays = true;
+                        continue;
+                    }
+                }
+                if interest.events & ONESHOT != 0 {
+                    interest.spent = true;
+                    if interest.in_kernel {
+                        spent = Some(interest.descriptor);
+                    }
+                } else if interest.events & EDGE == 0 {
+                    // Level-triggered: it stays until it is found not to be ready.
+                    interest.news = true;
+                    stays = true;
+                }
+            }
+            if stays {
+                state.relist(epoll.set, id);
+            }
+        }
+        drop(state);
+        if let Some(descriptor) = spent {
+            disarm(descriptor);
+            // More of them wait in the list: this call has something to return already.
+        }
+    }
+}
+
+/// The kernel's word is of some descriptor that may be a shadow: a receive call asks its shadow then,
+/// and the next call on one that had an error reports it. Only the program's data names them.
+fn note_shadows(stack: &Stack, epoll: &Epoll, events: &[Event]) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    state.raise_os_doubt();
+    let error = |event: &&Event| event.events & libc::EPOLLERR as u32 != 0;
+    if !events.iter().any(|event| error(&event)) {
+        return;
+    }
+    for id in state.shared_members(epoll.set) {
+        let failed = state.interests(epoll.set, id).iter().any(|interest| {
+            events.iter().filter(error).any(|event| { event.u64 } == interest.data)
+        });
+        if failed && let Some((_, socket)) = state.socket(id) {
+            socket.os_error = true;
+        }
+    }
+}
+
+/// The kernel fired one-shot registrations: the same ones must not fire here, so what is ready
+/// here goes into the same event.
+fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
+    if !epoll.any_oneshot.load(Ordering::Relaxed) {
+        return;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for id in state.shared_members(epoll.set) {
+        let Some(seen) = look(&mut state, id) else { continue };
+        for interest in state.interests(epoll.set, id) {
+            if interest.events & ONESHOT != 0
+                && interest.in_kernel
+                && let Some(event) = fired.iter_mut().find(|event| { event.u64 } == interest.data)
+            {
+                interest.spent = true;
+                event.events |= interest.events & seen.events & READABLE;
+            }
+        }
+    }
+}
+
+fn sleep(
+    stack: &Stack,
+    epoll: &Epoll,
+    epfd: i32,
+    wait: &mut Wait,
+    mask: Option<&libc::sigset_t>,
+) -> Next {
+    let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
+    let Some((sleeper, waker)) = state.new_sleeper() else {
+        drop(state);
+        crate::sys::thread::nap_millis(1);
+        return Next::PollAgain;
+    };
+    state.sleep_on_set(epoll.set, sleeper);
+    let mut fds = PollSet::default();
+    fds.add_readable(epfd);
+    fds.add_readable(waker);
+    state.sleep_on_rings(|fd| fds.add_readable(fd));
+    let missed = state.listed(epoll.set) > 0;
+    let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
+    drop(state);
+    let next = match missed {
+        true => Next::PollAgain,
+        false => wait.sleep_until(fds.as_mut_slice(), mask, bound),
+    };
+    if let Ok(mut state) = stack.shard.lock() {
+        state.leave_set(epoll.set, sleeper);
+        state.end_sleeper(sleeper);
+    }
+    next
+}

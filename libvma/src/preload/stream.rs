@@ -1,0 +1,530 @@
+//! What the exported functions do with a TCP socket of ours.
+
+use core::ffi::{c_int, c_uint, c_ulong, c_void};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::convert::{self, Destination, VectorError};
+use super::{Found, errno, find, fresh, real};
+use crate::fd::Object;
+use crate::process::Process;
+use crate::socket::stream::listen::{Adopted, Found as Accepted};
+use crate::socket::stream::options::Effect;
+use crate::socket::stream::tell::Value;
+use crate::socket::stream::{self, connect as connects, listen, options, tell};
+use crate::socket::{Outcome, SocketId, WhyOs};
+
+type SockAddr = *const libc::sockaddr;
+type SockAddrOut = *mut libc::sockaddr;
+type Len = *mut libc::socklen_t;
+
+const AF_UNSPEC: libc::sa_family_t = libc::AF_UNSPEC as libc::sa_family_t;
+
+fn failed(error: i32) -> c_int {
+    errno::set(error);
+    -1
+}
+
+/// # Safety
+/// As connect(2).
+pub unsafe fn connect(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    address: SockAddr,
+    len: libc::socklen_t,
+) -> c_int {
+    // SAFETY: as promised.
+    let peer = match unsafe { convert::destination(address, len) } {
+        Destination::Given(peer) => peer,
+        // An address is not even looked at.
+        Destination::Foreign
+            // SAFETY: as promised.
+            if unsafe { convert::family(address, len) }.is_some_and(|family| family != AF_UNSPEC)
+                && stream::is_connected(&process.stack, id) =>
+        {
+            SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)
+        }
+        Destination::Foreign | Destination::Absent => {
+            // SAFETY: as promised.
+            if unsafe { convert::family(address, len) } == Some(AF_UNSPEC) {
+                connects::disconnect(&process.stack, id);
+            }
+            // SAFETY: passed on.
+            return unsafe { real::connect(fd, address, len) };
+        }
+    };
+    let before = errno::get();
+    process.ensure_plane();
+    match connects::connect(&process.stack, id, peer) {
+        Outcome::Ours(()) => {
+            errno::set(before);
+            0
+        }
+        Outcome::Errno(error) => failed(error),
+        Outcome::Os(why) => {
+            crate::log::log_line!(Debug, "fd {fd} is served by the kernel: {why}");
+            process.drop_stream(id);
+            errno::set(before);
+            // SAFETY: passed on.
+            unsafe { real::connect(fd, address, len) }
+        }
+    }
+}
+
+/// # Safety
+/// As accept4(2).
+pub unsafe fn accept(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    (address, len): (SockAddrOut, Len),
+    flags: c_int,
+) -> c_int {
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return failed(libc::EINVAL);
+    }
+    let before = errno::get();
+    process.ensure_plane();
+    let mut os = || {
+        // SAFETY: passed on.
+        match unsafe { real::accept4(fd, address, len, flags) } {
+            -1 => Err(errno::get()),
+            accepted => Ok(fresh(accepted)),
+        }
+    };
+    let accepted = match listen::accept(&process.stack, id, &mut os) {
+        Outcome::Ours(Accepted::Ours(accepted)) => accepted,
+        Outcome::Ours(Accepted::Os(accepted)) => {
+            errno::set(before);
+            return accepted;
+        }
+        Outcome::Errno(error) => return failed(error),
+        Outcome::Os(_) => {
+            process.drop_stream(id);
+            errno::set(before);
+            // SAFETY: passed on.
+            return fresh(unsafe { real::accept4(fd, address, len, flags) });
+        }
+    };
+    // SAFETY: no pointer is involved.
+    let shadow = fresh(unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM | flags, 0) });
+    if shadow < 0 {
+        let error = errno::get();
+        listen::put_back(&process.stack, id, accepted);
+        return failed(error);
+    }
+    let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+    let adopted = listen::adopt(&process.stack, accepted, shadow, nonblocking);
+    let Some(Adopted { id: child, peer, inherited }) = adopted else {
+        // The listener was closed meanwhile.
+        // SAFETY: the descriptor was made above and nobody knows it.
+        unsafe { real::close(shadow) };
+        return failed(libc::EBADF);
+    };
+    for option in &inherited {
+        let (value, len) = (option.value.as_ptr().cast(), option.value.len() as libc::socklen_t);
+        // SAFETY: a value of that length.
+        unsafe { real::setsockopt(shadow, option.level, option.name, value, len) };
+    }
+    process.fds.set(shadow, Object::Stream(child));
+    errno::set(before);
+    // SAFETY: as promised.
+    match unsafe { convert::put_address(peer, address, len) } {
+        Ok(()) => shadow,
+        Err(error) => {
+            // SAFETY: the descriptor is ours to close: the program never hears of it.
+            unsafe { super::file::close(shadow) };
+            failed(error)
+        }
+    }
+}
+
+/// # Safety
+/// As getsockname(2).
+pub unsafe fn put_address(
+    found: Result<SocketAddrV4, i32>,
+    address: SockAddrOut,
+    len: Len,
+) -> c_int {
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return failed(error),
+    };
+    if address.is_null() {
+        return failed(libc::EFAULT);
+    }
+    // SAFETY: as promised.
+    match unsafe { convert::put_address(found, address, len) } {
+        Ok(()) => 0,
+        Err(error) => failed(error),
+    }
+}
+
+/// None: the shadow's call is to be made, too.
+pub fn shutdown(process: &'static Process, id: SocketId, how: c_int) -> Option<c_int> {
+    match stream::shutdown::shutdown(&process.stack, id, how) {
+        Outcome::Ours(()) => Some(0),
+        Outcome::Errno(error) => Some(failed(error)),
+        Outcome::Os(_) => None,
+    }
+}
+
+/// A receive call into a list of buffers.
+#[inline]
+pub fn receive(
+    process: &'static Process,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    os: impl FnOnce() -> isize,
+) -> isize {
+    match stream::receive::receive(&process.stack, id, buffers, flags) {
+        Outcome::Ours(len) => len as isize,
+        Outcome::Errno(error) => failed(error) as isize,
+        Outcome::Os(_) => os(),
+    }
+}
+
+/// recv, read.
+///
+/// # Safety
+/// As recv(2).
+#[inline]
+pub unsafe fn receive_into(
+    process: &'static Process,
+    id: SocketId,
+    (buffer, len): (*mut c_void, usize),
+    flags: c_int,
+    os: impl FnOnce() -> isize,
+) -> isize {
+    if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_OOB == 0 {
+        return match stream::receive::receive_up_to(&process.stack, id, &mut [], len, flags) {
+            Outcome::Ours(len) => len as isize,
+            Outcome::Errno(error) => failed(error) as isize,
+            Outcome::Os(_) => os(),
+        };
+    }
+    if len > 0 && !convert::is_plausible(buffer, len) {
+        return failed(libc::EFAULT) as isize;
+    }
+    // SAFETY: the program's buffer, by the contract of the call.
+    let bytes = unsafe { convert::bytes_mut(buffer.cast(), len) };
+    receive(process, id, &mut [IoSliceMut::new(bytes)], flags, os)
+}
+
+/// recvfrom(2) tells no source of a stream's bytes.
+///
+/// # Safety
+/// `address` is null, or `len` points to a length.
+pub unsafe fn no_source(result: isize, address: SockAddrOut, len: Len) -> isize {
+    if result < 0 || address.is_null() {
+        return result;
+    }
+    if !convert::is_plausible(len, 4) {
+        return failed(libc::EFAULT) as isize;
+    }
+    // SAFETY: as promised.
+    unsafe { len.write(0) };
+    result
+}
+
+/// recvmsg.
+///
+/// # Safety
+/// As recvmsg(2).
+pub unsafe fn receive_message(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> isize {
+    if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+        return failed(libc::EFAULT) as isize;
+    }
+    // SAFETY: a msghdr by the contract of the call.
+    let header = unsafe { &mut *message };
+    // SAFETY: the program's vector, by the contract of the call.
+    let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
+        Ok(buffers) => buffers,
+        Err(VectorError::Buffer) => return failed(libc::EFAULT) as isize,
+        Err(VectorError::Vector(error)) => return failed(error) as isize,
+    };
+    // SAFETY: passed on.
+    let os = || unsafe { real::recvmsg(fd, message, flags) };
+    match stream::receive::receive(&process.stack, id, buffers.as_mut_slice(), flags) {
+        Outcome::Ours(len) => {
+            header.msg_namelen = 0;
+            header.msg_controllen = 0;
+            header.msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB);
+            len as isize
+        }
+        Outcome::Errno(error) => failed(error) as isize,
+        Outcome::Os(_) => os(),
+    }
+}
+
+/// What is wrong with a destination that a stream ignores otherwise.
+pub fn wrong_destination(address: SockAddr, len: libc::socklen_t) -> Option<c_int> {
+    if address.is_null() || len == 0 {
+        return None;
+    }
+    if len as usize > size_of::<libc::sockaddr_storage>() {
+        return Some(libc::EINVAL);
+    }
+    (!convert::is_plausible(address, len as usize)).then_some(libc::EFAULT)
+}
+
+/// A send call from a list of buffers.
+#[inline]
+pub fn send(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    payload: &[IoSlice<'_>],
+    flags: c_int,
+    os: impl FnOnce() -> isize,
+) -> isize {
+    match stream::send::send(&process.stack, id, payload, flags) {
+        Outcome::Ours(len) if process.fds.get(fd) != Some(Object::Stream(id)) => {
+            send_rest(fd, payload, flags, len)
+        }
+        Outcome::Ours(len) => len as isize,
+        Outcome::Errno(error) => {
+            if error == libc::EPIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                // SAFETY: takes no pointer; the kernel signals the calling thread, too.
+                unsafe { libc::raise(libc::SIGPIPE) };
+            }
+            failed(error) as isize
+        }
+        Outcome::Os(_) => os(),
+    }
+}
+
+/// A send call from memory that is none: if nothing else is wrong, that is.
+#[cold]
+pub fn send_from_nowhere(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    flags: c_int,
+    os: impl FnOnce() -> isize,
+) -> isize {
+    match send(process, id, fd, &[], flags, os) {
+        0 => failed(libc::EFAULT) as isize,
+        other => other,
+    }
+}
+
+/// What is wrong with the control messages of a send call, which are of no use on a stream, but
+/// looked at.
+///
+/// # Safety
+/// The message's control area is the program's.
+pub unsafe fn wrong_control(message: &libc::msghdr) -> Option<c_int> {
+    const IGNORED: [c_int; 2] = [libc::SCM_RIGHTS, libc::SCM_CREDENTIALS];
+    /// SO_MARK, SO_PRIORITY, SO_TIMESTAMPING old and new, SCM_TXTIME, SCM_TS_OPT_ID.
+    const KNOWN: [c_int; 6] = [libc::SO_MARK, libc::SO_PRIORITY, 37, 65, 61, 81];
+    const LEAD: usize = size_of::<libc::cmsghdr>();
+    if message.msg_controllen == 0 {
+        return None;
+    }
+    if !convert::is_plausible(message.msg_control, message.msg_controllen) {
+        return Some(libc::EFAULT);
+    }
+    let mut at = 0usize;
+    while message.msg_controllen.saturating_sub(at) >= LEAD {
+        let entry = message.msg_control.wrapping_byte_add(at).cast::<libc::cmsghdr>();
+        // SAFETY: a header's length of bytes is there; the program's pointer may be unaligned.
+        let entry = unsafe { entry.read_unaligned() };
+        let len = entry.cmsg_len;
+        if len < LEAD || len > message.msg_controllen - at {
+            return Some(libc::EINVAL);
+        }
+        let kind = entry.cmsg_type;
+        if entry.cmsg_level == libc::SOL_SOCKET
+            && !IGNORED.contains(&kind)
+            && !KNOWN.contains(&kind)
+        {
+            return Some(libc::EINVAL);
+        }
+        at = at.saturating_add(len.next_multiple_of(size_of::<usize>()));
+    }
+    None
+}
+
+/// The socket became the kernel's during the call, which sent `len` bytes before: a blocking call
+/// does not end there.
+#[cold]
+fn send_rest(fd: c_int, payload: &[IoSlice<'_>], flags: c_int, len: usize) -> isize {
+    let mut skip = len;
+    let mut rest: Vec<IoSlice<'_>> = Vec::with_capacity(payload.len());
+    for piece in payload {
+        let here = skip.min(piece.len());
+        skip -= here;
+        rest.extend(piece.get(here..).filter(|left| !left.is_empty()).map(IoSlice::new));
+    }
+    if rest.is_empty() {
+        return len as isize;
+    }
+    // SAFETY: an all-zero msghdr is valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    // An IoSlice is an iovec by its contract; the kernel only reads there.
+    message.msg_iov = rest.as_mut_ptr().cast();
+    message.msg_iovlen = rest.len() as _;
+    // SAFETY: a message of living buffers.
+    let more = unsafe { real::sendmsg(fd, &message, flags) };
+    len as isize + more.max(0)
+}
+
+/// sendmmsg: as so many sendmsg.
+///
+/// # Safety
+/// As sendmmsg(2).
+pub unsafe fn send_messages(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    let mut sent = 0;
+    while sent < count.min(1024) as usize {
+        // SAFETY: the array has `count` entries, by the contract of the call.
+        let entry = unsafe { messages.add(sent) };
+        // SAFETY: a mmsghdr of the program's array starts with its msghdr.
+        let len = unsafe { super::send::sendmsg(fd, entry.cast(), flags) };
+        if len < 0 {
+            break;
+        }
+        // SAFETY: an entry of the program's array.
+        unsafe { (*entry).msg_len = len as c_uint };
+        sent += 1;
+    }
+    if sent == 0 && count > 0 { -1 } else { sent as c_int }
+}
+
+/// # Safety
+/// As setsockopt(2).
+pub unsafe fn set_option(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    (level, name): (c_int, c_int),
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> c_int {
+    let before = errno::get();
+    let good = len > 0 && (len as c_int) > 0 && convert::is_plausible(value, len as usize);
+    // SAFETY: the program's value, by the contract of the call; empty if it cannot be one.
+    let bytes = if good { unsafe { convert::bytes(value.cast(), len as usize) } } else { &[] };
+    if good && let Some(answer) = options::before_set(&process.stack, id, level, name, bytes) {
+        if answer == 0 {
+            // As far as the kernel has it: connections it accepts inherit it.
+            // SAFETY: passed on.
+            unsafe { real::setsockopt(fd, level, name, value, len) };
+            errno::set(before);
+            return 0;
+        }
+        return failed(answer);
+    }
+    // SAFETY: passed on.
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0
+        && let Effect::Os(why) = options::after_set(&process.stack, id, level, name, bytes)
+    {
+        process.release_stream(id, why);
+    }
+    if result == 0 {
+        errno::set(before);
+    }
+    result
+}
+
+/// None: the shadow answers.
+///
+/// # Safety
+/// As getsockopt(2).
+pub unsafe fn option(
+    process: &'static Process,
+    id: SocketId,
+    (level, name): (c_int, c_int),
+    value: *mut c_void,
+    len: Len,
+) -> Option<c_int> {
+    // A bad pointer is the kernel's to refuse, before anything is taken.
+    if !convert::is_plausible(len, 4) || !convert::is_plausible(value, 1) {
+        return None;
+    }
+    // SAFETY: a length by the contract of the call.
+    let room = usize::try_from(unsafe { len.read() } as c_int).ok()?;
+    let number;
+    let told = tell::option(&process.stack, id, level, name)?;
+    let bytes = match &told {
+        Value::Number(value) => {
+            number = value.to_ne_bytes();
+            &number[..]
+        }
+        Value::Bytes(bytes) => bytes,
+    };
+    let bytes = bytes.get(..room).unwrap_or(bytes);
+    // SAFETY: the program has room for that many bytes, by the contract of the call.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), bytes.len()) };
+    // SAFETY: as above.
+    unsafe { len.write(bytes.len() as libc::socklen_t) };
+    Some(0)
+}
+
+/// # Safety
+/// As ioctl(2).
+pub unsafe fn ioctl(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    request: c_ulong,
+    argument: usize,
+) -> c_int {
+    let out: *mut c_int = core::ptr::with_exposed_provenance_mut(argument);
+    if convert::is_plausible(out, size_of::<c_int>())
+        && let Some(told) = tell::ioctl(&process.stack, id, request)
+    {
+        return match told {
+            Ok(number) => {
+                // SAFETY: these requests point to an int, by the contract of the call.
+                unsafe { out.write(number) };
+                0
+            }
+            Err(error) => failed(error),
+        };
+    }
+    // SAFETY: passed on.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if result == 0 && matches!(request, FIOSETOWN | SIOCSPGRP) {
+        after_owner(fd);
+    }
+    let flags = [libc::FIONBIO as c_ulong, libc::FIOASYNC as c_ulong];
+    if result == 0 && flags.contains(&request) {
+        after_flags(process, id);
+    }
+    result
+}
+
+const FIOSETOWN: c_ulong = 0x8901;
+const SIOCSPGRP: c_ulong = 0x8902;
+
+/// Somebody wants SIGURG, which comes from the kernel's socket only.
+pub fn after_owner(fd: c_int) {
+    if let Found::Stream(process, id) = find(fd)
+        // SAFETY: F_GETOWN takes no pointer.
+        && unsafe { real::fcntl(fd, libc::F_GETOWN, 0) } != 0
+    {
+        process.release_stream(id, WhyOs::Arguments);
+    }
+}
+
+pub fn after_flags(process: &'static Process, id: SocketId) {
+    if stream::after_flags(&process.stack, id) {
+        // SIGIO comes from the kernel's socket only.
+        process.release_stream(id, WhyOs::Arguments);
+    }
+}

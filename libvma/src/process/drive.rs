@@ -1,0 +1,78 @@
+//! Driving the rings when no thread of the program does: what arrives is answered, what was lost is
+//! sent again, connections come to their end.
+//!
+//! A thread that polls, or sleeps on the rings, does all that itself, and must not be fought for the
+//! lock and the packets. So the internal thread looks once in an interval whether anybody polled.
+//! Only if nobody did, and there are connections, it sleeps on the rings' descriptors itself, and it
+//! stops as soon as somebody else polls again.
+
+use crate::socket::Stack;
+use crate::sys::time::monotonic_nanos;
+use crate::sys::wait::PollSet;
+
+const SECOND: u64 = 1_000_000_000;
+
+pub struct Drive {
+    /// VMA_PROGRESS_ENGINE_INTERVAL; 0 is never, but connections come to their end all the same.
+    interval: u64,
+    /// The count of polls when this thread last looked.
+    seen: u64,
+    /// Nobody else polls.
+    alone: bool,
+    /// When the present interval ends.
+    next: u64,
+}
+
+impl Drive {
+    pub fn new(stack: &Stack) -> Drive {
+        Drive {
+            interval: stack.config.progress_interval_msec * 1_000_000,
+            seen: 0,
+            alone: false,
+            next: 0,
+        }
+    }
+
+    /// Before the thread sleeps: how long, in nanoseconds, and on which rings.
+    pub fn prepare(&mut self, stack: &Stack, set: &mut PollSet) -> Option<u64> {
+        let Some(mut state) = stack.shard.try_lock() else { return Some(self.tick()) };
+        if !state.has_rings() {
+            // Nothing to drain: only events wake the thread. Without draining, things still age.
+            return state.has_tcp().then_some(SECOND);
+        }
+        let now = monotonic_nanos();
+        if self.next <= now || self.next > now.saturating_add(self.tick()) {
+            self.next = now.saturating_add(self.tick());
+        }
+        let mut wake = self.next;
+        if self.alone && state.has_tcp() && !state.has_sleepers() {
+            state.sleep_on_rings(|fd| set.add_readable(fd));
+            if let Some(deadline) = state.tcp_deadline() {
+                wake = wake.min(deadline.as_nanos());
+            }
+        }
+        Some(wake.saturating_sub(now))
+    }
+
+    fn tick(&self) -> u64 {
+        if self.interval > 0 { self.interval } else { SECOND }
+    }
+
+    /// After the sleep: takes what has arrived if nobody else did since the last time.
+    pub fn step(&mut self, stack: &Stack) {
+        let Some(mut state) = stack.shard.try_lock() else {
+            self.alone = false;
+            return;
+        };
+        if state.polls() != self.seen {
+            self.alone = false;
+        } else if self.alone || monotonic_nanos() >= self.next {
+            self.alone = true;
+            if self.interval > 0 || state.has_tcp() {
+                state.catch_up();
+                state.run_tcp();
+            }
+        }
+        self.seen = state.polls();
+    }
+}

@@ -1,0 +1,40 @@
+//! TCP sockets whose descriptors go beyond us: what the process does with them.
+
+use super::Process;
+use crate::fd::Object;
+use crate::mux::epoll;
+use crate::shard::SocketId;
+use crate::socket::stream::give_back;
+use crate::socket::{self, WhyOs, attach};
+
+impl Process {
+    /// Makes a stream the kernel's for good: its connection goes on there, its registrations in
+    /// epoll instances move, none of its numbers is ours any more. False if that cannot be done
+    /// now.
+    pub fn release_stream(&self, id: SocketId, why: WhyOs) -> bool {
+        if !give_back::give_back(&self.stack, id, why) {
+            return false;
+        }
+        self.drop_stream(id);
+        true
+    }
+
+    /// A forked child uses a socket that it inherited, a message carries it to another process, or
+    /// something else happens that only the kernel's socket can serve.
+    pub fn release(&self, id: SocketId, why: WhyOs) {
+        if socket::is_stream(&self.stack, id) {
+            self.release_stream(id, why);
+        } else {
+            attach::un_offload(&self.stack, id, why);
+        }
+    }
+
+    /// The shadow is what the socket was: forgets the socket.
+    pub fn drop_stream(&self, id: SocketId) {
+        epoll::hand_over(&self.stack, id);
+        for fd in socket::descriptors(&self.stack, id) {
+            self.fds.take_if(fd, Object::Stream(id));
+            socket::close(&self.stack, id, fd);
+        }
+    }
+}

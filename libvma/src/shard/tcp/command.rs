@@ -1,0 +1,316 @@
+//! What sockets ask of their connections.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use super::wire::Envelope;
+use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
+use crate::net::tcp::lookup::FlowKey;
+use crate::net::tcp::{
+    Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
+};
+use crate::net::time::Instant;
+use crate::shard::{Flow, NextHop, RingId, SocketId, State};
+
+/// A connection to open.
+pub struct Opening {
+    pub key: FlowKey,
+    /// None: the neighbour is being resolved.
+    pub hop: Option<NextHop>,
+    pub ttl: u8,
+    pub tos: u8,
+    pub settings: Settings,
+    pub flows: Vec<(RingId, Flow)>,
+}
+
+/// The addresses and ports are those of another connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressInUse;
+
+impl<S> State<S> {
+    /// Actively opens a connection for a socket: its SYN leaves.
+    pub fn open_connection(&mut self, id: SocketId, opening: Opening) -> Result<(), AddressInUse> {
+        let Some((tcp, mut io)) = self.tcp() else { return Err(AddressInUse) };
+        let Opening { key, hop, ttl, tos, settings, flows } = opening;
+        if let Some(index) = tcp.table.get(&key) {
+            let waits =
+                tcp.block(index).is_none_or(|block| block.connection.state() == TcpState::TimeWait);
+            if !waits {
+                return Err(AddressInUse);
+            }
+            // The new initial sequence number is beyond the old ones (RFC 6528), so the wait may be
+            // cut short.
+            tcp.bury(&mut io, index);
+        }
+        let now = tcp.now();
+        let iss = tcp.secret.initial_sequence(now, &key);
+        let stamp = tcp.secret.timestamp_offset(&key);
+        let path = path(io.rings, hop.as_ref());
+        let connection = Connection::connect(key, iss, stamp, path, settings, now);
+        let index = tcp.insert(Block {
+            serial: 0,
+            connection,
+            hop,
+            envelope: Envelope { ttl, tos },
+            owner: Owner::Socket(id),
+            flows,
+            birthright: None,
+            kept: None,
+            events: Events::NONE,
+            touched: false,
+            waits: false,
+            known: true,
+            armed: NEVER,
+        });
+        tcp.with(&mut io, index, |connection, wire| connection.output(now, wire));
+        tcp.settle(&mut io, index);
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.connection = Some(index);
+        }
+        self.after_tcp();
+        Ok(())
+    }
+
+    fn connection_of(&mut self, id: SocketId) -> Option<u32> {
+        self.socket(id)?.0.connection
+    }
+
+    /// The socket's connection, to look at.
+    #[inline]
+    pub fn connection(&mut self, id: SocketId) -> Option<&mut Connection<Body>> {
+        let index = self.connection_of(id)?;
+        Some(&mut self.tcp.as_deref_mut()?.block(index)?.connection)
+    }
+
+    /// Does something to the socket's connection, then sends what follows from it.
+    pub fn with_connection<T>(
+        &mut self,
+        id: SocketId,
+        call: impl FnOnce(&mut Connection<Body>, &mut Wire<'_>, Instant) -> T,
+    ) -> Option<T> {
+        let index = self.connection_of(id)?;
+        let (tcp, mut io) = self.tcp()?;
+        let now = tcp.now();
+        let result = tcp.with(&mut io, index, |connection, wire| call(connection, wire, now))?;
+        tcp.output(&mut io, index);
+        self.after_tcp();
+        Some(result)
+    }
+
+    /// Queues bytes for sending and sends what may be sent. 0: no room.
+    #[inline]
+    pub fn stream_send(
+        &mut self,
+        id: SocketId,
+        data: &[IoSlice<'_>],
+        skip: usize,
+        flags: SendFlags,
+    ) -> Option<Result<usize, Error>> {
+        let index = self.connection_of(id)?;
+        let (tcp, mut io) = self.tcp()?;
+        let now = tcp.now();
+        let mut skip = skip;
+        let pieces = data.iter().filter_map(|piece| {
+            let here = skip.min(piece.len());
+            skip -= here;
+            piece.get(here..).filter(|rest| !rest.is_empty())
+        });
+        let result =
+            tcp.with(&mut io, index, |connection, _| connection.send(now, pieces, flags))?;
+        tcp.output(&mut io, index);
+        self.after_tcp();
+        Some(result)
+    }
+
+    /// Copies what was received into the buffers, of which `filled` bytes are in use already, and
+    /// takes it off the queue. To `peek` from a byte of the queue on leaves it there.
+    pub fn stream_read(
+        &mut self,
+        id: SocketId,
+        out: &mut [IoSliceMut<'_>],
+        filled: usize,
+        peek: Option<usize>,
+    ) -> Option<usize> {
+        let index = self.connection_of(id)?;
+        let (tcp, io) = self.tcp()?;
+        let block = tcp.block(index)?;
+        let from = peek.unwrap_or(0);
+        let len = (block.connection.readable() as usize).saturating_sub(from);
+        let pieces = block.connection.pieces();
+        let copied = body::copy_out(io.rings, pieces, (from, len), out, filled);
+        if peek.is_some() || copied == 0 {
+            return Some(copied);
+        }
+        self.stream_consume(id, copied);
+        Some(copied)
+    }
+
+    /// The byte `from` bytes ahead in the queue, if it is there.
+    pub fn stream_byte_at(&mut self, id: SocketId, from: usize) -> Option<u8> {
+        let index = self.connection_of(id)?;
+        let (tcp, io) = self.tcp()?;
+        let pieces = tcp.block(index)?.connection.pieces();
+        let mut byte = [0u8];
+        let mut out = [IoSliceMut::new(&mut byte)];
+        let found = body::copy_out(io.rings, pieces, (from, 1), &mut out, 0);
+        (found == 1).then_some(byte[0])
+    }
+
+    /// Takes bytes off the queue; a window update may leave.
+    pub fn stream_consume(&mut self, id: SocketId, len: usize) {
+        let Some(index) = self.connection_of(id) else { return };
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let now = tcp.now();
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        tcp.with(&mut io, index, |connection, wire| connection.consume(now, len, wire));
+        tcp.output(&mut io, index);
+        self.after_tcp();
+    }
+
+    /// What goes into the IP headers of the connection's segments.
+    pub fn set_envelope(&mut self, id: SocketId, ttl: Option<u8>, tos: u8) {
+        let Some(index) = self.connection_of(id) else { return };
+        if let Some((tcp, _)) = self.tcp()
+            && let Some(block) = tcp.block(index)
+        {
+            let ttl = ttl.unwrap_or(block.envelope.ttl);
+            block.envelope = Envelope { ttl, tos };
+        }
+    }
+
+    /// The program closed the socket: the connection goes on by itself until it is done, and
+    /// `kept` as long.
+    pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Kept>) {
+        let Some(index) = self.connection_of(id) else { return };
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.connection = None;
+        }
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let now = tcp.now();
+        if let Some(block) = tcp.block(index) {
+            block.owner = Owner::Orphan;
+        }
+        if let Some(kept) = kept {
+            tcp.keep(&mut io, index, kept);
+        }
+        tcp.with(&mut io, index, |connection, wire| connection.close(now, wire));
+        tcp.output(&mut io, index);
+        self.after_tcp();
+    }
+
+    /// The program took the connection back: the peer, if it knows of it, gets a RST.
+    pub fn abort_connection(&mut self, id: SocketId) {
+        let Some(index) = self.connection_of(id) else { return };
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.connection = None;
+        }
+        if let Some((tcp, mut io)) = self.tcp() {
+            tcp.abort(&mut io, index);
+        }
+        self.after_tcp();
+    }
+
+    /// Takes the connection away without a word to the peer: somebody else has it now.
+    pub fn forget_connection(&mut self, id: SocketId) {
+        let Some(index) = self.connection_of(id) else { return };
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.connection = None;
+        }
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        if let Some(block) = tcp.block(index) {
+            block.owner = Owner::Orphan;
+        }
+        tcp.bury(&mut io, index);
+    }
+
+    /// What poll(2) says of a stream socket; None if it is none of ours, or neither connected nor
+    /// listening.
+    #[inline]
+    pub fn readiness(&mut self, id: SocketId) -> Option<Readiness> {
+        let (connection, listener) = {
+            let (endpoint, _) = self.socket(id)?;
+            (endpoint.connection, endpoint.listener)
+        };
+        let tcp = self.tcp.as_deref_mut()?;
+        if let Some(index) = connection {
+            return Some(tcp.block(index)?.connection.readiness());
+        }
+        let listener = tcp.listeners.get(listener? as usize)?.as_ref()?;
+        Some(if listener.engine.is_readable() { Readiness::IN } else { Readiness::NONE })
+    }
+
+    /// The next hops of all connections that have one or wait for one: `find` looks them up again.
+    /// For the internal thread, after a change of routes or neighbours.
+    pub fn connections_by_key(&self) -> Vec<FlowKey> {
+        let Some(tcp) = self.tcp.as_deref() else { return Vec::new() };
+        tcp.table.iter().map(|(key, _)| key).collect()
+    }
+
+    /// Sets the next hop of a connection; what waited for it leaves.
+    pub fn set_hop(&mut self, key: &FlowKey, hop: NextHop) {
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let Some(index) = tcp.table.get(key) else { return };
+        let path = path(io.rings, Some(&hop));
+        let now = tcp.now();
+        let Some(block) = tcp.block(index) else { return };
+        let waited = block.hop.replace(hop).is_none();
+        block.connection.set_path(path);
+        if waited {
+            tcp.with(&mut io, index, |connection, wire| connection.output(now, wire));
+            tcp.settle(&mut io, index);
+        }
+        self.after_tcp();
+    }
+
+    /// Does a connection wait for its neighbour to be resolved?
+    pub fn waits_for_hop(&mut self, key: &FlowKey) -> bool {
+        let Some((tcp, _)) = self.tcp() else { return false };
+        let Some(index) = tcp.table.get(key) else { return false };
+        tcp.block(index).is_some_and(|block| block.hop.is_none())
+    }
+
+    /// An ICMP error about a packet of a connection, or a neighbour that does not answer: `call`
+    /// tells the connection.
+    pub fn on_notice(
+        &mut self,
+        key: &FlowKey,
+        call: impl FnOnce(&mut Connection<Body>, Instant) -> Events,
+    ) {
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let Some(index) = tcp.table.get(key) else { return };
+        let now = tcp.now();
+        let events = tcp.with(&mut io, index, |connection, _| call(connection, now));
+        tcp.note(index, events.unwrap_or_default());
+        tcp.output(&mut io, index);
+        self.after_tcp();
+    }
+}
+
+impl Tcp {
+    /// A connection without a socket keeps something. What is kept is dear (a descriptor), so only
+    /// the last ones keep theirs; an older one that is in TIME-WAIT ends early (as with Linux's
+    /// tcp_max_tw_buckets), because others may use its port now.
+    fn keep(&mut self, io: &mut Io<'_>, index: u32, kept: Kept) {
+        const MOST: usize = 256;
+        while let Some((oldest, serial)) = self.keepers.front().copied() {
+            let block = self.block(oldest).filter(|block| block.serial == serial);
+            let keeps = block.as_ref().is_some_and(|block| block.kept.is_some());
+            let waits = block.as_ref().is_some_and(|block| block.waits);
+            if keeps && self.keepers.len() < MOST {
+                break;
+            }
+            self.keepers.pop_front();
+            if let Some(block) = self.block(oldest).filter(|_| keeps) {
+                block.kept = None;
+                if waits {
+                    self.bury(io, oldest);
+                }
+            }
+        }
+        if let Some(serial) = self.block(index).map(|block| block.serial) {
+            self.keepers.push_back((index, serial));
+        }
+        if let Some(block) = self.block(index) {
+            block.kept = Some(kept);
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The passive side: listeners by address and port, and the connections that wait for accept().
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+
+use super::receive::Arrival;
+use super::wire::Envelope;
+use super::{Birthright, Block, Body, Io, NEVER, Owner, Tcp, covers, path};
+use crate::net::drop_reason::DropReason;
+use crate::net::tcp::connection::own_mss;
+use crate::net::tcp::listen::{Context, ListenSettings, Listener, Verdict};
+use crate::net::tcp::lookup::{FlowKey, FlowTable};
+use crate::net::tcp::{Connection, Events, Settings};
+use crate::net::time::Instant;
+use crate::net::wire::tcp::Flags;
+use crate::shard::{Flow, NextHop, SocketId, State};
+
+/// A listener of the shard.
+pub(super) struct Listening {
+    pub engine: Listener,
+    socket: SocketId,
+    local: SocketAddrV4,
+    /// What accepted connections start with.
+    settings: Settings,
+    birthright: Birthright,
+    envelope: Envelope,
+    /// The ways back to those whose handshake is under way, for retransmissions.
+    ways: FlowTable<NextHop>,
+    seed: u64,
+    /// Until then segments may come that are for connections of the kernel: the flows are new.
+    settled: Instant,
+}
+
+/// How long it takes at most to find the kernel's connections and to except them.
+const SETTLING: Duration = Duration::from_secs(1);
+
+impl Listening {
+    /// Ways are forgotten when there are more than requests: the peer's next SYN brings its way.
+    fn remember_way(&mut self, arrival: &Arrival) {
+        const MOST: usize = 1024;
+        if self.ways.len() > MOST && self.ways.len() > 2 * self.engine.len() {
+            self.ways = FlowTable::new(self.seed);
+        }
+        self.ways.insert(arrival.key, arrival.hop);
+    }
+}
+
+/// A socket that listens.
+pub struct ListenSpec {
+    pub local: SocketAddrV4,
+    pub backlog: u32,
+    pub listen: ListenSettings,
+    /// What accepted connections start with.
+    pub settings: Settings,
+    /// What accept() gets of it.
+    pub birthright: Birthright,
+    pub ttl: u8,
+    pub tos: u8,
+}
+
+/// A connection taken off the accept queue: give it a socket with [`State::adopt`], or drop it with
+/// [`State::reject`].
+#[must_use]
+pub struct Accepted {
+    index: u32,
+    pub key: FlowKey,
+    /// What the listener was when the connection came.
+    pub birthright: Option<Birthright>,
+}
+
+impl<S> State<S> {
+    /// Makes a socket listen, or changes what it was told before.
+    pub fn listen(&mut self, id: SocketId, spec: ListenSpec) {
+        let known = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
+        let Some((tcp, _)) = self.tcp() else { return };
+        let ListenSpec { local, backlog, listen, settings, birthright, ttl, tos } = spec;
+        let envelope = Envelope { ttl, tos };
+        if let Some(listening) = known.and_then(|index| tcp.listener(index)) {
+            listening.engine.set_backlog(backlog);
+            listening.settings = settings;
+            listening.birthright = birthright;
+            *listening.engine.settings_mut() = listen;
+            listening.envelope = envelope;
+            return;
+        }
+        let (seed, now) = (tcp.seed, tcp.now());
+        let engine = Listener::new(listen, backlog, seed, now);
+        let ways = FlowTable::new(seed);
+        let settled = now.saturating_add(SETTLING);
+        let listening = Listening {
+            engine,
+            socket: id,
+            local,
+            settings,
+            birthright,
+            envelope,
+            ways,
+            seed,
+            settled,
+        };
+        let index = match tcp.listeners.iter().position(Option::is_none) {
+            Some(index) => index,
+            None => {
+                tcp.listeners.push(None);
+                tcp.listeners.len() - 1
+            }
+        };
+        if let Some(slot) = tcp.listeners.get_mut(index) {
+            *slot = Some(Box::new(listening));
+        }
+        tcp.listening.entry(local.port()).or_default().push(index as u32);
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.listener = Some(index as u32);
+        }
+    }
+
+    pub fn is_listening(&mut self, id: SocketId) -> bool {
+        self.socket(id).is_some_and(|(endpoint, _)| endpoint.listener.is_some())
+    }
+
+    /// Has anybody begun to connect to the socket, or waits for accept()?
+    pub fn has_clients(&mut self, id: SocketId) -> bool {
+        let Some(listener) = self.socket(id).and_then(|(endpoint, _)| endpoint.listener) else {
+            return false;
+        };
+        let Some((tcp, _)) = self.tcp() else { return false };
+        tcp.listener(listener)
+            .is_some_and(|listening| !listening.engine.is_empty() || listening.engine.is_readable())
+    }
+
+    /// Connections in the accept queue; None if the socket does not listen.
+    pub fn accept_queue_len(&mut self, id: SocketId) -> Option<usize> {
+        let listener = self.socket(id)?.0.listener?;
+        let (tcp, _) = self.tcp()?;
+        Some(tcp.listener(listener)?.engine.accepted_len())
+    }
+
+    /// The next connection off the accept queue.
+    pub fn accept(&mut self, id: SocketId) -> Option<Accepted> {
+        let listener = self.socket(id)?.0.listener?;
+        let (tcp, _) = self.tcp()?;
+        let index = tcp.listener(listener)?.engine.pop_accepted()?;
+        let block = tcp.block(index)?;
+        let (key, birthright) = (block.connection.key(), block.birthright.clone());
+        Some(Accepted { index, key, birthright })
+    }
+
+    /// The accepted connection is this socket's.
+    pub fn adopt(&mut self, accepted: Accepted, id: SocketId) {
+        let Some((tcp, _)) = self.tcp() else { return };
+        if let Some(block) = tcp.block(accepted.index) {
+            block.owner = Owner::Socket(id);
+            block.birthright = None;
+            block.events = Events::NONE;
+        }
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.connection = Some(accepted.index);
+        }
+    }
+
+    /// There is no descriptor for the accepted connection: it waits on, as on Linux.
+    pub fn put_back_accepted(&mut self, accepted: Accepted, id: SocketId) {
+        let listener = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        match listener.and_then(|listener| tcp.listener(listener)) {
+            Some(listening) => listening.engine.push_accepted(accepted.index),
+            None => tcp.abort(&mut io, accepted.index),
+        }
+    }
+
+    /// The socket listens no more: connections that nobody accepted are reset, half-open ones
+    /// forgotten. Those accepted before get flows of their own from `flow`, because those of the
+    /// listener go.
+    pub fn end_listening(&mut self, id: SocketId) {
+        let listener = self.socket(id).and_then(|(endpoint, _)| endpoint.listener.take());
+        let Some(listener) = listener else { return };
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let Some(mut listening) = tcp.listeners.get_mut(listener as usize).and_then(Option::take)
+        else {
+            return;
+        };
+        if let Some(same) = tcp.listening.get_mut(&listening.local.port()) {
+            same.retain(|other| *other != listener);
+        }
+        let mut resets = Vec::new();
+        listening.engine.close(|key, header| resets.push((key, header)));
+        for (key, header) in resets {
+            if let Some(hop) = listening.ways.get(&key) {
+                tcp.reply(&mut io, &hop, key, &header);
+            }
+        }
+        while let Some(index) = listening.engine.pop_accepted() {
+            tcp.abort(&mut io, index);
+        }
+        self.after_tcp();
+    }
+
+    /// The connections that live on the flows of a listener at this address: they need their own
+    /// before those go.
+    pub fn steer_accepted(&mut self, local: SocketAddrV4) {
+        let Some((tcp, io)) = self.tcp() else { return };
+        for block in tcp.blocks.iter_mut().flatten() {
+            let key = block.connection.key();
+            let mine = key.local_port == local.port() && covers(*local.ip(), key.local);
+            let Some(hop) = block.hop.filter(|_| mine && block.known && block.flows.is_empty())
+            else {
+                continue;
+            };
+            let flow = five_tuple(&key);
+            if let Some(ring) = io.rings.get_mut(hop.ring.index())
+                && ring.add_flow(flow).is_ok()
+            {
+                block.flows.push((hop.ring, flow));
+            }
+        }
+    }
+}
+
+/// The flow of all connections at an address and port.
+pub fn three_tuple(key: &FlowKey) -> Flow {
+    let FlowKey { local: destination, local_port: port, .. } = *key;
+    Flow::ThreeTuple { protocol: crate::net::wire::ipv4::protocol::TCP, destination, port }
+}
+
+/// The flow of one connection.
+pub fn five_tuple(key: &FlowKey) -> Flow {
+    Flow::FiveTuple {
+        protocol: crate::net::wire::ipv4::protocol::TCP,
+        source: key.remote,
+        source_port: key.remote_port,
+        destination: key.local,
+        port: key.local_port,
+    }
+}
+
+impl Tcp {
+    fn listener(&mut self, index: u32) -> Option<&mut Listening> {
+        self.listeners.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    /// The listener for a segment: one bound to its very address before one bound to any. Of
+    /// several (SO_REUSEPORT) always the same one for a peer.
+    fn listener_for(&self, key: &FlowKey) -> Option<u32> {
+        let at_port = self.listening.get(&key.local_port)?;
+        let bound = |index: &u32| Some(*self.listeners.get(*index as usize)?.as_ref()?.local.ip());
+        for specific in [true, false] {
+            let fits = |address: Ipv4Addr| match specific {
+                true => address == key.local,
+                false => address.is_unspecified(),
+            };
+            let among = || at_port.iter().filter(|index| bound(index).is_some_and(fits));
+            let count = among().count();
+            if count > 0 {
+                let remote = key.remote.to_bits() ^ u32::from(key.remote_port) << 16;
+                let mixed = remote.wrapping_mul(0x9e37_79b1) >> 8;
+                return among().nth(mixed as usize % count).copied();
+            }
+        }
+        None
+    }
+
+    /// A segment that is for no connection.
+    #[cold]
+    pub(super) fn passive_input(
+        &mut self,
+        io: &mut Io<'_>,
+        arrival: &Arrival,
+        body: Body,
+    ) -> Result<(), DropReason> {
+        let now = self.now();
+        if Tcp::is_excepted(io, &arrival.hop, &arrival.key) {
+            super::body::release(io.rings, &mut self.heaps, body);
+            return Err(DropReason::KernelsConnection);
+        }
+        let Some(number) = self.listener_for(&arrival.key) else {
+            super::body::release(io.rings, &mut self.heaps, body);
+            self.reset(io, arrival);
+            return Err(DropReason::NoSocket);
+        };
+        let path = path(io.rings, Some(&arrival.hop));
+        let verdict = {
+            let Some(listening) =
+                self.listeners.get_mut(number as usize).and_then(Option::as_deref_mut)
+            else {
+                return Err(DropReason::NoSocket);
+            };
+            let context = Context {
+                secret: &self.secret,
+                our_mss: u16::try_from(own_mss(path, &listening.settings)).unwrap_or(u16::MAX),
+                accept_queue_full: false,
+            };
+            listening.engine.on_segment(
+                now,
+                arrival.key,
+                &arrival.header,
+                arrival.payload_len,
+                &context,
+            )
+        };
+        self.listeners_due =
+            self.listeners.iter().flatten().filter_map(|one| one.engine.deadline()).min();
+        let Verdict::Established(request) = verdict else {
+            super::body::release(io.rings, &mut self.heaps, body);
+            match verdict {
+                Verdict::Drop(reason) => return Err(reason),
+                Verdict::Reply(header) | Verdict::Reset(header) => {
+                    if header.flags.contains(Flags::SYN)
+                        && let Some(listening) = self.listener(number)
+                    {
+                        listening.remember_way(arrival);
+                    }
+                    self.reply(io, &arrival.hop, arrival.key, &header);
+                }
+                Verdict::NotMine => {
+                    if self.listener(number).is_some_and(|listening| now < listening.settled) {
+                        return Err(DropReason::KernelsConnection);
+                    }
+                    self.reset(io, arrival);
+                    return Err(DropReason::NoSocket);
+                }
+                Verdict::Established(_) => {}
+            }
+            return Ok(());
+        };
+        let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
+        let connection = Connection::accept(&request, path, listening.settings.clone(), now);
+        let (socket, envelope) = (listening.socket, listening.envelope);
+        let birthright = Some(listening.birthright.clone());
+        let index = self.insert(Block {
+            serial: 0,
+            connection,
+            hop: Some(arrival.hop),
+            envelope,
+            owner: Owner::Backlog(number),
+            flows: Vec::new(),
+            birthright,
+            kept: None,
+            events: Events::NONE,
+            touched: false,
+            waits: false,
+            known: true,
+            armed: NEVER,
+        });
+        if let Some(listening) = self.listener(number) {
+            listening.engine.push_accepted(index);
+            listening.ways.remove(&arrival.key);
+        }
+        self.feed(io, index, arrival, body);
+        self.tell(socket);
+        Ok(())
+    }
+
+    /// Retransmissions of SYN-ACKs.
+    #[cold]
+    pub(super) fn run_listeners(&mut self, io: &mut Io<'_>, now: Instant) {
+        for number in 0..self.listeners.len() {
+            let mut answers = Vec::new();
+            if let Some(listening) = self.listener(number as u32) {
+                listening.engine.on_timer(now, |key, header| answers.push((key, header)));
+                answers.retain(|(key, _)| listening.ways.get(key).is_some());
+            }
+            for (key, header) in answers {
+                let hop = self.listener(number as u32).and_then(|one| one.ways.get(&key));
+                if let Some(hop) = hop {
+                    self.reply(io, &hop, key, &header);
+                }
+            }
+        }
+        self.listeners_due =
+            self.listeners.iter().flatten().filter_map(|one| one.engine.deadline()).min();
+    }
+
+    /// Resets a connection that is nobody's any more, or never was.
+    pub(super) fn abort(&mut self, io: &mut Io<'_>, index: u32) {
+        if let Some(block) = self.block(index) {
+            block.owner = Owner::Orphan;
+        }
+        self.with(io, index, |connection, _| connection.abort());
+        self.output(io, index);
+    }
+}

@@ -1,0 +1,198 @@
+//! Segments in: from a frame to the connection or listener it is for.
+
+use super::wire::transmit;
+use super::{Body, Io, Tcp};
+use crate::device::Ring;
+use crate::device::xdp::Received;
+use crate::net::drop_reason::DropReason;
+use crate::net::ip::reassembly::Reassembled;
+use crate::net::tcp::lookup::FlowKey;
+use crate::net::tcp::{Link, Piece, reset_for};
+use crate::net::wire::tcp::Header;
+use crate::net::wire::udp::PartialChecksum;
+use crate::net::wire::{ethernet, ipv4};
+use crate::shard::receive::skipping;
+use crate::shard::{NextHop, RingId, State};
+
+/// The IP header says: congestion experienced (RFC 3168 section 5).
+const CE: u8 = 0b11;
+/// Of answers for which there is no socket.
+const DEFAULT_TTL: u8 = 64;
+
+/// A segment judged good, and the way back.
+pub(super) struct Arrival {
+    pub key: FlowKey,
+    pub header: Header,
+    pub payload_len: u32,
+    pub tos: u8,
+    pub hop: NextHop,
+}
+
+impl<S> State<S> {
+    /// Takes a received TCP packet.
+    #[inline]
+    pub(in crate::shard) fn input_tcp(&mut self, id: RingId, received: Received, ip: ipv4::Header) {
+        let Some((tcp, mut io)) = self.tcp() else {
+            return self.refuse(id, received, DropReason::UnknownProtocol);
+        };
+        let Some(ring) = io.rings.get(id.index()) else { return };
+        match parse(ring, id, &received, &ip) {
+            Ok((arrival, offset)) => {
+                let body = Body::Frames { ring: id, frame: received.frame, offset };
+                if let Err(reason) = tcp.input(&mut io, &arrival, body) {
+                    self.count_drop(reason);
+                }
+            }
+            Err(reason) => self.refuse(id, received, reason),
+        }
+    }
+
+    /// Takes a TCP packet that came in fragments.
+    #[cold]
+    pub(in crate::shard) fn input_tcp_whole(
+        &mut self,
+        hop: NextHop,
+        whole: Reassembled,
+        partial: PartialChecksum,
+    ) {
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let ip = whole.header;
+        let result = check(&ip, &whole.payload, partial).and_then(|(header, header_len)| {
+            let payload = whole.payload.get(header_len..).unwrap_or_default().to_vec();
+            let payload_len = payload.len() as u32;
+            let key = key(&ip, &header);
+            let arrival = Arrival { key, header, payload_len, tos: ip.tos, hop };
+            tcp.input(&mut io, &arrival, Body::Heap(payload))
+        });
+        if let Err(reason) = result {
+            self.count_drop(reason);
+        }
+    }
+}
+
+impl Tcp {
+    #[inline]
+    fn input(&mut self, io: &mut Io<'_>, arrival: &Arrival, body: Body) -> Result<(), DropReason> {
+        if let Some(index) = self.table.get(&arrival.key) {
+            let now = self.now();
+            let replaced = self
+                .block(index)
+                .is_some_and(|block| block.connection.may_be_replaced_by(&arrival.header, now));
+            if !replaced {
+                self.feed(io, index, arrival, body);
+                return Ok(());
+            }
+            // A new connection in the place of one in TIME-WAIT (RFC 6191).
+            self.bury(io, index);
+        }
+        self.passive_input(io, arrival, body)
+    }
+
+    /// Gives a segment to its connection; the answer is put off to the end of the batch.
+    #[inline]
+    pub(super) fn feed(&mut self, io: &mut Io<'_>, index: u32, arrival: &Arrival, body: Body) {
+        let now = self.now();
+        let ce = arrival.tos & CE == CE;
+        let len = arrival.payload_len;
+        let events = self.with(io, index, |connection, wire| {
+            let piece = if len > 0 {
+                Some(Piece { body, offset: 0, len })
+            } else {
+                wire.release(body);
+                None
+            };
+            connection.input(now, &arrival.header, piece, ce, wire)
+        });
+        self.note(index, events.unwrap_or_default());
+        let streams = self.streams;
+        let Some(block) = self.block(index) else { return };
+        if !core::mem::replace(&mut block.touched, true) {
+            self.touched.push(index);
+            if self.touched.len() > streams {
+                self.finish_one(io);
+            }
+        }
+    }
+
+    /// Sends a segment that is no connection's: a RST, or a listener's answer.
+    pub(super) fn reply(&mut self, io: &mut Io<'_>, hop: &NextHop, key: FlowKey, header: &Header) {
+        let Some(ring) = io.rings.get_mut(hop.ring.index()) else { return };
+        let len = header.header_len();
+        let Some(mut ip) = ipv4::Header::new(key.local, key.remote, ipv4::protocol::TCP, len)
+        else {
+            return;
+        };
+        *io.ident = io.ident.wrapping_add(1);
+        ip.ident = *io.ident;
+        ip.ttl = DEFAULT_TTL;
+        ip.dont_fragment = true;
+        transmit(ring, hop, &ip, header, [&[], &[]]);
+    }
+
+    /// RFC 9293 section 3.10.7.1.
+    pub(super) fn reset(&mut self, io: &mut Io<'_>, arrival: &Arrival) {
+        if let Some(header) = reset_for(arrival.key, &arrival.header, arrival.payload_len) {
+            self.reply(io, &arrival.hop, arrival.key, &header);
+        }
+    }
+}
+
+#[inline]
+fn parse(
+    ring: &Ring,
+    id: RingId,
+    received: &Received,
+    ip: &ipv4::Header,
+) -> Result<(Arrival, u16), DropReason> {
+    let bytes = ring.first_bytes(&received.frame);
+    let skip = ethernet::HEADER_LEN + ip.header_len();
+    let (header, header_len) =
+        Header::parse(bytes.get(skip..).unwrap_or_default(), ip.payload_len())?;
+    let partial = crate::shard::receive::partial(ring);
+    let segment = skipping(ring.pieces(&received.frame), skip);
+    header.verify(ip.src, ip.dst, segment, ip.payload_len(), partial)?;
+    if ip.dst.is_multicast() || ip.dst.is_broadcast() {
+        return Err(DropReason::NotForUs);
+    }
+    let payload_len = ip.payload_len().saturating_sub(header_len) as u32;
+    let hop = way_back(ring, id, bytes)?;
+    let arrival = Arrival { key: key(ip, &header), header, payload_len, tos: ip.tos, hop };
+    Ok((arrival, (skip + header_len) as u16))
+}
+
+fn check(
+    ip: &ipv4::Header,
+    segment: &[u8],
+    partial: PartialChecksum,
+) -> Result<(Header, usize), DropReason> {
+    let (header, header_len) = Header::parse(segment, segment.len())?;
+    header.verify(ip.src, ip.dst, [segment], segment.len(), partial)?;
+    Ok((header, header_len))
+}
+
+fn key(ip: &ipv4::Header, header: &Header) -> FlowKey {
+    FlowKey {
+        local: ip.dst,
+        local_port: header.dst_port,
+        remote: ip.src,
+        remote_port: header.src_port,
+    }
+}
+
+/// The next hop by which a frame came: no route is looked up for an answer, a refresh follows.
+#[inline]
+pub(in crate::shard) fn way_back(
+    ring: &Ring,
+    id: RingId,
+    frame: &[u8],
+) -> Result<NextHop, DropReason> {
+    let link = ethernet::Header::parse(frame)?;
+    let interface = ring.interface();
+    Ok(NextHop {
+        ring: id,
+        interface: interface.index,
+        source_mac: link.dst,
+        destination_mac: link.src,
+        mtu: interface.mtu,
+    })
+}

@@ -1,0 +1,168 @@
+//! Handing a connection to the kernel: lending all that makes it up, then forgetting it.
+//!
+//! From then on its 5-tuple is an exception from every flow of ours. What the rings still hold of
+//! it is dropped without an answer, as if the wire had lost it.
+
+use std::collections::HashSet;
+
+use super::{Io, Owner, Tcp, body, five_tuple};
+use crate::net::tcp::lookup::FlowKey;
+use crate::net::tcp::{Connection, State as TcpState};
+use crate::net::time::Instant;
+use crate::shard::tcp::Body;
+use crate::shard::{Flow, NextHop, SocketId, State};
+
+/// A waiting call looks again long before so many sockets have gone.
+const REMEMBERED: usize = 1024;
+
+/// A connection that nobody owns any more, at exit.
+#[derive(Clone, Copy, Debug)]
+pub struct Orphan(u32);
+
+/// A connection as it stands, to be planted elsewhere.
+pub struct Cutting<'a> {
+    pub key: FlowKey,
+    pub connection: &'a Connection<Body>,
+    /// Bytes received in order and not read by the program.
+    pub unread: &'a [u8],
+    pub now: Instant,
+}
+
+impl<S> State<S> {
+    /// Calls `plant` with the socket's connection. If that says true, the connection is somebody
+    /// else's, and forgotten here. None: there is none.
+    pub fn transplant(
+        &mut self,
+        id: SocketId,
+        plant: impl FnOnce(&Cutting<'_>) -> bool,
+    ) -> Option<bool> {
+        let index = self.socket(id)?.0.connection?;
+        let key = self.tcp()?.0.block(index)?.connection.key();
+        let planted = self.plant_block(index, plant)?;
+        if planted {
+            self.except(five_tuple(&key));
+            self.forget_connection(id);
+        }
+        Some(planted)
+    }
+
+    /// As [`State::transplant`], for a connection without a socket.
+    pub fn transplant_orphan(
+        &mut self,
+        orphan: Orphan,
+        plant: impl FnOnce(&Cutting<'_>) -> bool,
+    ) -> bool {
+        let Orphan(index) = orphan;
+        let Some(key) = self.tcp().and_then(|(tcp, _)| Some(tcp.block(index)?.connection.key()))
+        else {
+            return false;
+        };
+        let planted = self.plant_block(index, plant).unwrap_or(false);
+        if planted {
+            self.except(five_tuple(&key));
+            if let Some((tcp, mut io)) = self.tcp() {
+                tcp.bury(&mut io, index);
+            }
+        }
+        planted
+    }
+
+    pub fn has_connection(&self, key: &FlowKey) -> bool {
+        self.tcp.as_deref().is_some_and(|tcp| tcp.table.get(key).is_some())
+    }
+
+    /// A 5-tuple is the kernel's from now on, whatever flows are ours or will be.
+    pub fn except(&mut self, flow: Flow) {
+        for ring in &mut self.rings {
+            // Without room in the map: such a connection is reset, if a listener's flow covers it.
+            let _ = ring.except_flow(flow);
+        }
+    }
+
+    /// The 5-tuples that are the kernel's.
+    pub fn exceptions(&self) -> HashSet<Flow> {
+        self.rings.iter().flat_map(|ring| ring.exceptions().iter().copied()).collect()
+    }
+
+    pub fn end_exception(&mut self, flow: Flow) {
+        for ring in &mut self.rings {
+            ring.end_exception(flow);
+        }
+    }
+
+    /// The socket of that name is the kernel's now: a call that waits goes on there.
+    pub fn depart(&mut self, id: SocketId) {
+        if let Some(tcp) = self.tcp.as_deref_mut() {
+            if tcp.departed.len() == REMEMBERED {
+                tcp.departed.pop_front();
+            }
+            tcp.departed.push_back(id);
+        }
+    }
+
+    pub fn has_departed(&self, id: SocketId) -> bool {
+        self.tcp.as_deref().is_some_and(|tcp| tcp.departed.contains(&id))
+    }
+
+    /// Connections whose program closed them while there was something left to send or to wait
+    /// for; TIME-WAIT is not among them.
+    pub fn orphans(&self) -> Vec<Orphan> {
+        let Some(tcp) = self.tcp.as_deref() else { return Vec::new() };
+        let blocks = tcp.blocks.iter().enumerate();
+        let lives = |(index, block): (usize, &Option<Box<super::Block>>)| {
+            let block = block.as_ref()?;
+            let over = matches!(block.connection.state(), TcpState::TimeWait | TcpState::Closed);
+            (block.owner == Owner::Orphan && !over).then_some(Orphan(index as u32))
+        };
+        blocks.filter_map(lives).collect()
+    }
+
+    /// Is there an orphan whose peer lacks something of ours?
+    pub fn has_unfinished_orphans(&self) -> bool {
+        use TcpState::{Closed, FinWait2, TimeWait};
+        self.tcp.as_deref().is_some_and(|tcp| {
+            tcp.blocks.iter().flatten().any(|block| {
+                let state = block.connection.state();
+                block.owner == Owner::Orphan && !matches!(state, TimeWait | Closed | FinWait2)
+            })
+        })
+    }
+
+    fn plant_block(
+        &mut self,
+        index: u32,
+        plant: impl FnOnce(&Cutting<'_>) -> bool,
+    ) -> Option<bool> {
+        let (tcp, io) = self.tcp()?;
+        let now = tcp.now();
+        let block = tcp.block(index)?;
+        let mut unread = Vec::with_capacity(block.connection.queued() as usize);
+        for piece in block.connection.pieces() {
+            body::append(io.rings, &mut unread, piece);
+        }
+        // The kernel cannot be told of an urgent byte: it would read as a plain one.
+        let hidden = block.connection.bytes_to_mark().map(|distance| distance as usize);
+        if let Some(at) = hidden.filter(|at| *at < unread.len())
+            && !block.connection.settings().urgent_inline
+        {
+            unread.remove(at);
+        }
+        let cutting = Cutting {
+            key: block.connection.key(),
+            connection: &block.connection,
+            unread: &unread,
+            now,
+        };
+        let planted = plant(&cutting);
+        tcp.now = None;
+        Some(planted)
+    }
+}
+
+impl Tcp {
+    /// Is a segment for the kernel, though a ring got it?
+    pub(super) fn is_excepted(io: &Io<'_>, hop: &NextHop, key: &FlowKey) -> bool {
+        let ring = io.rings.get(hop.ring.index());
+        ring.is_some_and(|ring| ring.exceptions().contains(&five_tuple(key)))
+    }
+}

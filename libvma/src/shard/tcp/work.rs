@@ -1,0 +1,147 @@
+//! What is put off to the end of a batch of segments: answers, news for sockets; and the timers.
+//!
+//! A connection that got ten segments in one batch so sends one acknowledgement, and its program is
+//! woken once.
+
+use super::{Io, NEVER, Owner, Tcp};
+use crate::net::tcp::Events;
+use crate::net::time::Instant;
+use crate::shard::{SocketId, State, clock};
+
+/// Without segments the clock is read once in so many polls.
+const CLOCK_STRIDE: u32 = 64;
+
+impl<S> State<S> {
+    /// After a poll of the rings that brought `packets`.
+    #[inline]
+    pub(in crate::shard) fn after_poll(&mut self, packets: usize) {
+        let Some(tcp) = self.tcp.as_deref_mut() else { return };
+        tcp.idle += 1;
+        if packets == 0 && tcp.idle < CLOCK_STRIDE && tcp.touched.is_empty() {
+            return;
+        }
+        self.tcp_work();
+    }
+
+    /// Runs what is due now, for a thread that did nothing for a while.
+    pub fn run_tcp(&mut self) {
+        if self.tcp.is_some() {
+            self.tcp_work();
+        }
+    }
+
+    /// Sends what connections have to send, runs timers, tells sockets.
+    pub(in crate::shard) fn tcp_work(&mut self) {
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        tcp.idle = 0;
+        let now = tcp.now();
+        for _ in 0..tcp.touched.len() {
+            tcp.finish_one(&mut io);
+        }
+        tcp.run_timers(&mut io, now);
+        self.after_tcp();
+    }
+
+    /// Ends a batch, or a command: kicks the rings, tells the sockets.
+    #[inline]
+    pub(super) fn after_tcp(&mut self) {
+        for ring in &mut self.rings {
+            if ring.unsent() > 0 {
+                ring.kick();
+            }
+        }
+        let Some(tcp) = self.tcp.as_deref_mut() else { return };
+        tcp.now = None;
+        if !tcp.news.is_empty() {
+            self.tell_news();
+        }
+    }
+
+    fn tell_news(&mut self) {
+        let Some(tcp) = self.tcp.as_deref_mut() else { return };
+        let mut news = core::mem::take(&mut tcp.news);
+        for id in news.drain(..) {
+            let index = self.socket(id).and_then(|(endpoint, _)| endpoint.connection);
+            // A listener's are connections to accept.
+            let mut events = Events::READABLE;
+            if let Some(index) = index
+                && let Some(tcp) = self.tcp.as_deref_mut()
+                && let Some(block) = tcp.block(index)
+                && block.owner == Owner::Socket(id)
+            {
+                events = core::mem::take(&mut block.events);
+            }
+            self.announce_news(id, events);
+        }
+        if let Some(tcp) = self.tcp.as_deref_mut() {
+            tcp.news = news;
+        }
+    }
+
+    /// When TCP has something to do though nothing comes; None if never.
+    pub fn tcp_deadline(&self) -> Option<Instant> {
+        let tcp = self.tcp.as_deref()?;
+        let due = [tcp.timers.next(), tcp.listeners_due];
+        let next = due.into_iter().flatten().min();
+        // A full ring is tried again soon.
+        if tcp.touched.is_empty() { next } else { Some(clock::now()) }
+    }
+
+    /// Are there connections or listeners that somebody must drive?
+    pub fn has_tcp(&self) -> bool {
+        self.tcp.as_deref().is_some_and(|tcp| {
+            tcp.blocks.len() > tcp.free.len() || tcp.listeners.iter().any(Option::is_some)
+        })
+    }
+}
+
+impl Tcp {
+    /// The output of the connection that waits longest for it.
+    pub(super) fn finish_one(&mut self, io: &mut Io<'_>) {
+        if self.touched.is_empty() {
+            return;
+        }
+        let index = self.touched.swap_remove(0);
+        let now = self.now();
+        let Some(block) = self.block(index) else { return };
+        block.touched = false;
+        self.with(io, index, |connection, wire| connection.output(now, wire));
+        self.settle(io, index);
+    }
+
+    fn run_timers(&mut self, io: &mut Io<'_>, now: Instant) {
+        while let Some(index) = self.timers.pop_due(now) {
+            let Some(block) = self.block(index) else { continue };
+            block.armed = NEVER;
+            let due = block.connection.deadline().is_some_and(|deadline| deadline <= now);
+            if due {
+                let events =
+                    self.with(io, index, |connection, wire| connection.on_timer(now, wire));
+                self.note(index, events.unwrap_or_default());
+            }
+            self.settle(io, index);
+        }
+        if self.listeners_due.is_some_and(|due| due <= now) {
+            self.run_listeners(io, now);
+        }
+    }
+
+    /// The connection's output now, after a command.
+    #[inline]
+    pub(super) fn output(&mut self, io: &mut Io<'_>, index: u32) {
+        let now = self.now();
+        self.with(io, index, |connection, wire| {
+            if connection.wants_output() {
+                connection.output(now, wire);
+            }
+        });
+        self.settle(io, index);
+    }
+
+    /// The socket is told at the end of the batch.
+    pub(super) fn tell(&mut self, id: SocketId) {
+        if self.news.last() != Some(&id) {
+            self.news.push(id);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! connect(): the shadow reserves the port, the flow is steered, the SYN leaves.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::wait::{Ended, Manner, until};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, route, set_phase, view};
+use crate::control::netlink::{Protocol, RouteQuery};
+use crate::net::tcp::State as TcpState;
+use crate::net::tcp::lookup::FlowKey;
+use crate::shard::SocketId;
+use crate::shard::tcp::{Opening, five_tuple, three_tuple};
+use crate::socket::State;
+use crate::sys::{fd, shadow};
+
+/// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
+pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
+    drop(state);
+    let started = match view.phase {
+        Phase::Listening { .. } | Phase::Connected => return Outcome::Errno(libc::EISCONN),
+        Phase::Connecting => false,
+        Phase::Fresh => match start(stack, id, view.shadow, peer) {
+            Ok(()) => true,
+            Err(Refusal::Os(why)) => return Outcome::Os(why),
+            Err(Refusal::Errno(errno)) => return Outcome::Errno(errno),
+        },
+    };
+    finish(stack, id, view.nonblocking, started)
+}
+
+/// connect() to AF_UNSPEC: whatever the socket is, it is as new afterwards, but for its port, its
+/// options and an error to tell. The caller lets the shadow do the same.
+pub fn disconnect(stack: &Stack, id: SocketId) {
+    use TcpState::{Closed, Closing, LastAck, TimeWait};
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some(view) = view(&mut state, id) else { return };
+    match view.phase {
+        Phase::Fresh => return,
+        Phase::Listening { .. } => super::give_back::end_listening(&mut state, id),
+        Phase::Connecting | Phase::Connected => {
+            let left = state.connection(id).map(|connection| {
+                let over = matches!(connection.state(), Closed | Closing | LastAck | TimeWait);
+                let told = connection.take_error().map_or(0, errno);
+                (connection.state(), if over { told } else { libc::ECONNRESET })
+            });
+            match left {
+                // The end is agreed upon, and waited out.
+                Some((TimeWait, _)) => state.orphan_connection(id, None),
+                _ => state.abort_connection(id),
+            }
+            if let (Some((_, error)), Some((_, socket))) = (left, state.socket(id)) {
+                socket.pending_error = error;
+            }
+        }
+    }
+    set_phase(&mut state, id, Phase::Fresh);
+    state.announce_change(id);
+}
+
+enum Refusal {
+    Os(WhyOs),
+    Errno(i32),
+}
+
+impl From<WhyOs> for Refusal {
+    fn from(why: WhyOs) -> Refusal {
+        Refusal::Os(why)
+    }
+}
+
+/// Sends the SYN, or finds out that the kernel must do it.
+fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Result<(), Refusal> {
+    if peer.port() == 0 {
+        return Err(Refusal::Os(WhyOs::Arguments));
+    }
+    let bound = shadow::local_address(descriptor).ok_or(WhyOs::NotOurs)?;
+    let (query, ttl, tos, settings) = {
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+        socket.pending_error = 0;
+        let stream = socket.stream.as_mut().ok_or(WhyOs::NotOurs)?;
+        // An address that we chose for an earlier attempt does not bind this one.
+        stream.bound_by_us |= bound.port() == 0 && bound.ip().is_unspecified();
+        let chosen = !stream.bound_by_us && !bound.ip().is_unspecified();
+        let options = &socket.options;
+        let query = RouteQuery {
+            src: Some(*bound.ip()).filter(|_| chosen),
+            oif: options.device,
+            tos: options.tos,
+            mark: options.mark,
+            protocol: Some(Protocol::Tcp),
+            sport: Some(bound.port()).filter(|port| *port != 0),
+            dport: Some(peer.port()),
+            ..RouteQuery::to(*peer.ip())
+        };
+        (query, options.ttl, options.tos, stream.settings.clone())
+    };
+
+    let mut plane = stack.plane.lock().map_err(|_| WhyOs::Reentered)?;
+    let plane = plane.as_mut().ok_or(WhyOs::NoControlPlane)?;
+    let way = route::find(stack, plane, &query)?;
+    let local = reserve(descriptor, bound, way.source).ok_or(WhyOs::Unbound)?;
+    let key = FlowKey {
+        local: way.source,
+        local_port: local.port(),
+        remote: *peer.ip(),
+        remote_port: peer.port(),
+    };
+    let flow = match stack.config.tcp_3t_rules {
+        true => three_tuple(&key),
+        false => five_tuple(&key),
+    };
+
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    state.set_impossible_sources(plane.control.impossible_sources());
+    state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
+    let opening = Opening {
+        key,
+        hop: way.hop,
+        ttl: ttl.or(way.hop_limit).unwrap_or(DEFAULT_TTL),
+        tos,
+        settings,
+        flows: vec![(way.ring, flow)],
+    };
+    if state.open_connection(id, opening).is_err() {
+        state.remove_flow(way.ring, flow);
+        return Err(Refusal::Errno(libc::EADDRNOTAVAIL));
+    }
+    if let Some((_, socket)) = state.socket(id) {
+        socket.state = State::Offloaded;
+        socket.local = Some(key.local_endpoint());
+        socket.peer = Some(peer);
+        if let Some(stream) = socket.stream.as_mut() {
+            stream.holds_port = true;
+        }
+    }
+    set_phase(&mut state, id, Phase::Connecting);
+    drop(state);
+    stack.nudge_internal_thread();
+    Ok(())
+}
+
+/// net.ipv4.ip_default_ttl is hardly ever changed.
+const DEFAULT_TTL: u8 = 64;
+
+/// The port is the kernel's to give, so that no other socket of the host gets it.
+fn reserve(descriptor: i32, bound: SocketAddrV4, source: Ipv4Addr) -> Option<SocketAddrV4> {
+    if bound.port() != 0 {
+        return Some(bound);
+    }
+    // IP_BIND_ADDRESS_NO_PORT would leave the port to the kernel's connect(), which never comes.
+    let late = shadow::int_option(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+    if late.is_some_and(|late| late != 0) {
+        shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0);
+    }
+    let wanted = SocketAddrV4::new(source, 0);
+    fd::with_borrowed(descriptor, |fd| rustix::net::bind(fd, &wanted))?.ok()?;
+    shadow::local_address(descriptor).filter(|local| local.port() != 0)
+}
+
+/// Waits for the handshake, as far as the socket waits; `started` in this call.
+fn finish(stack: &Stack, id: SocketId, nonblocking: bool, started: bool) -> Outcome<()> {
+    let timeout = {
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Errno(libc::EALREADY) };
+        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+        stream.and_then(|stream| stream.send_timeout)
+    };
+    let manner = Manner { blocking: !nonblocking, timeout, watches_shadow: false };
+    if started && nonblocking {
+        // As on Linux, however fast the answer is.
+        return Outcome::Errno(libc::EINPROGRESS);
+    }
+    let ended = until(stack, id, manner, |state| judge(state, id));
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(()),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(Ended::WouldBlock | Ended::TimedOut) if started => Outcome::Errno(libc::EINPROGRESS),
+        Err(Ended::WouldBlock | Ended::TimedOut) => Outcome::Errno(libc::EALREADY),
+        Err(other) => Outcome::Errno(other.errno()),
+    }
+}
+
+/// How the attempt stands; None while it is under way.
+fn judge(state: &mut Guard<'_>, id: SocketId) -> Option<Result<(), i32>> {
+    let Some(connection) = state.connection(id) else { return Some(Err(libc::ECONNABORTED)) };
+    match connection.state() {
+        TcpState::SynSent | TcpState::SynReceived => None,
+        TcpState::Closed => {
+            let error = connection.take_error().map_or(libc::ECONNABORTED, errno);
+            // The next connect() starts anew.
+            state.forget_connection(id);
+            set_phase(state, id, Phase::Fresh);
+            Some(Err(error))
+        }
+        _ => {
+            set_phase(state, id, Phase::Connected);
+            Some(Ok(()))
+        }
+    }
+}

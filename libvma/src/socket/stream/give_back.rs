@@ -1,0 +1,197 @@
+//! Giving a stream to the kernel while it lives: its connection is planted into the shadow by
+//! TCP_REPAIR, which goes on where the engine stopped. For what we cannot serve (another process
+//! that shares the descriptor, stdio), and at exit, when nobody is left to serve it.
+
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
+
+use super::{Guard, Phase, Stack, WhyOs, set_phase, view};
+use crate::log::log_line;
+use crate::net::tcp::State as TcpState;
+use crate::shard::SocketId;
+use crate::shard::tcp::Cutting;
+use crate::socket::State;
+use crate::sys::repair::{self, Snapshot, Timestamps, WindowScale};
+use crate::sys::{Fd, fd, thread};
+
+/// Makes the shadow what the socket is. False: it cannot be done now, the socket stays ours. After
+/// true the caller forgets it.
+pub fn give_back(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some(view) = view(&mut state, id) else { return true };
+    drop(state);
+    give_back_to(stack, id, view.shadow, why)
+}
+
+/// As [`give_back`], to a shadow whose number the socket does not know any more.
+pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some(view) = view(&mut state, id) else { return true };
+    // At the end of the process the kernel sends FIN at once, whose answer tells as much, unless
+    // there is data before it.
+    let probed = view.phase == Phase::Connected
+        && (why != WhyOs::ProcessEnds
+            || state.connection(id).is_some_and(|connection| connection.unacknowledged() > 0));
+    let given = match view.phase {
+        Phase::Fresh => true,
+        Phase::Listening { .. } => {
+            end_listening(&mut state, id);
+            true
+        }
+        Phase::Connecting | Phase::Connected => plant(&mut state, id, shadow),
+    };
+    if given {
+        // What the rings got before the flows went is lost, as on the wire; those who wait look
+        // again, and find the kernel's socket.
+        state.catch_up();
+        if let Some((_, socket)) = state.socket(id) {
+            socket.state = State::Os(why);
+        }
+        set_phase(&mut state, id, Phase::Fresh);
+        state.announce(id);
+        state.depart(id);
+    }
+    drop(state);
+    if given {
+        if probed {
+            repair::probe(shadow);
+        }
+        log_line!(Debug, "fd {shadow} is served by the kernel: {why}");
+    }
+    given
+}
+
+/// Our flows of a listener go; the connections that it made keep theirs.
+pub(super) fn end_listening(state: &mut Guard<'_>, id: SocketId) {
+    let flows = state.socket(id).map(|(_, socket)| core::mem::take(&mut socket.flows));
+    let local = state.socket(id).and_then(|(_, socket)| socket.local);
+    if state.is_listening(id)
+        && let Some(local) = local
+    {
+        // What arrived is accepted or reset before the flows go.
+        state.catch_up();
+        state.end_listening(id);
+        state.steer_accepted(local);
+    }
+    for (ring, flow) in flows.unwrap_or_default() {
+        state.remove_flow(ring, flow);
+    }
+}
+
+fn plant(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> bool {
+    // The kernel sees nothing of what our rings have.
+    state.catch_up();
+    state.run_tcp();
+    let planted = state.transplant(id, |cutting| plant_into(descriptor, cutting));
+    planted.unwrap_or(true)
+}
+
+/// True also if there is nothing left to plant.
+fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
+    let Some(result) = snapshot(cutting, |snapshot| repair::plant(descriptor, snapshot)) else {
+        return !matches!(cutting.connection.state(), TcpState::SynSent | TcpState::SynReceived);
+    };
+    if let Err(error) = &result {
+        log_line!(Debug, "fd {descriptor}: {} failed with errno {}", error.call, error.errno);
+    } else if cutting.connection.is_reading_ended() {
+        fd::with_borrowed(descriptor, |fd| rustix::net::shutdown(fd, Shutdown::Read));
+    }
+    result.is_ok()
+}
+
+/// None: the kernel cannot be given a connection in this state.
+fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> Option<T> {
+    let connection = cutting.connection;
+    let state = match connection.state() {
+        TcpState::Established => repair::State::Established,
+        TcpState::FinWait1 => repair::State::FinWait1,
+        TcpState::FinWait2 => repair::State::FinWait2,
+        TcpState::CloseWait => repair::State::CloseWait,
+        TcpState::Closing => repair::State::Closing,
+        TcpState::LastAck => repair::State::LastAck,
+        TcpState::SynSent | TcpState::SynReceived | TcpState::TimeWait | TcpState::Closed => {
+            return None;
+        }
+    };
+    let parts = connection.transplant(cutting.now);
+    let most = connection.settings().max_segment.map_or(u32::MAX, u32::from);
+    let segment_size = u16::try_from(parts.peer_mss.min(most)).unwrap_or(u16::MAX);
+    let recent = parts.recent_timestamp;
+    let (unacknowledged, unsent) = connection.unacknowledged_bytes();
+    let scale = |(send, receive)| WindowScale { send, receive };
+    Some(with(&Snapshot {
+        local: cutting.key.local_endpoint(),
+        remote: cutting.key.remote_endpoint(),
+        state,
+        send_unacknowledged: parts.snd_una.raw(),
+        unacknowledged,
+        unsent,
+        send_window: parts.snd_wnd,
+        largest_send_window: parts.max_snd_wnd,
+        receive_next: parts.rcv_nxt.raw(),
+        receive_window: parts.rcv_wnd,
+        unread: &[cutting.unread],
+        segment_size,
+        window_scale: parts.scales.map(scale),
+        sack: parts.sack,
+        timestamps: parts.timestamp.map(|value| Timestamps { value, recent }),
+    }))
+}
+
+/// All stream sockets.
+pub fn streams(stack: &Stack) -> Vec<SocketId> {
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    let mut ids = state.ids();
+    ids.retain(|id| state.socket(*id).is_some_and(|(_, socket)| socket.stream.is_some()));
+    ids
+}
+
+/// Those that were connected.
+pub fn connections(stack: &Stack) -> Vec<SocketId> {
+    let mut ids = streams(stack);
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    ids.retain(|id| view(&mut state, *id).is_some_and(|view| view.phase == Phase::Connected));
+    ids
+}
+
+/// The process ends and the kernel did not take the connection: it is closed here.
+pub fn end(stack: &Stack, id: SocketId) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.orphan_connection(id, None);
+    }
+}
+
+/// At exit: the kernel finishes what programs have closed and what is not over. What it does not
+/// take gets a little time.
+pub fn finish_orphans(stack: &Stack) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    if !state.has_tcp() {
+        return;
+    }
+    state.catch_up();
+    state.run_tcp();
+    for orphan in state.orphans() {
+        let Some(socket) = fresh_socket() else { break };
+        // Closing it finishes the connection.
+        state.transplant_orphan(orphan, |cutting| plant_into(socket.raw(), cutting));
+    }
+    for _ in 0..PATIENCE_MILLIS {
+        if !state.has_unfinished_orphans() {
+            return;
+        }
+        drop(state);
+        thread::nap_millis(1);
+        let Ok(again) = stack.shard.lock() else { return };
+        state = again;
+        state.catch_up();
+        state.run_tcp();
+    }
+}
+
+/// How long a process stays for connections that the kernel does not take.
+const PATIENCE_MILLIS: u32 = 2000;
+
+fn fresh_socket() -> Option<Fd> {
+    let tcp = Some(ipproto::TCP);
+    let (family, kind, flags) = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
+    Fd::adopt(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()
+}

@@ -1,0 +1,103 @@
+//! A listener that a forked child inherits and its parent never waited on: a worker's (nginx), or
+//! that of a daemon. It is the child's to offload, as long as no other child may accept from it:
+//! connections that wait in one process would not be accepted by another.
+
+use super::{Guard, Phase, Stack, Stream, listen, system};
+use crate::process::inherit;
+use crate::shard::SocketId;
+use crate::socket::{Socket, options};
+
+/// The parent's listener, as the child's memory has it.
+pub struct Heirloom {
+    stream: Stream,
+    options: options::Options,
+    nonblocking: bool,
+    descriptors: Vec<i32>,
+}
+
+/// None: it is none, or the parent serves it, or its state cannot be read (another thread changed
+/// it during the fork).
+pub fn find(parent: &Stack, id: SocketId) -> Option<Heirloom> {
+    let mut state = parent.shard.try_lock()?;
+    let (_, socket) = state.socket(id)?;
+    let stream = socket.stream.as_deref()?;
+    (stream.phase == Phase::Listening { steered: false }).then(|| Heirloom {
+        stream: stream.clone(),
+        options: socket.options.clone(),
+        nonblocking: socket.nonblocking,
+        descriptors: socket.descriptors.clone(),
+    })
+}
+
+impl Heirloom {
+    /// Was only one child forked since it was made, out of so many?
+    pub fn has_one_heir(&self, forks: u32) -> bool {
+        forks == self.stream.forks.wrapping_add(1)
+    }
+
+    pub fn descriptors(&self) -> &[i32] {
+        &self.descriptors
+    }
+}
+
+/// Takes the listener over, with those of its numbers that are still open.
+pub fn adopt(
+    stack: &Stack,
+    heirloom: Heirloom,
+    descriptors: Vec<i32>,
+    forks: u32,
+) -> Option<SocketId> {
+    let shadow = *descriptors.first()?;
+    let mut socket = Socket::new(shadow, heirloom.nonblocking, &stack.config);
+    let backlog = heirloom.stream.backlog;
+    socket.descriptors = descriptors;
+    socket.options = heirloom.options;
+    socket.stream = Some(Box::new(Stream {
+        phase: Phase::Fresh,
+        ahead: false,
+        forks: inherit::forks(),
+        heir: Some(forks),
+        ..heirloom.stream
+    }));
+    let mut state = stack.shard.lock().ok()?;
+    state.enable_tcp(|| system::setup(stack));
+    let id = state.attach(socket, 0);
+    drop(state);
+    listen::listen(stack, id, backlog);
+    Some(id)
+}
+
+/// May another child accept from this listener?
+pub(super) fn is_shared(state: &mut Guard<'_>, id: SocketId) -> bool {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    let heir = stream.and_then(|stream| stream.heir);
+    heir.is_some_and(|forks| inherit::forks_of_parent() != Some(forks))
+}
+
+/// For the internal thread, now and then: listeners that have got other heirs are the kernel's from
+/// now on, as far as connections to come are concerned.
+pub fn review(stack: &Stack) {
+    if !inherit::is_child() {
+        return;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for id in state.ids() {
+        let steered = state.socket(id).is_some_and(|(_, socket)| !socket.flows.is_empty());
+        if steered && is_shared(&mut state, id) {
+            leave_to_kernel(&mut state, id);
+        }
+    }
+}
+
+/// Takes the flows of a listener away. What it has accepted, or is about to, lives on.
+pub(super) fn leave_to_kernel(state: &mut Guard<'_>, id: SocketId) {
+    state.catch_up();
+    let Some((_, socket)) = state.socket(id) else { return };
+    let flows = core::mem::take(&mut socket.flows);
+    if let Some(local) = socket.local {
+        state.steer_accepted(local);
+    }
+    for (ring, flow) in flows {
+        state.remove_flow(ring, flow);
+    }
+}

@@ -1,0 +1,385 @@
+//! listen() and accept(): our connections first, then those that reached the shadow by other ways.
+//!
+//! The kernel listens, too. Our flows are installed at listen(), *ahead* of the first thread that
+//! waits for connections: clients that come at once are ours. A process that only listens for the
+//! children it forks gives them up again before the fork ([`give_up_ahead`]), so that the child that
+//! waits can have the traffic.
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::wait::{Ended, Manner, until};
+use super::{
+    Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, heir, set_phase, system, view,
+};
+use crate::log::log_line;
+use crate::net::tcp::Settings;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::tcp::{Accepted, ListenSpec};
+use crate::shard::{Flow, RingId, SocketId};
+use crate::socket::options::Options;
+use crate::socket::{Plane, Socket, State, attach};
+use crate::sys::shadow;
+
+/// The kernel has accepted a listen() with this backlog.
+pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some(view) = view(&mut state, id) else { return };
+    let local = shadow::local_address(view.shadow);
+    if let Some((_, socket)) = state.socket(id) {
+        socket.local = local;
+        if let Some(stream) = socket.stream.as_mut() {
+            stream.backlog = backlog;
+        }
+    }
+    match view.phase {
+        Phase::Listening { .. } => {
+            drop(state);
+            update(stack, id);
+        }
+        _ => set_phase(&mut state, id, Phase::Listening { steered: false }),
+    }
+}
+
+/// Opens the rings that the listener will need, which takes milliseconds in which the kernel would
+/// answer clients.
+pub fn prepare(stack: &Stack, id: SocketId) {
+    let place = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Some(view) = view(&mut state, id) else { return };
+        let device = state.socket(id).and_then(|(_, socket)| socket.options.device);
+        shadow::local_address(view.shadow).map(|local| (local, device))
+    };
+    if let Some((local, device)) = place
+        && let Ok(mut plane) = stack.plane.lock()
+        && let Some(plane) = plane.as_mut()
+    {
+        for interface in attach::interfaces(&plane.control, *local.ip(), device) {
+            let _ = attach::ring(stack, plane, interface);
+        }
+    }
+}
+
+/// Steers connections to us though nobody waits for them yet. Whatever cannot be done now is
+/// tried again, and judged, by [`steer`].
+pub fn steer_ahead(stack: &Stack, id: SocketId) {
+    {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) else {
+            return;
+        };
+        if stream.phase != (Phase::Listening { steered: false }) || stream.heir.is_some() {
+            return;
+        }
+        stream.ahead = true;
+    }
+    let done = match stack.plane.lock() {
+        Ok(mut plane) => plane.as_mut().is_some_and(|plane| install(stack, plane, id).is_ok()),
+        Err(_) => false,
+    };
+    if done {
+        // Until somebody waits, the internal thread shakes hands.
+        stack.nudge_internal_thread();
+    } else if let Ok(mut state) = stack.shard.lock() {
+        cancel_ahead(&mut state, id);
+    }
+}
+
+/// Before a fork: listeners that nobody has waited on may be the child's to serve, and it can only
+/// have the interface if we do not hold it.
+pub fn give_up_ahead(stack: &Stack) {
+    let Ok(mut plane) = stack.plane.lock() else { return };
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let mut any = false;
+    for id in state.ids() {
+        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+        let ahead = stream.is_some_and(|stream| stream.ahead && !stream.phase.is_waited_on());
+        if ahead && !state.has_clients(id) {
+            cancel_ahead(&mut state, id);
+            any = true;
+        }
+    }
+    if any && let Some(plane) = plane.as_mut() {
+        plane.rings.retain(|_, ring| ring.is_ok_and(|ring| !state.shut_idle_ring(ring)));
+        state.next_epoch();
+    }
+}
+
+fn cancel_ahead(state: &mut Guard<'_>, id: SocketId) {
+    state.end_listening(id);
+    let Some((_, socket)) = state.socket(id) else { return };
+    if let Some(stream) = socket.stream.as_mut() {
+        stream.ahead = false;
+    }
+    let flows = core::mem::take(&mut socket.flows);
+    for (ring, flow) in flows {
+        state.remove_flow(ring, flow);
+    }
+}
+
+/// Somebody waits for connections on the socket: from now on they come to us. False if the socket
+/// is the kernel's for good.
+pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
+    let descriptor = {
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        let view = view(&mut state, id).ok_or(WhyOs::NotOurs)?;
+        match view.phase {
+            Phase::Listening { steered: false } => {}
+            _ => return Ok(()),
+        }
+        set_phase(&mut state, id, Phase::Listening { steered: true });
+        if let Some((_, socket)) = state.socket(id) {
+            socket.state = State::Offloaded;
+            // Connections may wait in the shadow already.
+            socket.os_ready = true;
+        }
+        view.shadow
+    };
+    let result = match stack.plane.lock() {
+        Ok(mut plane) => match plane.as_mut() {
+            Some(plane) => install(stack, plane, id),
+            None => Err(WhyOs::NoControlPlane),
+        },
+        Err(_) => Err(WhyOs::Reentered),
+    };
+    match result {
+        Err(why) if !attach::may_pass(why) => {
+            if let Ok(mut state) = stack.shard.lock() {
+                state.end_listening(id);
+            }
+            log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+            Err(why)
+        }
+        _ => {
+            attach::watch_shadow(stack, id, descriptor);
+            stack.nudge_internal_thread();
+            Ok(())
+        }
+    }
+}
+
+/// Options or the backlog changed.
+pub fn update(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    if let Some(spec) = spec(stack, &mut state, id)
+        && state.is_listening(id)
+    {
+        state.listen(id, spec);
+    }
+}
+
+fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec> {
+    let (_, socket) = state.socket(id)?;
+    let stream = socket.stream.as_ref()?;
+    let system = system::of(stack);
+    let mut listen = system::of_listener(&stream.settings, &system.listen);
+    listen.defer_accept = stream.defer_accept;
+    Some(ListenSpec {
+        local: socket.local?,
+        // A negative backlog is a huge one.
+        backlog: (stream.backlog as u32).min(system.somaxconn),
+        listen,
+        settings: stream.settings.clone(),
+        birthright: Arc::new(Heritage {
+            options: socket.options.clone(),
+            settings: stream.settings.clone(),
+            linger: stream.linger,
+            send_timeout: stream.send_timeout,
+            low_water: stream.low_water,
+            inherited: stream.inherited.clone(),
+        }),
+        ttl: socket.options.ttl.unwrap_or(64),
+        tos: socket.options.tos,
+    })
+}
+
+/// Brings the flows of a listener in line with the interfaces and addresses there are.
+pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
+    let (local, device) = {
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+        let listens = socket
+            .stream
+            .as_ref()
+            .is_some_and(|stream| stream.phase.is_waited_on() || stream.ahead);
+        if !listens {
+            return Ok(());
+        }
+        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device);
+        if heir::is_shared(&mut state, id) {
+            heir::leave_to_kernel(&mut state, id);
+            return Err(WhyOs::Passed);
+        }
+        place
+    };
+    let mut wanted: Vec<(RingId, Flow)> = Vec::new();
+    let mut why = WhyOs::NoInterface;
+    for interface in attach::interfaces(&plane.control, *local.ip(), device) {
+        let ring = match attach::ring(stack, plane, interface) {
+            Ok(ring) => ring,
+            Err(reason) => {
+                if why == WhyOs::NoInterface || !attach::may_pass(why) {
+                    why = reason;
+                }
+                continue;
+            }
+        };
+        let flow = |destination| Flow::ThreeTuple {
+            protocol: protocol::TCP,
+            destination,
+            port: local.port(),
+        };
+        if local.ip().is_unspecified() {
+            let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
+            wanted.extend(own.map(|own| (ring, flow(own.addr))));
+        } else {
+            wanted.push((ring, flow(*local.ip())));
+        }
+    }
+    let unserved = wanted.is_empty();
+    if unserved && !attach::may_pass(why) {
+        return Err(why);
+    }
+    // Connections that the kernel has from this listener stay its own.
+    super::exceptions::except_older(stack, local);
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    state.set_impossible_sources(plane.control.impossible_sources());
+    // The listener first: a packet that a flow brings must find it.
+    let spec = spec(stack, &mut state, id).ok_or(WhyOs::NotOurs)?;
+    state.listen(id, spec);
+    let held = attach::exchange_flows(&mut state, id, wanted);
+    drop(state);
+    // And those that began meanwhile.
+    super::exceptions::except_older(stack, local);
+    match (held, unserved) {
+        (true, false) => Ok(()),
+        (true, true) => Err(why),
+        (false, _) => Err(WhyOs::FlowRefused),
+    }
+}
+
+/// What accept() found.
+pub enum Found {
+    /// A connection of ours: give it a descriptor by [`adopt`], or put it back.
+    Ours(Accepted),
+    /// A descriptor of the kernel's.
+    Os(i32),
+}
+
+/// accept(2). `os` accepts from the shadow; it is only called when that has a connection.
+pub fn accept(
+    stack: &Stack,
+    id: SocketId,
+    os: &mut dyn FnMut() -> Result<i32, i32>,
+) -> Outcome<Found> {
+    if let Err(why) = steer(stack, id) {
+        return Outcome::Os(why);
+    }
+    let (manner, descriptor) = {
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+        let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
+        if !matches!(view.phase, Phase::Listening { .. }) {
+            return Outcome::Errno(libc::EINVAL);
+        }
+        let timeout = state.socket(id).and_then(|(_, socket)| socket.options.receive_timeout);
+        (Manner { blocking: !view.nonblocking, timeout, watches_shadow: true }, view.shadow)
+    };
+    let mut polls = 0u64;
+    loop {
+        let found = until(stack, id, manner, |state| {
+            if let Some(accepted) = state.accept(id) {
+                return Some(Some(accepted));
+            }
+            polls += 1;
+            let ratio = stack.config.rx_udp_poll_os_ratio;
+            let os_turn = ratio != 0 && polls.is_multiple_of(ratio);
+            let (_, socket) = state.socket(id)?;
+            let asked = core::mem::take(&mut socket.os_ready) || os_turn;
+            // The epoll of the shadows tells of the first connection only; this tells of all.
+            (asked && crate::sys::wait::poll_now(descriptor, libc::POLLIN) != 0).then_some(None)
+        });
+        match found {
+            Ok(Some(accepted)) => return Outcome::Ours(Found::Ours(accepted)),
+            Ok(None) => {
+                let result = os();
+                if let Ok(mut state) = stack.shard.lock()
+                    && let Some((_, socket)) = state.socket(id)
+                {
+                    // There may be more.
+                    socket.os_ready = true;
+                }
+                match result {
+                    // Another process was faster.
+                    Err(libc::EAGAIN) if manner.blocking => {}
+                    Err(errno) => return Outcome::Errno(errno),
+                    Ok(fd) => return Outcome::Ours(Found::Os(fd)),
+                }
+            }
+            // A non-blocking call found nothing of ours: did it ask the shadow?
+            Err(Ended::WouldBlock) if crate::sys::wait::poll_now(descriptor, libc::POLLIN) != 0 => {
+                return match os() {
+                    Ok(fd) => Outcome::Ours(Found::Os(fd)),
+                    Err(errno) => Outcome::Errno(errno),
+                };
+            }
+            Err(Ended::Departed) => return Outcome::Os(WhyOs::Passed),
+            Err(ended) => return Outcome::Errno(ended.errno()),
+        }
+    }
+}
+
+/// There is no descriptor for an accepted connection.
+pub fn put_back(stack: &Stack, id: SocketId, accepted: Accepted) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.put_back_accepted(accepted, id);
+    }
+}
+
+/// What a connection takes from its listener as it was when the connection came.
+struct Heritage {
+    options: Options,
+    settings: Settings,
+    linger: Option<Duration>,
+    send_timeout: Option<u64>,
+    low_water: usize,
+    inherited: Vec<Inherited>,
+}
+
+/// The socket of an accepted connection.
+pub struct Adopted {
+    pub id: SocketId,
+    pub peer: SocketAddrV4,
+    /// What the listener had set: to be set on the shadow, too.
+    pub inherited: Vec<Inherited>,
+}
+
+/// The accepted connection gets a socket, whose shadow is this fresh descriptor.
+pub fn adopt(
+    stack: &Stack,
+    accepted: Accepted,
+    descriptor: i32,
+    nonblocking: bool,
+) -> Option<Adopted> {
+    let key = accepted.key;
+    let heritage = accepted.birthright.clone()?;
+    let heritage = heritage.downcast_ref::<Heritage>()?;
+    let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
+    let mut stream = Stream::new(heritage.settings.clone());
+    stream.phase = Phase::Connected;
+    stream.linger = heritage.linger;
+    stream.send_timeout = heritage.send_timeout;
+    stream.low_water = heritage.low_water;
+    stream.inherited = heritage.inherited.clone();
+    socket.options = heritage.options.clone();
+    socket.state = State::Offloaded;
+    socket.local = Some(key.local_endpoint());
+    socket.peer = Some(key.remote_endpoint());
+    socket.stream = Some(Box::new(stream));
+    let mut state = stack.shard.lock().ok()?;
+    let id = state.attach(socket, 0);
+    state.adopt(accepted, id);
+    drop(state);
+    let inherited = heritage.inherited.clone();
+    Some(Adopted { id, peer: key.remote_endpoint(), inherited })
+}

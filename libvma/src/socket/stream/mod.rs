@@ -1,0 +1,231 @@
+//! TCP sockets: the calls of the program on connections and listeners of the shard.
+//!
+//! A stream socket is undecided until connect() or listen(). What cannot be offloaded then is the
+//! kernel's for good ([`Outcome::Os`]: the caller forgets the socket). An offloaded one is served
+//! here; its shadow reserves the port, holds the options and, if it listens, accepts what comes by
+//! other ways than our rings.
+//!
+//! `connect` and `listen` open connections, `send` and `receive` move bytes, `shutdown` ends them,
+//! `options` sets and `tell` tells, `route` finds the way, `wait` blocks, `give_back` ends our part,
+//! `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
+//! the host's settings say.
+
+pub mod connect;
+pub mod exceptions;
+pub mod give_back;
+pub mod heir;
+pub mod listen;
+pub mod options;
+pub mod path;
+pub mod receive;
+mod route;
+pub mod send;
+pub mod shutdown;
+mod system;
+pub mod tell;
+mod wait;
+
+pub use shutdown::close;
+pub use system::System;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use super::{Outcome, Socket, Stack, WhyOs};
+use crate::net::tcp::{Connection, Error, Settings};
+use crate::process::inherit;
+use crate::shard::tcp::Body;
+use crate::shard::{self, SocketId};
+use crate::sys::lock::Guard as LockGuard;
+use crate::sys::shadow;
+
+type Guard<'a> = LockGuard<'a, shard::State<Socket>>;
+
+/// What only a stream socket has.
+#[derive(Clone)]
+pub struct Stream {
+    pub phase: Phase,
+    /// What options have set, until a connection takes it over; of a listener for those it accepts.
+    pub settings: Settings,
+    /// The shadow is bound to the connection's port.
+    pub holds_port: bool,
+    /// The program did not bind it, we did, for a connection.
+    pub bound_by_us: bool,
+    /// SHUT_RD while it was not connected, which the program sees nevertheless.
+    pub reading_shut: bool,
+    /// SO_LINGER with a time that is not 0.
+    pub linger: Option<Duration>,
+    /// SO_SNDTIMEO in nanoseconds.
+    pub send_timeout: Option<u64>,
+    /// SO_RCVLOWAT.
+    pub low_water: usize,
+    /// SO_PEEK_OFF: where the next MSG_PEEK starts.
+    pub peek_offset: Option<usize>,
+    /// TCP_DEFER_ACCEPT.
+    pub defer_accept: Option<Duration>,
+    /// listen()'s, as the program said it.
+    pub backlog: i32,
+    /// A listener's flows were installed at listen(), before anybody waited.
+    pub ahead: bool,
+    /// How often the process had forked when it was made.
+    pub forks: u32,
+    /// A listener that this process inherited: how often its parent had forked by then. If it
+    /// forked again, another child may accept, too.
+    pub heir: Option<u32>,
+    /// Options set so far: a socket that accept() makes inherits them.
+    pub inherited: Vec<Inherited>,
+}
+
+/// An option that the kernel accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inherited {
+    pub level: i32,
+    pub name: i32,
+    pub value: Vec<u8>,
+}
+
+/// Where a stream socket is in its life, as socket(7) sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Neither connected nor listening.
+    Fresh,
+    /// connect() was called and has not said how it ended.
+    Connecting,
+    /// It was connected at least once.
+    Connected,
+    /// It listens; `steered` once somebody has waited for connections, so that they must come to us.
+    Listening { steered: bool },
+}
+
+impl Phase {
+    pub fn is_waited_on(self) -> bool {
+        self == Phase::Listening { steered: true }
+    }
+}
+
+impl Stream {
+    pub fn new(settings: Settings) -> Stream {
+        Stream {
+            phase: Phase::Fresh,
+            settings,
+            holds_port: false,
+            bound_by_us: false,
+            reading_shut: false,
+            linger: None,
+            send_timeout: None,
+            low_water: 1,
+            peek_offset: None,
+            defer_accept: None,
+            backlog: 0,
+            ahead: false,
+            forks: inherit::forks(),
+            heir: None,
+            inherited: Vec::new(),
+        }
+    }
+}
+
+/// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
+pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
+    if !stack.config.offloaded_sockets {
+        return None;
+    }
+    let system = system::of(stack);
+    let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
+    socket.stream = Some(Box::new(Stream::new(system.settings.clone())));
+    let mut state = stack.shard.lock().ok()?;
+    state.enable_tcp(|| system::setup(stack));
+    Some(state.attach(socket, 0))
+}
+
+/// What a call sees of its socket first.
+pub struct View {
+    pub phase: Phase,
+    pub nonblocking: bool,
+    pub shadow: i32,
+}
+
+/// None: it is gone, or a UDP socket.
+pub fn view(state: &mut Guard<'_>, id: SocketId) -> Option<View> {
+    let (_, socket) = state.socket(id)?;
+    let stream = socket.stream.as_ref()?;
+    Some(View {
+        phase: stream.phase,
+        nonblocking: socket.nonblocking,
+        shadow: socket.descriptors.first().copied().unwrap_or(-1),
+    })
+}
+
+/// Is it connected, or was it, or will it be? Then it cannot be bound and cannot listen.
+pub fn is_connected(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    view(&mut state, id)
+        .is_some_and(|view| matches!(view.phase, Phase::Connecting | Phase::Connected))
+}
+
+fn set_phase(state: &mut Guard<'_>, id: SocketId, phase: Phase) {
+    if let Some((_, socket)) = state.socket(id)
+        && let Some(stream) = socket.stream.as_mut()
+    {
+        stream.phase = phase;
+    }
+}
+
+/// The address of this end, for getsockname(): None if the shadow knows.
+pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketAddrV4> {
+    let mut state = stack.shard.lock().ok()?;
+    if let Some(connection) = state.connection(id) {
+        return Some(connection.key().local_endpoint());
+    }
+    let (_, socket) = state.socket(id)?;
+    let bound_by_us = socket.stream.as_ref()?.bound_by_us;
+    let bound = shadow::local_address(socket.shadow()).filter(|_| bound_by_us)?;
+    // As Linux after an attempt that failed: the address is open again, the port still to be seen.
+    Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, bound.port()))
+}
+
+/// The address of the other end; ENOTCONN while there is none. None: the shadow knows.
+pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketAddrV4, i32>> {
+    let mut state = stack.shard.lock().ok()?;
+    let connection = state.connection(id)?;
+    Some(peer_of(connection))
+}
+
+fn peer_of(connection: &Connection<Body>) -> Result<SocketAddrV4, i32> {
+    // On Linux a socket in TIME-WAIT is a closed one.
+    use crate::net::tcp::State::{Closed, SynReceived, SynSent, TimeWait};
+    match connection.state() {
+        Closed | SynSent | SynReceived | TimeWait => Err(libc::ENOTCONN),
+        _ => Ok(connection.key().remote_endpoint()),
+    }
+}
+
+/// What a socket that is not connected (any more) has to tell, once.
+fn pending_error(state: &mut Guard<'_>, id: SocketId) -> Option<i32> {
+    let (_, socket) = state.socket(id)?;
+    Some(core::mem::take(&mut socket.pending_error)).filter(|error| *error != 0)
+}
+
+/// The errno of an error of the engine.
+pub fn errno(error: Error) -> i32 {
+    match error {
+        Error::Refused => libc::ECONNREFUSED,
+        Error::Reset => libc::ECONNRESET,
+        Error::TimedOut => libc::ETIMEDOUT,
+        Error::HostUnreachable => libc::EHOSTUNREACH,
+        Error::NetworkUnreachable => libc::ENETUNREACH,
+        Error::ProtocolUnreachable => libc::ENOPROTOOPT,
+        Error::BrokenPipe => libc::EPIPE,
+        Error::NotConnected => libc::ENOTCONN,
+    }
+}
+
+/// F_SETFL, FIONBIO: the open file description's flags changed. True if it is signal-driven now,
+/// which only the kernel's socket can be.
+pub fn after_flags(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let flags = shadow::status_flags(socket.shadow());
+    socket.nonblocking = flags & libc::O_NONBLOCK != 0;
+    flags & libc::O_ASYNC != 0
+}

@@ -1,0 +1,330 @@
+//! Setting options of stream sockets: the shadow first, which knows every error and keeps them all;
+//! what a connection needs of them is mirrored.
+
+use std::time::Duration;
+
+use super::{Inherited, Stack, Stream, WhyOs, listen};
+use crate::net::tcp::congestion::Algorithm;
+use crate::net::tcp::{Buffer, Settings};
+use crate::shard::SocketId;
+use crate::socket::Socket;
+use crate::sys::shadow;
+
+const SO_BINDTOIFINDEX: i32 = 62;
+const SO_TIMESTAMP_NEW: i32 = 63;
+const SO_TIMESTAMPNS_NEW: i32 = 64;
+const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+const TCP_CM_INQ: i32 = 36;
+const TCP_TX_DELAY: i32 = 37;
+const TCP_RTO_MIN_US: i32 = 45;
+
+/// Options that a stream in user space cannot have: a socket that wants one is the kernel's, with
+/// its connection.
+const FOREIGN: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::IPPROTO_IP, libc::IP_OPTIONS),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+    (libc::IPPROTO_IP, libc::IP_MINTTL),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY),
+];
+
+/// The same, when they are on.
+const FOREIGN_IF_ON: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW),
+    (libc::IPPROTO_TCP, TCP_CM_INQ),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
+];
+
+/// What of the options that the program set goes over to sockets that accept() makes: those that
+/// are set again on each connection are left out.
+const NOT_INHERITED: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
+];
+
+/// An answer that the kernel's socket would give differently. None: ask it.
+pub fn before_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> Option<i32> {
+    match (level, name) {
+        // As a kernel that lacks it: programs then copy.
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) => Some(libc::ENOPROTOOPT),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            let algorithm = Algorithm::from_name(core::str::from_utf8(text).ok()?)?;
+            change(stack, id, |settings| settings.congestion = algorithm);
+            Some(0)
+        }
+        (
+            libc::IPPROTO_TCP,
+            libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | TCP_FASTOPEN_NO_COOKIE,
+        ) if super::is_connected(stack, id) => Some(libc::EINVAL),
+        // Only a socket that is not connected can take the clamp off.
+        (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)
+            if int(value) == 0 && value.len() >= 4 && super::is_connected(stack, id) =>
+        {
+            Some(libc::EINVAL)
+        }
+        _ => None,
+    }
+}
+
+/// What became of an option.
+pub enum Effect {
+    Done,
+    /// The kernel's for good.
+    Os(WhyOs),
+}
+
+/// The kernel accepted a set call with these arguments: take it over.
+pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> Effect {
+    {
+        let Ok(mut state) = stack.shard.lock() else { return Effect::Done };
+        let Some((_, socket)) = state.socket(id) else { return Effect::Done };
+        let descriptor = socket.shadow();
+        let Some(stream) = socket.stream.as_mut() else { return Effect::Done };
+        remember(stream, level, name, value);
+        match (level, name) {
+            (libc::SOL_SOCKET, _) => socket_level(socket, descriptor, name, value),
+            (libc::IPPROTO_IP, _) => ip_level(socket, descriptor, name),
+            _ => {}
+        }
+    }
+    let number = int(value);
+    let option = (level, name);
+    if FOREIGN.contains(&option) || number != 0 && FOREIGN_IF_ON.contains(&option) {
+        return Effect::Os(WhyOs::Option { level, name });
+    }
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => quick_ack(stack, id, number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => defer_accept(stack, id),
+        (libc::IPPROTO_TCP, _) => tcp_level(stack, id, name),
+        (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS) => envelope(stack, id),
+        (libc::SOL_SOCKET, _) => engine_socket_level(stack, id, name),
+        _ => {}
+    }
+    listen::update(stack, id);
+    Effect::Done
+}
+
+fn remember(stream: &mut Stream, level: i32, name: i32, value: &[u8]) {
+    if NOT_INHERITED.contains(&(level, name)) {
+        return;
+    }
+    stream.inherited.retain(|known| (known.level, known.name) != (level, name));
+    stream.inherited.push(Inherited { level, name, value: value.to_vec() });
+    if (level, name) == (libc::IPPROTO_IP, libc::IP_TOS) {
+        // It changes the priority too, which accept() does not hand on.
+        let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PRIORITY, vec![0; 4]);
+        stream.inherited.retain(|known| (known.level, known.name) != (level, name));
+        stream.inherited.push(Inherited { level, name, value });
+    }
+}
+
+fn int(value: &[u8]) -> i32 {
+    match *value {
+        [a, b, c, d, ..] => i32::from_ne_bytes([a, b, c, d]),
+        [byte, ..] => i32::from(byte),
+        [] => 0,
+    }
+}
+
+/// Changes what connections start with, and the connection if there is one.
+pub(super) fn change(stack: &Stack, id: SocketId, with: impl Fn(&mut Settings)) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    let Some(stream) = socket.stream.as_mut() else { return };
+    with(&mut stream.settings);
+    state.with_connection(id, |connection, _, now| connection.set(now, |settings| with(settings)));
+}
+
+/// What of SOL_SOCKET the socket layer itself needs.
+fn socket_level(socket: &mut Socket, descriptor: i32, name: i32, value: &[u8]) {
+    let read = |name| shadow::int_option(descriptor, libc::SOL_SOCKET, name).unwrap_or(0);
+    let Some(stream) = socket.stream.as_mut() else { return };
+    match name {
+        libc::SO_RCVTIMEO | libc::SO_RCVTIMEO_NEW => {
+            socket.options.receive_timeout = timeout(descriptor, libc::SO_RCVTIMEO, value);
+        }
+        libc::SO_SNDTIMEO | libc::SO_SNDTIMEO_NEW => {
+            stream.send_timeout = timeout(descriptor, libc::SO_SNDTIMEO, value);
+        }
+        libc::SO_RCVLOWAT => {
+            stream.low_water = usize::try_from(read(name)).unwrap_or(usize::MAX).max(1);
+        }
+        libc::SO_LINGER => {
+            let mut value = [0u8; 8];
+            shadow::option(descriptor, libc::SOL_SOCKET, name, &mut value);
+            let (on, seconds) = (int(&value), int(value.get(4..).unwrap_or_default()));
+            let seconds = u64::try_from(seconds).unwrap_or(0);
+            stream.linger = (on != 0 && seconds > 0).then(|| Duration::from_secs(seconds));
+        }
+        libc::SO_PEEK_OFF => stream.peek_offset = usize::try_from(int(value)).ok(),
+        libc::SO_MARK => socket.options.mark = read(name) as u32,
+        libc::SO_REUSEPORT => socket.options.reuse_port = read(name) != 0,
+        libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
+            let index = u32::try_from(read(SO_BINDTOIFINDEX)).ok();
+            socket.options.device = index.filter(|index| *index != 0);
+        }
+        _ => {}
+    }
+}
+
+/// What of SOL_SOCKET the engine needs.
+fn engine_socket_level(stack: &Stack, id: SocketId, name: i32) {
+    let Some(descriptor) = shadow_of(stack, id) else { return };
+    let read = |name| shadow::int_option(descriptor, libc::SOL_SOCKET, name).unwrap_or(0);
+    let whole = |name| u32::try_from(read(name)).unwrap_or(0);
+    let fixed = |limit: u32| Buffer { limit, most: limit, automatic: false };
+    match name {
+        libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
+            // Half of it is overhead (tcp_adv_win_scale of tcp(7)).
+            let buffer = fixed(whole(libc::SO_RCVBUF) / 2);
+            change(stack, id, |settings| settings.receive_buffer = buffer);
+        }
+        libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
+            let buffer = fixed(whole(libc::SO_SNDBUF));
+            change(stack, id, |settings| settings.send_buffer = buffer);
+        }
+        libc::SO_KEEPALIVE => {
+            let on = read(name) != 0;
+            change(stack, id, |settings| settings.keep_alive = on);
+        }
+        libc::SO_OOBINLINE => {
+            let on = read(name) != 0;
+            change(stack, id, |settings| settings.urgent_inline = on);
+        }
+        libc::SO_RCVLOWAT => {
+            let low_water = u32::try_from(read(name)).unwrap_or(1);
+            change(stack, id, |settings| settings.receive_low_water = low_water);
+        }
+        libc::SO_LINGER => {
+            let mut value = [0u8; 8];
+            shadow::option(descriptor, libc::SOL_SOCKET, name, &mut value);
+            let reset = int(&value) != 0 && int(value.get(4..).unwrap_or_default()) == 0;
+            change(stack, id, |settings| settings.reset_on_close = reset);
+        }
+        _ => {}
+    }
+}
+
+fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
+    let Some(descriptor) = shadow_of(stack, id) else { return };
+    let Some(value) = shadow::int_option(descriptor, libc::IPPROTO_TCP, name) else { return };
+    let positive = u32::try_from(value).unwrap_or(0);
+    let byte = positive.min(255) as u8;
+    let seconds = Duration::from_secs(u64::from(positive));
+    match name {
+        libc::TCP_NODELAY => push(stack, id, |settings| settings.nodelay = value != 0),
+        libc::TCP_CORK => push(stack, id, |settings| settings.cork = value != 0),
+        libc::TCP_MAXSEG => {
+            let most = u16::try_from(positive).ok().filter(|most| *most != 0);
+            change(stack, id, |settings| settings.max_segment = most);
+        }
+        libc::TCP_KEEPIDLE => change(stack, id, |settings| settings.keep_idle = seconds),
+        libc::TCP_KEEPINTVL => change(stack, id, |settings| settings.keep_interval = seconds),
+        libc::TCP_KEEPCNT => change(stack, id, |settings| settings.keep_count = byte),
+        libc::TCP_SYNCNT => change(stack, id, |settings| settings.syn_retries = byte),
+        libc::TCP_LINGER2 => {
+            // Negative: FIN-WAIT-2 ends at once.
+            let timeout = (value >= 0).then_some(seconds);
+            change(stack, id, |settings| settings.fin_timeout = timeout);
+        }
+        libc::TCP_WINDOW_CLAMP => {
+            let clamp = Some(positive).filter(|clamp| *clamp != 0);
+            change(stack, id, |settings| settings.window_clamp = clamp);
+        }
+        libc::TCP_USER_TIMEOUT => {
+            let timeout = Duration::from_millis(u64::from(positive));
+            let timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+            change(stack, id, |settings| settings.user_timeout = timeout);
+        }
+        libc::TCP_NOTSENT_LOWAT => {
+            // The default reads as the largest number.
+            let low = Some(value as u32).filter(|low| *low != u32::MAX && *low != 0);
+            change(stack, id, |settings| settings.unsent_low_water = low);
+        }
+        TCP_RTO_MIN_US => {}
+        _ => {}
+    }
+}
+
+/// TCP_NODELAY on and TCP_CORK off send what waits.
+fn push(stack: &Stack, id: SocketId, with: impl Fn(&mut Settings)) {
+    change(stack, id, with);
+    let Ok(mut state) = stack.shard.lock() else { return };
+    state.with_connection(id, |connection, wire, now| {
+        let settings = connection.settings();
+        if !settings.cork {
+            connection.push(now, wire);
+        }
+    });
+}
+
+fn quick_ack(stack: &Stack, id: SocketId, quick: bool) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.with_connection(id, |connection, _, _| connection.set_quick_ack(quick));
+    }
+}
+
+fn defer_accept(stack: &Stack, id: SocketId) {
+    let Some(descriptor) = shadow_of(stack, id) else { return };
+    // Rounded to retransmissions by the kernel.
+    let value = shadow::int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
+    let seconds = value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0);
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+        && let Some(stream) = socket.stream.as_mut()
+    {
+        stream.defer_accept = seconds.map(Duration::from_secs);
+    }
+}
+
+fn ip_level(socket: &mut Socket, descriptor: i32, name: i32) {
+    let value = shadow::int_option(descriptor, libc::IPPROTO_IP, name).unwrap_or(0);
+    match name {
+        libc::IP_TTL => socket.options.ttl = u8::try_from(value).ok(),
+        libc::IP_TOS => socket.options.tos = value as u8,
+        _ => {}
+    }
+}
+
+/// TTL and TOS go into every segment.
+fn envelope(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    let (ttl, tos) = (socket.options.ttl, socket.options.tos);
+    state.set_envelope(id, ttl, tos);
+}
+
+fn shadow_of(stack: &Stack, id: SocketId) -> Option<i32> {
+    Some(stack.shard.lock().ok()?.socket(id)?.1.shadow())
+}
+
+/// SO_RCVTIMEO, SO_SNDTIMEO in nanoseconds; None is for ever.
+fn timeout(descriptor: i32, name: i32, said: &[u8]) -> Option<u64> {
+    // The kernel takes negative seconds for no wait at all, and reads them back as 0.
+    let number = |bytes: &[u8], at: usize| {
+        let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+        bytes.map_or(0, i64::from_ne_bytes)
+    };
+    if number(said, 0) < 0 {
+        return Some(0);
+    }
+    let mut value = [0u8; 16];
+    shadow::option(descriptor, libc::SOL_SOCKET, name, &mut value)?;
+    let seconds = u64::try_from(number(&value, 0)).unwrap_or(0);
+    let micros = u64::try_from(number(&value, 8)).unwrap_or(0);
+    let nanos = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
+    (nanos > 0).then_some(nanos)
+}

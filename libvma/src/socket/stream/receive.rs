@@ -1,0 +1,189 @@
+//! recv() and its kin: bytes from the receive queue into the program's buffers, copied once.
+
+use std::io::IoSliceMut;
+
+use super::wait::{Ended, Manner, Step, until_or_partly};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, pending_error, view};
+use crate::net::tcp::State as TcpState;
+use crate::shard::SocketId;
+
+/// One receive call.
+pub fn receive(
+    stack: &Stack,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: i32,
+) -> Outcome<usize> {
+    let room = buffers.iter().map(|buffer| buffer.len()).sum();
+    receive_up_to(stack, id, buffers, room, flags)
+}
+
+/// As [`receive`]; with MSG_TRUNC the bytes are thrown away, and need no buffers.
+pub fn receive_up_to(
+    stack: &Stack,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    room: usize,
+    flags: i32,
+) -> Outcome<usize> {
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
+    if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
+        return pending_error(&mut state, id).map_or(Outcome::Os(WhyOs::Unbound), Outcome::Errno);
+    }
+    let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    let timeout = socket.options.receive_timeout;
+    let stream = socket.stream.as_ref();
+    let low_water = stream.map_or(1, |stream| stream.low_water);
+    let peek_offset = stream.and_then(|stream| stream.peek_offset);
+    let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+    let manner = Manner { blocking, timeout, watches_shadow: false };
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // Nothing of ours puts anything there.
+        return Outcome::Errno(libc::EAGAIN);
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return urgent(state, id, buffers, flags);
+    }
+    // How much ends the wait (SO_RCVLOWAT, MSG_WAITALL).
+    let target = match flags & libc::MSG_WAITALL {
+        0 => low_water.min(room).max(1),
+        _ => room.max(1),
+    };
+    let mut copied = 0;
+    let start = peek_offset.unwrap_or(0);
+    let ended = until_or_partly(stack, state, id, manner, |state| {
+        let before = copied;
+        copied += read(state, id, buffers, (start, copied), room, flags);
+        if flags & libc::MSG_PEEK == 0 {
+            count_received(state, id, copied - before);
+        }
+        if copied >= target {
+            return Step::Done(Ok(()));
+        }
+        let Some(connection) = state.connection(id) else {
+            return Step::Done(Err(libc::ENOTCONN));
+        };
+        // A call with no room waits all the same.
+        let full = room == 0 && connection.queued() > 0;
+        if connection.is_at_end() || full {
+            return Step::Done(Ok(()));
+        }
+        let peeked = flags & libc::MSG_PEEK != 0
+            && (connection.is_receiving_ended() || connection.bytes_to_mark().is_some())
+            && start + copied >= connection.readable() as usize;
+        if copied > 0 && (connection.has_error() || connection.is_at_hidden_mark() || peeked) {
+            // What there is counts now, the error on the next call.
+            return Step::Done(Ok(()));
+        }
+        if let Some(error) = connection.take_error() {
+            return Step::Done(Err(errno(error)));
+        }
+        match copied {
+            // After an error that was told already.
+            _ if connection.state() == TcpState::Closed => Step::Done(Ok(())),
+            0 => Step::Nothing,
+            _ => Step::Part,
+        }
+    });
+    if copied > 0 && peek_offset.is_some() {
+        move_peek_offset(stack, id, copied, flags & libc::MSG_PEEK != 0);
+    }
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(copied),
+        _ if copied > 0 => Outcome::Ours(copied),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        // It has waited, and got all that it wanted.
+        Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// Takes what there is; returns how much.
+fn read(
+    state: &mut Guard<'_>,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    (start, copied): (usize, usize),
+    room: usize,
+    flags: i32,
+) -> usize {
+    let peek = flags & libc::MSG_PEEK != 0;
+    if let Some(connection) = state.connection(id)
+        && connection.is_at_hidden_mark()
+        && connection.queued() > 0
+    {
+        if copied > 0 {
+            // A read does not cross the mark.
+            return 0;
+        }
+        if !peek {
+            state.stream_consume(id, 1);
+        }
+    }
+    if flags & libc::MSG_TRUNC != 0 {
+        // tcp(7): the bytes are thrown away.
+        let from = if peek { start + copied } else { 0 };
+        let there = state.connection(id).map_or(0, |connection| connection.readable() as usize);
+        let len = there.saturating_sub(from).min(room - copied);
+        if len > 0 && !peek {
+            state.stream_consume(id, len);
+        }
+        return len;
+    }
+    let from = peek.then_some(start + copied);
+    state.stream_read(id, buffers, copied, from).unwrap_or(0)
+}
+
+/// The urgent byte (MSG_OOB), as Linux's tcp_recv_urg().
+fn urgent(
+    mut state: Guard<'_>,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: i32,
+) -> Outcome<usize> {
+    state.poll();
+    let Some(connection) = state.connection(id) else { return Outcome::Errno(libc::EINVAL) };
+    let inline = connection.settings().urgent_inline;
+    if inline || !connection.has_urgent() {
+        return Outcome::Errno(libc::EINVAL);
+    }
+    let ended = connection.is_at_end();
+    let Some(distance) = connection.bytes_to_mark() else { return Outcome::Errno(libc::EINVAL) };
+    match state.stream_byte_at(id, distance as usize) {
+        Some(byte) => {
+            if flags & libc::MSG_PEEK == 0
+                && let Some(connection) = state.connection(id)
+            {
+                connection.take_urgent();
+            }
+            let place = buffers.iter_mut().find_map(|buffer| buffer.first_mut());
+            Outcome::Ours(usize::from(place.map(|place| *place = byte).is_some()))
+        }
+        None if ended => Outcome::Ours(0),
+        // It was announced but has not arrived.
+        None => Outcome::Errno(libc::EAGAIN),
+    }
+}
+
+/// SO_PEEK_OFF: peeking goes on where it stopped, reading takes what is before it.
+fn move_peek_offset(stack: &Stack, id: SocketId, copied: usize, peeked: bool) {
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+        && let Some(stream) = socket.stream.as_mut()
+        && let Some(offset) = &mut stream.peek_offset
+    {
+        *offset = if peeked { *offset + copied } else { offset.saturating_sub(copied) };
+    }
+}
+
+fn count_received(state: &mut Guard<'_>, id: SocketId, copied: usize) {
+    if let Some((endpoint, _)) = state.socket(id) {
+        let counters = &mut endpoint.counters;
+        counters.rx_bytes += copied as u64;
+        // A look that found something, or nothing.
+        counters.poll_hits += u64::from(copied > 0);
+        counters.poll_misses += u64::from(copied == 0);
+    }
+}

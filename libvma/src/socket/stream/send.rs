@@ -1,0 +1,90 @@
+//! send() and its kin: bytes into the send buffer, and out as far as they may.
+
+use std::io::IoSlice;
+
+use super::wait::{Ended, Manner, Step, until, until_or_partly};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, pending_error, view};
+use crate::net::tcp::{SendFlags, State as TcpState};
+use crate::shard::SocketId;
+
+/// Sends what it can. `Errno(EPIPE)`: the caller raises SIGPIPE unless MSG_NOSIGNAL.
+pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Outcome<usize> {
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
+    if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
+        // The shadow, which is in the same state, says what is wrong.
+        return pending_error(&mut state, id).map_or(Outcome::Os(WhyOs::Unbound), Outcome::Errno);
+    }
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    let timeout = stream.and_then(|stream| stream.send_timeout);
+    let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+    let manner = Manner { blocking, timeout, watches_shadow: false };
+    let total: usize = data.iter().map(|piece| piece.len()).sum();
+    let engine_flags =
+        SendFlags { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
+    let mut sent = 0;
+    let ended = until_or_partly(stack, state, id, manner, |state| {
+        let handshaking = state.connection(id).is_some_and(|connection| {
+            matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived)
+        });
+        if handshaking {
+            return Step::Nothing;
+        }
+        match state.stream_send(id, data, sent, engine_flags) {
+            None => return Step::Done(Err(libc::EPIPE)),
+            Some(Err(error)) => return Step::Done(Err(errno(error))),
+            Some(Ok(count)) => {
+                count_sent(state, id, count);
+                sent += count;
+            }
+        }
+        match sent {
+            _ if sent == total => Step::Done(Ok(())),
+            0 => Step::Nothing,
+            _ => Step::Part,
+        }
+    });
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(total),
+        // What was taken counts now, the error on the next call.
+        _ if sent > 0 => Outcome::Ours(sent),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// How much a send call would take now; waits until that is something.
+pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
+    let blocking = {
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+        let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
+        if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
+            return Outcome::Os(WhyOs::Unbound);
+        }
+        !nonblocking && !view.nonblocking
+    };
+    let manner = Manner { blocking, timeout: None, watches_shadow: false };
+    let ended = until(stack, id, manner, |state| {
+        let Some(connection) = state.connection(id) else { return Some(Err(libc::EPIPE)) };
+        if matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived) {
+            return None;
+        }
+        if let Err(error) = connection.may_write() {
+            return Some(Err(errno(error)));
+        }
+        let room = connection.send_room();
+        (room > 0).then_some(Ok(room))
+    });
+    match ended {
+        Ok(Ok(room)) => Outcome::Ours(room),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+fn count_sent(state: &mut Guard<'_>, id: SocketId, sent: usize) {
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.tx_bytes += sent as u64;
+    }
+}

@@ -1,0 +1,120 @@
+//! The host's TCP settings: net.ipv4.tcp_* of sysctl(8), so that an offloaded socket starts as one
+//! of the kernel's would; and random numbers for the engine.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::net::tcp::congestion::Algorithm;
+use crate::net::tcp::connection::window_scale;
+use crate::net::tcp::listen::ListenSettings;
+use crate::net::tcp::{Buffer, Settings};
+use crate::shard::tcp::Setup;
+use crate::socket::{Stack, clock};
+use crate::sys;
+
+/// What new sockets start with.
+#[derive(Clone, Debug)]
+pub struct System {
+    pub settings: Settings,
+    pub listen: ListenSettings,
+    /// The largest backlog.
+    pub somaxconn: u32,
+}
+
+/// Read once, with the first stream socket.
+pub fn of(stack: &Stack) -> &System {
+    stack.system.get_or_init(|| read(stack))
+}
+
+fn sysctl(name: &str) -> Option<String> {
+    let bytes = sys::fd::read_file(&format!("/proc/sys/net/{name}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+fn number(name: &str) -> Option<u32> {
+    sysctl(name)?.parse().ok()
+}
+
+fn flag(name: &str, default: bool) -> bool {
+    number(name).map_or(default, |value| value != 0)
+}
+
+/// The three numbers of tcp_rmem and tcp_wmem.
+fn triple(name: &str) -> Option<(u32, u32)> {
+    let text = sysctl(name)?;
+    let mut numbers = text.split_whitespace().skip(1).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn read(stack: &Stack) -> System {
+    let mut settings = Settings::default();
+    if let Some((initial, most)) = triple("ipv4/tcp_wmem") {
+        // The kernel counts its own overhead, which for a queue of full segments is little.
+        let initial = initial.max(16 * 1024).max(settings.send_buffer.limit);
+        settings.send_buffer = Buffer { limit: initial, most: most.max(initial), automatic: true };
+    }
+    if let Some((initial, most)) = triple("ipv4/tcp_rmem") {
+        // tcp_adv_win_scale: half of it is the window, for the rest is overhead.
+        let limit = initial / 2;
+        settings.receive_buffer = Buffer { limit, most: (most / 2).max(limit), automatic: true };
+    }
+    settings.sack = flag("ipv4/tcp_sack", true);
+    settings.timestamps = match stack.config.tcp_timestamps {
+        0 => false,
+        1 => true,
+        _ => flag("ipv4/tcp_timestamps", true),
+    };
+    settings.window_scaling = flag("ipv4/tcp_window_scaling", true);
+    let ecn = number("ipv4/tcp_ecn").unwrap_or(2);
+    settings.ecn = ecn == 1;
+    let seconds = |name, default: Duration| {
+        number(name).map_or(default, |value| Duration::from_secs(u64::from(value)))
+    };
+    let count = |name, default: u8| number(name).map_or(default, |value| value.min(255) as u8);
+    settings.keep_idle = seconds("ipv4/tcp_keepalive_time", settings.keep_idle);
+    settings.keep_interval = seconds("ipv4/tcp_keepalive_intvl", settings.keep_interval);
+    settings.keep_count = count("ipv4/tcp_keepalive_probes", settings.keep_count);
+    settings.fin_timeout = settings.fin_timeout.map(|it| seconds("ipv4/tcp_fin_timeout", it));
+    settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
+    settings.retries = count("ipv4/tcp_retries2", settings.retries);
+    settings.nodelay = stack.config.tcp_nodelay;
+    settings.always_quick_ack = stack.config.tcp_quickack;
+    let named = sysctl("ipv4/tcp_congestion_control");
+    settings.congestion = match stack.config.tcp_congestion {
+        Some(chosen) => Algorithm::from_parameter(chosen).unwrap_or_default(),
+        None => named.and_then(|name| Algorithm::from_name(&name)).unwrap_or(Algorithm::Cubic),
+    };
+    let listen = ListenSettings {
+        syn_cookies: flag("ipv4/tcp_syncookies", true),
+        max_syn_rate: stack.config.tcp_max_syn_rate,
+        defer_accept: None,
+        syn_ack_retries: count("ipv4/tcp_synack_retries", 5),
+        ecn: ecn != 0,
+        ..of_listener(&settings, &ListenSettings::default())
+    };
+    System { settings, listen, somaxconn: number("core/somaxconn").unwrap_or(4096) }
+}
+
+/// A listener announces what the connections that it makes will have.
+pub fn of_listener(settings: &Settings, base: &ListenSettings) -> ListenSettings {
+    ListenSettings {
+        window: settings.receive_buffer.limit,
+        our_window_scale: window_scale(settings),
+        sack: settings.sack,
+        timestamps: settings.timestamps,
+        window_scaling: settings.window_scaling,
+        ..base.clone()
+    }
+}
+
+/// Random numbers: std seeds its hash tables with 128 bits of the kernel's.
+pub fn setup(stack: &Stack) -> Setup {
+    let state = RandomState::new();
+    // A forked child has its parent's seed: the process and the time tell them apart.
+    let own = (sys::thread::process_id(), clock::now().as_nanos());
+    let mut secret = [0u8; 32];
+    for (at, chunk) in secret.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&state.hash_one((at, own)).to_ne_bytes());
+    }
+    Setup { secret, seed: state.hash_one((4, own)), streams: stack.config.gro_streams }
+}

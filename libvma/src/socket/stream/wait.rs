@@ -1,0 +1,165 @@
+//! Blocking: look, poll the rings, look again, sleep.
+
+use super::Guard;
+use crate::shard::SocketId;
+use crate::socket::wait::{Next, Patience, Wait};
+use crate::socket::{Stack, State};
+use crate::sys::thread;
+use crate::sys::wait::PollSet;
+
+/// How a call waits.
+#[derive(Clone, Copy)]
+pub(super) struct Manner {
+    /// Else there is one look.
+    pub blocking: bool,
+    /// Nanoseconds; None for ever.
+    pub timeout: Option<u64>,
+    /// The shadow may end the wait, too (accept).
+    pub watches_shadow: bool,
+}
+
+/// Why a wait ended without what it waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    WouldBlock,
+    TimedOut,
+    Interrupted,
+    /// The socket was closed by another thread.
+    Gone,
+    /// It is the kernel's now: the call goes on there.
+    Departed,
+    /// In a signal handler above our own lock.
+    Reentered,
+}
+
+impl Ended {
+    pub fn errno(self) -> i32 {
+        match self {
+            Ended::WouldBlock | Ended::TimedOut | Ended::Reentered => libc::EAGAIN,
+            Ended::Interrupted => libc::EINTR,
+            Ended::Gone | Ended::Departed => libc::EBADF,
+        }
+    }
+}
+
+/// Calls `check` until it gives something, polling the rings in between.
+pub(super) fn until<T>(
+    stack: &Stack,
+    id: SocketId,
+    manner: Manner,
+    mut check: impl FnMut(&mut Guard<'_>) -> Option<T>,
+) -> Result<T, Ended> {
+    let state = stack.shard.lock().map_err(|_| Ended::Reentered)?;
+    until_or_partly(stack, state, id, manner, |state| match check(state) {
+        Some(result) => Step::Done(result),
+        None => Step::Nothing,
+    })
+}
+
+/// What a look found.
+pub(super) enum Step<T> {
+    Done(T),
+    /// Part of what is waited for has been done: any signal handler ends the wait now, SA_RESTART or
+    /// not.
+    Part,
+    Nothing,
+}
+
+/// As [`until`], for calls that can do a part of their work, and that hold the lock already.
+pub(super) fn until_or_partly<'a, T>(
+    stack: &'a Stack,
+    state: Guard<'a>,
+    id: SocketId,
+    manner: Manner,
+    mut check: impl FnMut(&mut Guard<'_>) -> Step<T>,
+) -> Result<T, Ended> {
+    let mut wait: Option<Wait> = None;
+    let handled = thread::interruptions(false);
+    let mut held = Some(state);
+    loop {
+        let mut state = match held.take() {
+            Some(state) => state,
+            None => stack.shard.lock().map_err(|_| Ended::Reentered)?,
+        };
+        match state.socket(id) {
+            Some((_, socket)) if matches!(socket.state, State::Os(_)) => {
+                return Err(Ended::Departed);
+            }
+            Some(_) => {}
+            None => {
+                let departed = state.has_departed(id);
+                return Err(if departed { Ended::Departed } else { Ended::Gone });
+            }
+        }
+        if let Step::Done(result) = check(&mut state) {
+            return Ok(result);
+        }
+        if wait.is_some() {
+            state.poll_patiently();
+        } else {
+            state.poll();
+        }
+        let partly = match check(&mut state) {
+            Step::Done(result) => return Ok(result),
+            Step::Part => true,
+            Step::Nothing => false,
+        };
+        if !manner.blocking {
+            return Err(Ended::WouldBlock);
+        }
+        if partly && thread::interruptions(false) != handled {
+            return Err(Ended::Interrupted);
+        }
+        // signal(7): a call with a timeout is not restarted.
+        let wait = wait.get_or_insert_with(|| {
+            let patience = Patience::loops(stack.config.rx_poll);
+            Wait::new(patience, manner.timeout, manner.timeout.is_none())
+        });
+        let next = match wait.after_miss() {
+            Next::Sleep => sleep(stack, state, id, manner, wait),
+            other => other,
+        };
+        match next {
+            Next::PollAgain | Next::Sleep => {}
+            Next::TimedOut => return Err(Ended::TimedOut),
+            Next::Interrupted => return Err(Ended::Interrupted),
+        }
+    }
+}
+
+fn sleep(
+    stack: &Stack,
+    mut state: Guard<'_>,
+    id: SocketId,
+    manner: Manner,
+    wait: &mut Wait,
+) -> Next {
+    let Some((sleeper, waker)) = state.new_sleeper() else {
+        // No descriptor for a waker: poll on, gently.
+        drop(state);
+        crate::sys::thread::nap_millis(1);
+        return Next::PollAgain;
+    };
+    state.sleep_on(id, sleeper);
+    let mut fds = PollSet::default();
+    fds.add_readable(waker);
+    let shadow = match manner.watches_shadow {
+        true => state.socket(id).map_or(-1, |(_, socket)| socket.shadow()),
+        false => -1,
+    };
+    fds.add_readable(shadow);
+    state.sleep_on_rings(|fd| fds.add_readable(fd));
+    let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
+    drop(state);
+    let next = wait.sleep_until(fds.as_mut_slice(), None, bound);
+    let shadow_fired = fds.as_mut_slice().get(1).is_some_and(|entry| entry.revents != 0);
+    if let Ok(mut state) = stack.shard.lock() {
+        state.leave(id, sleeper);
+        state.end_sleeper(sleeper);
+        state.run_tcp();
+        if shadow_fired && let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+        }
+    }
+    next
+}
