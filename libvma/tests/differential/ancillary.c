@@ -8,11 +8,6 @@
 #define IP_LOCAL_PORT_RANGE 51
 #endif
 
-static void set(int fd, int level, int name, int value)
-{
-	must("setsockopt", setsockopt(fd, level, name, &value, sizeof value));
-}
-
 static void message_shown(int fd, size_t control_room, int flags)
 {
 	char control[512];

@@ -1,29 +1,11 @@
 /* The other host: a process in the other namespace, on the kernel's sockets, that does as told over
  * a local socket. */
-#include "prober.h"
+#include "peer.h"
 
 #include <sched.h>
 #include <stddef.h>
 
-#define SOCKETS 16
 #define BARRIER_PORT 29999
-
-enum operation { OPEN, CLOSE, SEND, SET, JOIN, HEAR, COUNT, BARRIER };
-
-struct order {
-	enum operation operation;
-	int socket, port, length, count, delay, level, name, value;
-	char ip[20];
-	char text[128]; /* if empty, `length` bytes of a pattern */
-};
-
-struct answer {
-	int result, error;
-	long length;
-	int ttl, tos;
-	struct sockaddr_in from;
-	char shown[256];
-};
 
 int first_descriptor;
 static int control = -1, listening_for_barrier;
@@ -53,11 +35,14 @@ int peer_start(const char *namespace)
 	return control;
 }
 
-static struct answer ask(struct order order)
+struct answer peer_ask(struct order order)
 {
 	struct answer answer;
 	must("write to the peer", write(control, &order, sizeof order));
-	long length = recv(control, &answer, sizeof answer, 0);
+	long length;
+	do /* a case may have signals that interrupt */
+		length = recv(control, &answer, sizeof answer, 0);
+	while (length < 0 && errno == EINTR);
 	if (length != sizeof answer) {
 		line("! the peer is gone");
 		_exit(6);
@@ -69,7 +54,7 @@ static struct answer ask(struct order order)
 	return answer;
 }
 
-static struct order order_for(enum operation operation, int socket, const char *ip, int port)
+struct order peer_order(enum operation operation, int socket, const char *ip, int port)
 {
 	struct order order = { .operation = operation, .socket = socket, .port = port };
 	snprintf(order.ip, sizeof order.ip, "%s", ip);
@@ -78,20 +63,20 @@ static struct order order_for(enum operation operation, int socket, const char *
 
 int peer_open(const char *ip, int port)
 {
-	return ask(order_for(OPEN, -1, ip, port)).result;
+	return peer_ask(peer_order(OPEN, -1, ip, port)).result;
 }
 
 void peer_close(int socket)
 {
-	ask(order_for(CLOSE, socket, "", 0));
+	peer_ask(peer_order(CLOSE, socket, "", 0));
 }
 
 void peer_say_to(int socket, const char *ip, int to_port, const char *text)
 {
-	struct order order = order_for(SEND, socket, ip, to_port);
+	struct order order = peer_order(SEND, socket, ip, to_port);
 	snprintf(order.text, sizeof order.text, "%s", text);
 	order.count = 1;
-	ask(order);
+	peer_ask(order);
 }
 
 void peer_say(int socket, int to_port, const char *text)
@@ -101,39 +86,39 @@ void peer_say(int socket, int to_port, const char *text)
 
 void peer_say_later(int socket, int to_port, const char *text, int delay)
 {
-	struct order order = order_for(SEND, socket, HOST, to_port);
+	struct order order = peer_order(SEND, socket, HOST, to_port);
 	snprintf(order.text, sizeof order.text, "%s", text);
 	order.count = 1;
 	order.delay = delay;
-	ask(order);
+	peer_ask(order);
 }
 
 void peer_send(int socket, const char *ip, int to_port, int length, int count, int delay)
 {
-	struct order order = order_for(SEND, socket, ip, to_port);
+	struct order order = peer_order(SEND, socket, ip, to_port);
 	order.length = length;
 	order.count = count;
 	order.delay = delay;
-	ask(order);
+	peer_ask(order);
 }
 
 void peer_set(int socket, int level, int name, int value)
 {
-	struct order order = order_for(SET, socket, "", 0);
+	struct order order = peer_order(SET, socket, "", 0);
 	order.level = level;
 	order.name = name;
 	order.value = value;
-	ask(order);
+	peer_ask(order);
 }
 
 void peer_join(int socket, const char *group)
 {
-	ask(order_for(JOIN, socket, group, 0));
+	peer_ask(peer_order(JOIN, socket, group, 0));
 }
 
 void peer_hears(int socket)
 {
-	struct answer answer = ask(order_for(HEAR, socket, "", 0));
+	struct answer answer = peer_ask(peer_order(HEAR, socket, "", 0));
 	if (answer.length < 0)
 		line("  peer hears nothing (%s)", error_name(answer.error));
 	else
@@ -143,16 +128,17 @@ void peer_hears(int socket)
 
 void peer_counts(int socket, int count)
 {
-	struct order order = order_for(COUNT, socket, "", 0);
+	struct order order = peer_order(COUNT, socket, "", 0);
 	order.count = count;
-	line("  peer counts %d of %d", ask(order).result, count);
+	line("  peer counts %d of %d", peer_ask(order).result, count);
 }
 
 void barrier(void)
 {
 	char byte[8];
-	ask(order_for(BARRIER, 0, HOST, BARRIER_PORT));
-	must("the barrier", recv(listening_for_barrier, byte, sizeof byte, 0));
+	peer_ask(peer_order(BARRIER, 0, HOST, BARRIER_PORT));
+	while (recv(listening_for_barrier, byte, sizeof byte, 0) < 0)
+		must("the barrier", errno == EINTR ? 0 : -1);
 }
 
 /* From here on: in the peer. */
@@ -222,6 +208,17 @@ static int count_here(int fd, int most)
 	return count;
 }
 
+int peer_slot(int *sockets, int fd)
+{
+	int slot = 0;
+	while (slot < SOCKETS && sockets[slot] >= 0)
+		slot++;
+	if (slot == SOCKETS || fd < 0)
+		return -1;
+	sockets[slot] = fd;
+	return slot;
+}
+
 int peer_main(int commands)
 {
 	int sockets[SOCKETS], barrier_socket = socket(AF_INET, SOCK_DGRAM, 0);
@@ -230,15 +227,15 @@ int peer_main(int commands)
 	struct order order;
 	while (recv(commands, &order, sizeof order, 0) == sizeof order) {
 		struct answer answer = { 0 };
+		if (order.operation >= LISTEN) {
+			peer_streams(commands, sockets, &order);
+			continue;
+		}
 		int fd = order.socket >= 0 && order.socket < SOCKETS ? sockets[order.socket] : -1;
 		bool answered = false;
 		switch (order.operation) {
 		case OPEN:
-			answer.result = 0;
-			while (answer.result < SOCKETS && sockets[answer.result] >= 0)
-				answer.result++;
-			if (answer.result == SOCKETS || (sockets[answer.result] = open_here(&order)) < 0)
-				answer.result = -1;
+			answer.result = peer_slot(sockets, open_here(&order));
 			break;
 		case CLOSE:
 			answer.result = close(fd);
@@ -269,6 +266,8 @@ int peer_main(int commands)
 			break;
 		case BARRIER:
 			answer.result = sendto(barrier_socket, "barrier", 7, 0, ADDRESS(order.ip, order.port));
+			break;
+		default:
 			break;
 		}
 		if (answer.result < 0)

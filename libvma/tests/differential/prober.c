@@ -24,35 +24,70 @@ static const struct {
 	{ "descriptors", descriptor_cases },
 	{ "processes", process_cases },
 	{ "threads", thread_cases },
+	{ "tcp_connect", tcp_connect_cases },
+	{ "tcp_accept", tcp_accept_cases },
+	{ "tcp_send", tcp_send_cases },
+	{ "tcp_receive", tcp_receive_cases },
+	{ "tcp_urgent", tcp_urgent_cases },
+	{ "tcp_close", tcp_close_cases },
+	{ "tcp_processes", tcp_process_cases },
+	{ "tcp_ready", tcp_ready_cases },
+	{ "tcp_epoll", tcp_epoll_cases },
+	{ "tcp_options", tcp_option_cases },
+	{ "tcp_local", tcp_local_cases },
 };
 
 struct counters {
-	long in, out;
+	long datagrams_in, datagrams_out, segments_in, segments_out;
 };
 
-/* What the kernel's UDP received and sent in this namespace. */
+/* What the kernel's UDP and TCP received and sent in this namespace. */
 static struct counters kernel_counters(void)
 {
-	struct counters counters = { -1, -1 };
+	struct counters now = { -1, -1, -1, -1 };
 	char text[512];
 	FILE *file = fopen("/proc/self/net/snmp", "r");
-	while (file && fgets(text, sizeof text, file))
-		sscanf(text, "Udp: %ld %*d %*d %ld", &counters.in, &counters.out);
+	while (file && fgets(text, sizeof text, file)) {
+		sscanf(text, "Udp: %ld %*d %*d %ld", &now.datagrams_in, &now.datagrams_out);
+		sscanf(text, "Tcp: %*d %*d %*d %*d %*d %*d %*d %*d %*d %ld %ld", &now.segments_in,
+		       &now.segments_out);
+	}
 	if (file)
 		fclose(file);
-	return counters;
+	return now;
+}
+
+/* Connections of the case before may still be closing, through the kernel if they were its. */
+static void until_quiet(void)
+{
+	struct counters before, now = kernel_counters();
+	for (int i = 0; i < 50; i++) {
+		before = now;
+		usleep(5000);
+		now = kernel_counters();
+		if (now.segments_in == before.segments_in && now.segments_out == before.segments_out)
+			return;
+	}
 }
 
 static void run(const probe_case *chosen)
 {
+	static const char *const streams[] = { "none", "offloaded", "kernel_too" };
 	case_name = chosen->name;
+	if (chosen->streams != NO_STREAMS)
+		until_quiet();
 	struct counters before = kernel_counters();
 	chosen->run();
 	struct counters after = kernel_counters();
-	/* Not part of the transcript: what went through the kernel's UDP. */
-	printf("# %s %ld %ld %s\n", chosen->name, after.in - before.in, after.out - before.out,
-	       chosen->kernel_too ? "kernel_too" : "offloaded");
+	/* Not part of the transcript: what went through the kernel's UDP and TCP. */
+	printf("# %s %ld %ld %s %ld %ld %s\n", chosen->name,
+	       after.datagrams_in - before.datagrams_in, after.datagrams_out - before.datagrams_out,
+	       chosen->kernel_too ? "kernel_too" : "offloaded",
+	       after.segments_in - before.segments_in, after.segments_out - before.segments_out,
+	       streams[chosen->streams]);
 	fflush(stdout);
+	if (chosen->streams != NO_STREAMS)
+		peer_forget();
 	for (int fd = first_descriptor; fd < first_descriptor + 80; fd++)
 		close(fd);
 }

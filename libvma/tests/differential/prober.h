@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -33,6 +34,12 @@
 #define PEER "10.99.0.2"  /* the peer's address */
 #define OTHER "10.99.0.3" /* the peer's second address */
 
+/* Behind the peer as a router: nobody answers, or ICMP does. */
+#define SILENT "10.97.1.1"
+#define UNREACHABLE "10.97.2.1"
+#define PROHIBITED "10.97.3.1"
+#define NO_ROUTE "192.0.2.1"
+
 #define EPHEMERAL 32768
 #define ROOM 70000
 
@@ -42,11 +49,17 @@ typedef struct {
 	/* Some datagrams of this case are the kernel's even with the library: local destinations,
 	 * errors, options that are not offloaded. Of other cases it must see none. */
 	bool kernel_too;
+	/* What of this case's segments the kernel may have. The datagrams of a TCP case are the
+	 * barrier's. */
+	enum { NO_STREAMS, STREAMS_OURS, STREAMS_SHARED } streams;
 } probe_case;
 
 extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases[],
 	option_cases[], send_cases[], receive_cases[], ancillary_cases[], limit_cases[], multicast_cases[], wait_cases[], epoll_cases[],
 	signal_cases[], longjmp_cases[], descriptor_cases[], process_cases[], thread_cases[];
+extern const probe_case tcp_connect_cases[], tcp_accept_cases[], tcp_send_cases[],
+	tcp_receive_cases[], tcp_urgent_cases[], tcp_close_cases[], tcp_process_cases[],
+	tcp_ready_cases[], tcp_epoll_cases[], tcp_option_cases[], tcp_local_cases[];
 
 /* trace.c: the transcript. */
 
@@ -119,5 +132,76 @@ void peer_hears(int socket);
 void peer_counts(int socket, int count);
 /* All that the peer sent before has been delivered to the sockets here. */
 void barrier(void);
+
+/* peer_streams.c: its TCP. What is read and written there is shown in the transcript. */
+
+int peer_listen(const char *ip, int port, int backlog);
+int peer_accept(int socket);
+/* The connection is forgotten with the case's other ones. */
+void peer_accept_later(int socket, int delay);
+/* Connects to an address here; that must succeed. */
+int peer_connect(const char *ip, int port);
+int peer_connect_from(int from_port, const char *ip, int port);
+/* Connects, or fails after 300 ms at the latest; shows which. */
+int peer_connects(const char *ip, int port);
+/* After `delay` ms. The connection is forgotten with the case's other ones. */
+void peer_connect_later(const char *ip, int port, int delay);
+void peer_writes(int socket, const char *text);
+void peer_writes_later(int socket, const char *text, int delay);
+void peer_writes_urgent(int socket, const char *text);
+void peer_writes_urgent_later(int socket, const char *text, int delay);
+/* Many bytes, those of stream_bytes, while the calls of the prober go on. */
+void peer_writes_much(int socket, int length);
+/* Reads and shows so many bytes, and what came instead of them: the end, an error, nothing. */
+void peer_reads(int socket, int length);
+void peer_reads_rest(int socket);
+void peer_reads_urgent(int socket);
+/* Reads them after `delay` ms, the calls of the prober going on; shown when asked for. */
+void peer_reads_later(int socket, int length, int delay);
+void peer_has_read(void);
+void peer_shuts(int socket, int how, int delay);
+void peer_ends(int socket, int delay);
+void peer_resets(int socket, int delay);
+/* Waits for these events, at most 300 ms, and shows all that there are. */
+void peer_shows(int socket, short awaited);
+/* Aborts what a case left open. */
+void peer_forget(void);
+/* Bytes that tell their place. Static storage. */
+char *stream_bytes(long length);
+
+/* tcp.c: a stream between the prober and its peer, from either side. */
+
+typedef struct {
+	int fd, there;
+} stream;
+
+int tcp(void);
+int tcp_bound(const char *ip, int port); /* with SO_REUSEADDR */
+int tcp_listener(const char *ip, int port, int backlog); /* looked at */
+/* The library takes over a listener when it is first waited for: those who connected before are
+ * the kernel's. */
+void look(int listening);
+stream connected(void); /* the prober to the peer's port 6000 */
+stream accepted(void);  /* the peer to the prober's port 5000 */
+/* A few bytes each way. */
+void exchange(stream on);
+/* What the socket has: getsockname, getpeername. */
+void show_names(int fd);
+/* SO_ERROR, which it clears. */
+void show_error(int fd);
+/* The events of poll for everything, now or after at most `patience` ms for the `awaited` ones. */
+void show_ready(int fd, short awaited, int patience);
+/* Waits until the peer's TCP acknowledged everything. */
+void acknowledged(int fd);
+void set(int fd, int level, int name, int value);
+/* setsockopt of an int, and getsockopt of one, shown. */
+#define SET(fd, level, name, value) DO(setsockopt(fd, level, name, &(int){ value }, sizeof(int)))
+#define GET(fd, level, name) show_option(fd, level, name, #name)
+void show_option(int fd, int level, int name, const char *text);
+/* Counts a signal from here on. */
+extern volatile int signals;
+void count_signal(int signal, int flags);
+void alarm_in(int milliseconds);
+#define SIGNALS() line("  signals %d", signals)
 
 #endif

@@ -13,22 +13,31 @@
 //! * [`Namespaces::program`] runs a program to its end or beside the test ([`program::Running`]).
 //! * [`Puppet`] is a Python program that does, line by line, what the test tells it. Most tests
 //!   use it: each step is over when [`Puppet::run`] returns, so nothing has to sleep.
-//! * [`Namespaces::watch`] fails a test whose traffic fell back to the kernel in silence.
+//! * [`Namespaces::watch`] fails a test whose traffic fell back to the kernel in silence;
+//!   [`Namespaces::watch_tcp`] does it for TCP.
+//! * [`Ends`] is a server and its clients, one or both under the library.
+//! * [`Relay::splice`] puts faults in the cable: loss, duplicates, reordering, delay, corruption.
 //!
 //! The library under test is `<target>/release/libvma.so`, which `cargo build --release -p libvma`
 //! makes; `LIBVMA=<path>` names another one.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod ends;
 mod net;
 mod program;
 mod puppet;
+mod relay;
 mod stats;
+mod tcp_watch;
 
+pub use ends::{Ends, Library, Shown, installed};
 pub use net::{Namespaces, Side};
 pub use program::{Output, Program, compile};
 pub use puppet::Puppet;
+pub use relay::{Faults, Relay};
 pub use stats::Traffic;
+pub use tcp_watch::tcp_is_offloaded;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -13,4 +13,6 @@ mod programs;
 mod python;
 mod regress;
 mod robustness;
+mod tcp;
+mod tcp_readiness;
 mod transparency;

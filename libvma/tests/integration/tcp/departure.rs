@@ -1,0 +1,187 @@
+//! What the peer sees of a process that ends: all its data, and then the end or a reset.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::harness::{Ends, Library, Namespaces, PATIENCE, PYTHON, Puppet, Side, wait_for};
+
+/// How long a peer may wait for what it should learn at once.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// A connection of a process under the library on side A (`c`), which connected or accepted, and its
+/// peer, a kernel socket of the test on side B.
+fn connection(ends: &Ends, accepts: bool) -> (Puppet, TcpStream) {
+    let net = &ends.net;
+    let watch = ends.watch();
+    let mut program = Puppet::start(ends.server(PYTHON));
+    let peer = if accepts {
+        program.run("l = create_server(('10.99.0.1', 7000))");
+        // Connections come to the library from the first wait for them on.
+        program.run("select.select([l], [], [], 0)");
+        let peer = net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        program.run("c, _ = l.accept()");
+        peer
+    } else {
+        let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+        program.run("c = create_connection(('10.99.0.2', 7000), 15)");
+        listener.accept().unwrap().0
+    };
+    program.run("c.settimeout(15)");
+    watch.still(0);
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    (program, peer)
+}
+
+/// A process that writes 10 MiB and ends by `ends_by` at once; the peer starts late.
+#[track_caller]
+fn everything_arrives(ends_by: &str, accepts: bool) {
+    let ends = Ends::new(Library::Server);
+    let (mut program, mut peer) = connection(&ends, accepts);
+    program.run("data = pattern(65536, 3) * 160");
+    program.begin(&format!("c.sendall(data); {ends_by}"));
+    std::thread::sleep(Duration::from_millis(50));
+    let mut got = Vec::new();
+    let outcome = peer.read_to_end(&mut got);
+    let block: Vec<u8> = (0..65536u32).map(|i| (i * 7 + 3 * 13 + (i >> 8) * 31) as u8).collect();
+    let same = got.chunks(65536).all(|chunk| chunk == &block[..chunk.len()]);
+    assert!(
+        outcome.is_ok() && got.len() == 10 << 20 && same,
+        "{ends_by} (accepts: {accepts}): {} bytes of {} arrived (as sent: {same}), then {outcome:?}\n{}",
+        got.len(),
+        10 << 20,
+        program.stderr()
+    );
+}
+
+/// A kernel socket that keeps sending learns by an error that nobody is there; returns when.
+#[track_caller]
+fn learns_by_sending(peer: &mut TcpStream) -> Duration {
+    let begin = Instant::now();
+    let error = wait_for("the peer's send fails", || peer.write_all(b"anybody?").err());
+    assert!(
+        matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
+        "the peer's send fails by {error:?}"
+    );
+    begin.elapsed()
+}
+
+#[track_caller]
+fn nobody_attached(net: &Namespaces) {
+    wait_for("nothing is attached", || (!net.has_xdp(Side::A)).then_some(()));
+}
+
+// covers: LIM-36, API-33, LIM-28, LIM-29
+#[test]
+fn data_written_before_the_end_of_the_process_arrives() {
+    for end in
+        ["sys.exit(0)", "os._exit(0)", "c.close(); os._exit(0)", "os.execv('/bin/true', ['true'])"]
+    {
+        for accepts in [true, false] {
+            everything_arrives(end, accepts);
+        }
+    }
+}
+
+// covers: LIM-36, API-33, THR-05
+#[test]
+fn data_written_before_close_arrives_while_the_process_lives_on() {
+    everything_arrives("c.close(); time.sleep(30)", true);
+    everything_arrives("c.shutdown(SHUT_WR); time.sleep(30)", false);
+}
+
+// covers: LIM-36
+#[test]
+fn a_last_word_arrives_a_hundred_times() {
+    let ends = Ends::new(Library::Server);
+    let net = &ends.net;
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+    // The library begins in each child, at its first socket.
+    let script = "
+import os, socket
+for n in range(100):
+    if os.fork() == 0:
+        c = socket.create_connection(('10.99.0.2', 7000))
+        c.sendall(b'word %d' % n)
+        if n % 2: c.close()
+        os._exit(0)
+    os.wait()";
+    let watch = ends.watch();
+    let program = ends.server(PYTHON).arg("-c").arg(script).start_shown();
+    for n in 0..100 {
+        let (mut peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut text = String::new();
+        peer.read_to_string(&mut text).unwrap_or_else(|e| panic!("word {n}: {e}"));
+        assert_eq!(text, format!("word {n}"));
+    }
+    watch.still(100);
+    drop(program);
+}
+
+// covers: FIX-29, LIM-28, LIM-29
+#[test]
+fn the_peer_of_a_killed_process_gets_a_reset_when_it_sends() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        for accepts in [true, false] {
+            let ends = Ends::new(Library::Server);
+            let (mut program, mut peer) = connection(&ends, accepts);
+            program.run("c.sendall(b'hello')");
+            let mut buffer = [0; 5];
+            peer.read_exact(&mut buffer).unwrap();
+            program.signal(signal);
+            nobody_attached(&ends.net);
+            let took = learns_by_sending(&mut peer);
+            assert!(took < AT_ONCE, "{signal:?}, accepts: {accepts}: after {took:?}");
+        }
+    }
+}
+
+// covers: FIX-29, LIM-28, LIM-29
+#[test]
+fn the_peer_of_a_process_that_exits_learns_it_at_once() {
+    for end in ["sys.exit(0)", "os._exit(1)", "c.close()"] {
+        for accepts in [true, false] {
+            let ends = Ends::new(Library::Server);
+            let (mut program, mut peer) = connection(&ends, accepts);
+            program.begin(end);
+            let begin = Instant::now();
+            let end_of_stream = peer.read(&mut [0; 10]);
+            let took = begin.elapsed();
+            assert!(
+                matches!(end_of_stream, Ok(0)) && took < AT_ONCE,
+                "{end}, accepts: {accepts}: {end_of_stream:?} after {took:?}"
+            );
+        }
+    }
+}
+
+// covers: FIX-29, LIM-28
+#[test]
+fn a_process_that_ends_with_unread_data_resets() {
+    for end in ["sys.exit(0)", "os._exit(1)", "c.close()"] {
+        let ends = Ends::new(Library::Server);
+        let (mut program, mut peer) = connection(&ends, true);
+        peer.write_all(b"never read").unwrap();
+        program.run("select.select([c], [], [], 15)");
+        program.begin(end);
+        let outcome = peer.read(&mut [0; 10]);
+        let kind = outcome.as_ref().map_err(std::io::Error::kind);
+        assert_eq!(kind.err(), Some(ErrorKind::ConnectionReset), "{end}: {outcome:?}");
+    }
+}
+
+// covers: FIX-29, API-06
+#[test]
+fn a_port_is_refused_after_its_listener_was_killed_and_free_again() {
+    let ends = Ends::new(Library::Server);
+    for _ in 0..3 {
+        let (mut program, _peer) = connection(&ends, true);
+        program.kill();
+        nobody_attached(&ends.net);
+        let again = ends.net.within(Side::B, || TcpStream::connect(Side::A.at(7000)));
+        assert_eq!(again.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    }
+}

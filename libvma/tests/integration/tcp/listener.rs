@@ -1,0 +1,113 @@
+//! A listener on 0.0.0.0 has the world on one interface and the host's own programs on another.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+
+use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side, tcp_is_offloaded};
+
+/// Connects from a side, has the listening program accept, and exchanges a few bytes both ways.
+#[track_caller]
+fn served(ends: &Ends, program: &mut Puppet, side: Side, to: SocketAddrV4, accept: &str) {
+    let mut peer = ends.net.within(side, || TcpStream::connect(to)).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    program.run(accept);
+    let local = format!("{:?}", (to.ip().to_string(), to.port())).replace('"', "'");
+    assert_eq!(program.run("c.getsockname()"), local);
+    peer.write_all(b"to the server").unwrap();
+    assert_eq!(program.run("c.recv(100)"), "b'to the server'");
+    program.run("c.sendall(b'to the client'); c.close()");
+    let mut got = String::new();
+    peer.read_to_string(&mut got).unwrap();
+    assert_eq!(got, "to the client");
+}
+
+const ACCEPTS: [(&str, &str); 4] = [
+    ("l.settimeout(None)", "c, _ = l.accept(); c.settimeout(15)"),
+    ("l.settimeout(15)", "c, _ = l.accept(); c.settimeout(15)"),
+    (
+        "l.setblocking(False); e = select.epoll(); e.register(l)",
+        "assert e.poll(15) == [(l.fileno(), 1)]; c, _ = l.accept(); c.settimeout(15)",
+    ),
+    (
+        "l.setblocking(False)",
+        "assert select.select([l], [], [], 15)[0] == [l]; c, _ = l.accept(); c.settimeout(15)",
+    ),
+];
+
+/// Connections come to the library from the first wait for them on.
+const FIRST_WAIT: &str = "select.select([l], [], [], 0)";
+
+// covers: API-07, LIM-34, NET-06
+#[test]
+fn a_listener_on_any_address_accepts_from_the_cable_and_from_lo_alike() {
+    for (prepare, accept) in ACCEPTS {
+        let ends = Ends::new(Library::Server);
+        let mut program = Puppet::start(ends.server(PYTHON));
+        program.run("l = create_server(('0.0.0.0', 7000))");
+        program.run(prepare);
+        program.run(FIRST_WAIT);
+        let watch = ends.watch();
+        served(&ends, &mut program, Side::B, Side::A.at(7000), accept);
+        watch.still(1);
+        for ip in [Ipv4Addr::LOCALHOST, Side::A.ip()] {
+            let at = SocketAddrV4::new(ip, 7000);
+            served(&ends, &mut program, Side::A, at, accept);
+        }
+        let watch = ends.watch();
+        served(&ends, &mut program, Side::B, Side::A.at(7000), accept);
+        watch.still(1);
+    }
+}
+
+// covers: API-07, LIM-34
+#[test]
+fn whoever_waits_for_the_cable_is_woken_by_lo_and_the_other_way_round() {
+    for (prepare, accept) in ACCEPTS {
+        let ends = Ends::new(Library::Server);
+        let mut program = Puppet::start(ends.server(PYTHON).env("VMA_RX_POLL", "0"));
+        program.run("l = create_server(('0.0.0.0', 7000))");
+        program.run(prepare);
+        for (side, ip) in [(Side::A, Ipv4Addr::LOCALHOST), (Side::B, Side::A.ip())] {
+            program.begin(accept);
+            program.wait_until_asleep();
+            let at = SocketAddrV4::new(ip, 7000);
+            let mut peer = ends.net.within(side, || TcpStream::connect(at)).unwrap();
+            program.end(accept);
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            program.run("c.sendall(b'woken'); c.close()");
+            let mut got = String::new();
+            peer.read_to_string(&mut got).unwrap();
+            assert_eq!(got, "woken");
+        }
+    }
+}
+
+// covers: API-07, LIM-34, MUX-03
+#[test]
+fn fifty_clients_from_each_interface_are_all_accepted() {
+    let ends = Ends::new(Library::Server);
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run("l = create_server(('0.0.0.0', 7000), backlog=128); l.settimeout(15)");
+    program.run(FIRST_WAIT);
+    let connect = |side, ip| {
+        let at = SocketAddrV4::new(ip, 7000);
+        ends.net.within(side, || TcpStream::connect(at)).unwrap()
+    };
+    let watch = ends.net.watch_tcp(Side::A);
+    let mut peers = Vec::new();
+    for _ in 0..50 {
+        peers.push(connect(Side::B, Side::A.ip()));
+        peers.push(connect(Side::A, Ipv4Addr::LOCALHOST));
+    }
+    program.run("all = [l.accept() for n in range(100)]");
+    let by_kernel = if tcp_is_offloaded() { 50 } else { 100 };
+    assert_eq!(watch.moved().accepted, by_kernel, "connections that the kernel accepted");
+    program.run("[c.sendall(repr(peer).encode()) or c.close() for c, peer in all]");
+    for mut peer in peers {
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut got = String::new();
+        peer.read_to_string(&mut got).unwrap();
+        let own = peer.local_addr().unwrap();
+        assert_eq!(got, format!("('{}', {})", own.ip(), own.port()));
+    }
+}

@@ -1,0 +1,16 @@
+//! TCP programs that people run, under the library at one end and at both, and what TCP owes them
+//! when processes end or cables are bad. A file for each family of programs.
+
+mod curl;
+mod departure;
+mod faults;
+mod half_close;
+mod iperf3;
+mod listener;
+mod nginx;
+mod python;
+mod redis;
+mod sharing;
+mod soak;
+mod sockperf;
+mod ssh;
