@@ -25,6 +25,13 @@ RATE = {
     "untouched": ("the same, payload never touched", "floor-mmsg", "kernel-mmsg"),
 }
 
+BULK = {
+    "kernel": "kernel sockets",
+    "libvma": "libvma",
+    "sender": "libvma sends, kernel receives",
+    "receiver": "kernel sends, libvma receives",
+}
+
 
 def main():
     values = defaultdict(list)
@@ -32,13 +39,18 @@ def main():
         kind, contestant, size, metric, value = line.rstrip("\n").split("\t")
         values[kind, contestant, size, metric].append(float(value))
     medians = {key: statistics.median(several) for key, several in values.items()}
-    rounds = max(len(several) for key, several in values.items() if key[0] == "latency")
+    rounds = max(len(several) for key, several in values.items() if key[0] != "startup")
     print(f"Medians over {rounds} round(s).")
 
     for size in sizes(medians, "latency"):
-        latency_table(medians, size)
+        latency_table(medians, "latency", "UDP ping-pong", size)
+    for size in sizes(medians, "tcp-latency"):
+        latency_table(medians, "tcp-latency", "TCP ping-pong", size)
     for size in sizes(medians, "rate"):
         rate_table(medians, size)
+    bulk_table(medians)
+    redis_table(medians)
+    loss_table(medians)
     footprint(medians)
 
 
@@ -46,14 +58,16 @@ def sizes(medians, kind):
     return sorted({key[2] for key in medians if key[0] == kind}, key=int)
 
 
-def latency_table(medians, size):
+def latency_table(medians, kind, title, size):
     def of(contestant, metric):
-        return medians["latency", contestant, size, metric]
+        # One floor for both protocols: the echo of raw datagrams.
+        kind_of_it = "latency" if contestant == "floor" else kind
+        return medians.get((kind_of_it, contestant, size, metric))
 
-    print(f"\nUDP ping-pong, {size} bytes: half the round trip in microseconds\n")
+    print(f"\n{title}, {size} bytes: half the round trip in microseconds\n")
     print(f"{'':34}{'p50':>9}{'p99':>9}{'p99.9':>9}{'p50 / floor':>14}{'spinning kernel / p50':>24}")
     for contestant, label in LATENCY.items():
-        if ("latency", contestant, size, "p50") not in medians:
+        if of(contestant, "p50") is None:
             continue
         row = "".join(f"{of(contestant, metric):9.2f}" for metric in ("p50", "p99", "p99.9"))
         p50 = of(contestant, "p50")
@@ -75,19 +89,66 @@ def rate_table(medians, size):
         print(f"{label:34}{rate:9.3f}{lost:7.1f} %{to_floor:>11}{to_kernel:>11}")
 
 
+def bulk_table(medians):
+    mtus = sizes(medians, "bulk")
+    if not mtus:
+        return
+    print("\nTCP bulk over one connection (iperf3): Gb/s, and compared with the kernel\n")
+    print(f"{'':34}" + "".join(f"{'MTU ' + mtu:>20}" for mtu in mtus))
+    for contestant, label in BULK.items():
+        if ("bulk", contestant, mtus[0], "mbps") not in medians:
+            continue
+        print(f"{label:34}" + "".join(bulk_cell(medians, contestant, mtu) for mtu in mtus))
+
+
+def bulk_cell(medians, contestant, mtu):
+    mbps, kernel = medians["bulk", contestant, mtu, "mbps"], medians["bulk", "kernel", mtu, "mbps"]
+    return f"{mbps / 1000:11.1f}{ratio(mbps, kernel):>9}"
+
+
+def redis_table(medians):
+    for connections in sizes(medians, "redis"):
+        plural = "s" if connections != "1" else ""
+        print(f"\nredis-benchmark GET, {connections} connection{plural}\n")
+        print(f"{'':34}{'requests/s':>12}{'/ kernel':>11}{'p50 in us':>12}")
+        kernel = medians["redis", "kernel", connections, "rps"]
+        for contestant in ("kernel", "libvma"):
+            rps = medians.get(("redis", contestant, connections, "rps"))
+            if rps is None:
+                continue
+            p50 = 1000 * medians["redis", contestant, connections, "p50"]
+            print(f"{BULK[contestant]:34}{rps:12.0f}{ratio(rps, kernel):>11}{p50:12.0f}")
+
+
+def loss_table(medians):
+    kernel = medians.get(("loss", "kernel", "1500", "mbps"))
+    if kernel is None:
+        return
+    print("\nTCP bulk over a cable that loses 1 %, CUBIC: Mb/s\n")
+    print(f"{'':34}{'rate':>9}{'/ kernel':>11}{'cable overrun':>16}")
+    for contestant, label in BULK.items():
+        mbps = medians.get(("loss", contestant, "1500", "mbps"))
+        if mbps is None:
+            continue
+        overrun = medians["loss", contestant, "1500", "overrun"]
+        print(f"{label:34}{mbps:9.0f}{ratio(mbps, kernel):>11}{overrun:16.0f}")
+
+
 def ratio(value, base):
     return f"{value / base:.2f} x" if base else "-"
 
 
 def footprint(medians):
-    with_library = medians.get(("memory", "libvma", "-", "rss"))
-    if with_library is None:
+    if ("startup", "libvma", "-", "us") not in medians:
         return
-    without = medians["memory", "kernel", "-", "rss"]
-    print(
-        f"\nresident memory, one UDP socket (the sockperf server): {with_library:.1f} MiB under libvma,"
-        f" {without:.1f} MiB without"
-    )
+    print()
+    with_library = medians.get(("memory", "libvma", "-", "rss"))
+    if with_library is not None:
+        without = medians["memory", "kernel", "-", "rss"]
+        print(
+            f"resident memory, one UDP socket (the sockperf server): {with_library:.1f} MiB under libvma,"
+            f" {without:.1f} MiB without"
+        )
     with_library = medians["startup", "libvma", "-", "us"] / 1000
     without = medians["startup", "", "-", "us"] / 1000
     print(

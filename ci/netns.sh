@@ -5,15 +5,16 @@
 #     . ci/netns.sh
 #     netns_make                       # cleaned up when the script ends, however it ends
 #     "${in_a[@]}" ping 10.99.0.2      # in_a, in_b: the words that run a command there
+#     netns_splice                     # from here on a program of ours in the cable, in_relay
 #
-# No packet leaves the two namespaces.
+# No packet leaves the namespaces.
 
 ip_a=10.99.0.1 dev_a=veth0 mac_a=02:00:00:99:00:01
 ip_b=10.99.0.2 dev_b=veth1 mac_b=02:00:00:99:00:02
 
 # Makes the namespaces `vma-<pid>-a` and `-b`. Sets ns_a, ns_b, in_a, in_b and the exit trap.
 netns_make() {
-	ns_a=vma-$$-a ns_b=vma-$$-b
+	ns_a=vma-$$-a ns_b=vma-$$-b ns_relay=vma-$$-relay
 	in_a=(ip netns exec "$ns_a") in_b=(ip netns exec "$ns_b")
 	trap netns_remove EXIT
 	trap 'exit 130' INT
@@ -41,10 +42,34 @@ netns_end() {
 	printf 'options timeout:1 attempts:1\n' >"/etc/netns/$ns/resolv.conf"
 }
 
+# Sets the MTU of both ends.
+netns_mtu() {
+	ip -n "$ns_a" link set "$dev_a" mtu "$1"
+	ip -n "$ns_b" link set "$dev_b" mtu "$1"
+}
+
+# Cuts the cable for good and leads both ends into a third namespace, as `relay-a` and `relay-b`, for
+# a program that forwards frames between them. Sets in_relay.
+netns_splice() {
+	# shellcheck disable=SC2034 # for the caller
+	in_relay=(ip netns exec "$ns_relay")
+	ip netns add "$ns_relay"
+	ip -n "$ns_a" link delete "$dev_a"
+	ip -n "$ns_a" link add "$dev_a" address "$mac_a" type veth peer relay-a netns "$ns_relay"
+	ip -n "$ns_b" link add "$dev_b" address "$mac_b" type veth peer relay-b netns "$ns_relay"
+	# Nobody in the cable could compute a checksum or cut a super-frame.
+	"${in_a[@]}" ethtool -K "$dev_a" tx off tso off gro off >/dev/null
+	"${in_b[@]}" ethtool -K "$dev_b" tx off tso off gro off >/dev/null
+	netns_end "$ns_a" "$dev_a" "$ip_a" "$ip_b" "$mac_b"
+	netns_end "$ns_b" "$dev_b" "$ip_b" "$ip_a" "$mac_a"
+	ip -n "$ns_relay" link set relay-a addrgenmode none up
+	ip -n "$ns_relay" link set relay-b addrgenmode none up
+}
+
 # Ends everything in the namespaces and removes them. Safe to call twice.
 netns_remove() {
 	local ns pids
-	for ns in "$ns_a" "$ns_b"; do
+	for ns in "$ns_a" "$ns_b" "$ns_relay"; do
 		[ -e "/run/netns/$ns" ] || continue
 		pids=$(ip netns pids "$ns")
 		# shellcheck disable=SC2086 # one word per process
@@ -59,4 +84,12 @@ netns_remove() {
 netns_kernel_datagrams() {
 	{ "${in_a[@]}" cat /proc/net/snmp && "${in_b[@]}" cat /proc/net/snmp; } |
 		awk '$1 == "Udp:" && $2 ~ /^[0-9]/ { sum += $2 + $5 } END { print sum }'
+}
+
+# The number of TCP segments that the kernels of the given sides (`a`, `b`) received and sent.
+netns_kernel_segments() {
+	local side
+	for side in "$@"; do
+		ip netns exec "vma-$$-$side" cat /proc/net/snmp
+	done | awk '$1 == "Tcp:" && $2 ~ /^[0-9]/ { sum += $11 + $12 + $13 } END { print sum }'
 }

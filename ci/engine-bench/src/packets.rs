@@ -1,0 +1,56 @@
+//! The link of the two contestants written in Rust: packets in pooled memory, first in, first out.
+
+use std::collections::VecDeque;
+
+/// A packet in a buffer of the pool.
+#[derive(Debug)]
+pub struct Packet {
+    buffer: Box<[u8]>,
+    len: usize,
+}
+
+impl Packet {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[..self.len]
+    }
+}
+
+/// Packets that are free; the one given back last is taken first, while the cache still has it.
+#[derive(Debug)]
+pub struct Pool {
+    free: Vec<Packet>,
+    buffer_len: usize,
+}
+
+impl Pool {
+    pub fn new(buffer_len: usize) -> Pool {
+        Pool { free: Vec::new(), buffer_len }
+    }
+
+    /// A packet of `len` bytes, whatever was in them.
+    pub fn take(&mut self, len: usize) -> Packet {
+        assert!(len <= self.buffer_len, "a packet of {len} bytes, beyond the MTU");
+        let new = || Packet { buffer: vec![0; self.buffer_len].into_boxed_slice(), len };
+        let packet = self.free.pop().unwrap_or_else(new);
+        Packet { len, ..packet }
+    }
+
+    pub fn give_back(&mut self, packets: &mut Vec<Packet>) {
+        while let Some(packet) = packets.pop() {
+            self.free.push(packet);
+        }
+    }
+}
+
+/// Packets on their way in one direction.
+pub type Queue = VecDeque<Packet>;
+
+/// What was sent arrives: the other end has taken all that came before.
+pub fn deliver(sent: &mut Queue, received: &mut Queue) {
+    assert!(received.is_empty(), "packets were left behind");
+    std::mem::swap(sent, received);
+}
