@@ -7,7 +7,7 @@
 //! only, because the kernel takes its shadow for an unconnected socket; if it becomes the kernel's,
 //! its registrations do ([`hand_over`]).
 //!
-//! What is registered lies with the sockets, in the readiness sets of the shard. [`wait`] is
+//! What is registered lies with the sockets, in the readiness sets of the shard. `wait` is
 //! epoll_wait(2).
 
 mod wait;

@@ -5,19 +5,33 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use super::{errno, export, fork, fresh, real};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
-use crate::socket::{self, WhyOs, attach};
+use crate::socket::{self, SocketId, Stack, WhyOs, attach};
 use crate::sys::fd::internal;
 
 /// Takes a number of the program out of our tables. The kernel's half is the caller's.
 #[cold]
 pub fn forget(process: &'static Process, fd: c_int) {
+    forget_as(process, fd, socket::close);
+}
+
+/// As [`forget`], if the number names another file already.
+#[cold]
+pub fn forget_lost(process: &'static Process, fd: c_int) {
+    forget_as(process, fd, socket::close_lost);
+}
+
+fn forget_as(
+    process: &'static Process,
+    fd: c_int,
+    close: impl FnOnce(&Stack, SocketId, c_int) -> bool,
+) {
     if fork::is_vfork_child(process) {
         // The parent's tables; the child closes its own copy of the descriptor only.
         return;
     }
     match process.fds.take(fd) {
         Some(Object::Socket(id) | Object::Stream(id)) => {
-            socket::close(&process.stack, id, fd);
+            close(&process.stack, id, fd);
         }
         Some(Object::Epoll(id)) => process.epolls.close(&process.stack, id, fd),
         None => {}
@@ -70,11 +84,11 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
-    if old != new
-        && crate::sys::wait::is_open(old)
-        && let Some(process) = ours(new)
-    {
-        forget(process, new);
+    if old != new && crate::sys::wait::is_open(old) {
+        inherit::drop_inherited(new);
+        if let Some(process) = ours(new) {
+            forget(process, new);
+        }
     }
     let result = call();
     if result >= 0
@@ -169,7 +183,12 @@ export! {
     /// dup3(2).
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
         // SAFETY: passed on.
-        onto(old, new, || unsafe { real::dup3(old, new, flags) })
+        let call = || unsafe { real::dup3(old, new, flags) };
+        if flags & !libc::O_CLOEXEC != 0 {
+            // The kernel refuses, and leaves `new` alone.
+            return call();
+        }
+        onto(old, new, call)
     }
 
     /// open(2).

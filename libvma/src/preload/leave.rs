@@ -3,38 +3,113 @@
 //! exec may take any number of arguments, and runs in vfork() children, too. So the symbols are
 //! jumps: the hook runs, and libc's function finds every register as it was.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{export, fork, ours_stream, real};
-use crate::process::{self, inherit};
+use rustix::fs::FileType;
 
-/// The process ends: by the destructor, or by a function that does without.
+use super::{convert, export, fork, ours_stream, real};
+use crate::process::{self, Process, inherit};
+
+/// The process ends by exit(): the destructor.
 #[cold]
 pub fn at_exit() {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    let Some(process) = process::current() else { return };
-    // A child of vfork() does not end its parent.
-    if !fork::is_vfork_child(process) && !DONE.swap(true, Ordering::AcqRel) {
+    if let Some(process) = first_to_leave() {
         process.at_exit();
     }
 }
 
-/// Another program is about to take over.
+/// The process ends by a function that does without the destructor.
 #[cold]
-pub fn before_exec() {
-    let before = super::errno::get();
-    if let Some(process) = process::current() {
-        process.before_exec();
+pub fn at_sudden_exit() {
+    if let Some(process) = first_to_leave() {
+        process.at_sudden_exit();
     }
-    inherit::before_exec();
+}
+
+fn first_to_leave() -> Option<&'static Process> {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    let process = process::current()?;
+    // A child of vfork() does not end its parent.
+    (!fork::is_vfork_child(process) && !DONE.swap(true, Ordering::AcqRel)).then_some(process)
+}
+
+/// What a function of the exec family names its program by.
+#[derive(Clone, Copy)]
+pub enum By {
+    Path,
+    /// A path, or a name that is searched for.
+    Name,
+    Descriptor,
+}
+
+/// Another program is about to take over.
+///
+/// # Safety
+/// `program` is what the C function was called with; a string unless it is a descriptor.
+#[cold]
+pub unsafe fn before_exec(by: By, program: *const c_char) {
+    let before = super::errno::get();
+    let found = match by {
+        By::Descriptor => true,
+        // SAFETY: as promised.
+        By::Path | By::Name => unsafe { is_found(by, program) },
+    };
+    if found {
+        if let Some(process) = process::current() {
+            process.before_exec();
+        }
+        inherit::before_exec();
+    }
     super::errno::set(before);
+}
+
+/// Is there such a program? If not, exec fails, and this one goes on. In a vfork() child, too, so
+/// nothing is allocated.
+///
+/// # Safety
+/// As [`before_exec`].
+unsafe fn is_found(by: By, program: *const c_char) -> bool {
+    if !convert::is_plausible(program, 1) {
+        return false;
+    }
+    // SAFETY: a string, by the contract of the call.
+    let program = unsafe { CStr::from_ptr(program) };
+    if matches!(by, By::Path) || program.to_bytes().contains(&b'/') {
+        return is_executable(program);
+    }
+    // SAFETY: a constant string; what it points to stays as long as nobody changes the environment,
+    // which nobody may during exec.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    let path = match path.is_null() {
+        true => c"/bin:/usr/bin",
+        // SAFETY: not null, so it is a string of the environment.
+        false => unsafe { CStr::from_ptr(path) },
+    };
+    let mut room = [0; libc::PATH_MAX as usize];
+    path.to_bytes().split(|byte| *byte == b':').any(|directory| {
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let pieces = [directory, b"/", program.to_bytes_with_nul()];
+        let mut len = 0;
+        for piece in pieces {
+            let Some(slot) = room.get_mut(len..len + piece.len()) else { return false };
+            slot.copy_from_slice(piece);
+            len += piece.len();
+        }
+        CStr::from_bytes_until_nul(&room).is_ok_and(is_executable)
+    })
+}
+
+fn is_executable(path: &CStr) -> bool {
+    rustix::fs::stat(path).is_ok_and(|file| {
+        FileType::from_raw_mode(file.st_mode).is_file() && file.st_mode & 0o111 != 0
+    })
 }
 
 export! {
     /// _exit(2).
     fn _exit(status: c_int) -> ! {
-        at_exit();
+        at_sudden_exit();
         // SAFETY: passed on.
         unsafe { real::_exit(status) };
         std::process::abort()
@@ -49,7 +124,7 @@ export! {
     /// posix_spawn_file_actions_adddup2(3): the new program gets the socket.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
         if let Some((process, id)) = ours_stream(old) {
-            process.release_stream(id, crate::socket::WhyOs::Passed);
+            process.release(id, crate::socket::WhyOs::Passed);
         }
         // SAFETY: passed on.
         unsafe { real::posix_spawn_file_actions_adddup2(actions, old, new) }
@@ -86,9 +161,10 @@ export! {
 
 /// Defines functions of the exec family, whatever their arguments are.
 macro_rules! exec {
-    ($($(#[$meta:meta])* $name:ident $find:ident;)*) => {$(
-        extern "C" fn $find() -> *mut c_void {
-            before_exec();
+    ($($(#[$meta:meta])* $name:ident $find:ident $by:ident;)*) => {$(
+        unsafe extern "C" fn $find(program: *const c_char) -> *mut c_void {
+            // SAFETY: the first argument of the function, which its caller vouches for.
+            unsafe { before_exec(By::$by, program) };
             real::address(real::Symbol::$name)
         }
 
@@ -100,7 +176,7 @@ macro_rules! exec {
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() -> c_int {
-            // Seven pushes on top of the return address align the stack for the call.
+            // The first argument stays where it is. Seven pushes on top of the return address align the stack for the call.
             core::arch::naked_asm!(
                 "push rdi",
                 "push rsi",
@@ -127,19 +203,19 @@ macro_rules! exec {
 
 exec! {
     /// execve(2).
-    execve find_execve;
+    execve find_execve Path;
     /// execv(3).
-    execv find_execv;
+    execv find_execv Path;
     /// execvp(3).
-    execvp find_execvp;
+    execvp find_execvp Name;
     /// execvpe(3).
-    execvpe find_execvpe;
+    execvpe find_execvpe Name;
     /// fexecve(3).
-    fexecve find_fexecve;
+    fexecve find_fexecve Descriptor;
     /// execl(3).
-    execl find_execl;
+    execl find_execl Path;
     /// execle(3).
-    execle find_execle;
+    execle find_execle Path;
     /// execlp(3).
-    execlp find_execlp;
+    execlp find_execlp Name;
 }

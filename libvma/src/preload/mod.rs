@@ -101,7 +101,7 @@ fn fresh(fd: c_int) -> c_int {
         && let Some(process) = process::current()
         && process.fds.get(fd).is_some()
     {
-        file::forget(process, fd);
+        file::forget_lost(process, fd);
     }
     fd
 }

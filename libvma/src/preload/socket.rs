@@ -4,8 +4,9 @@ use core::ffi::{c_int, c_ulong, c_void};
 
 use super::{Found, convert, errno, export, file, find, fresh, init, mux, ours, real, stream};
 use crate::fd::Object;
-use crate::process;
+use crate::process::{self, inherit};
 use crate::socket::{self, WhyOs, attach, options, receive};
+use crate::sys::fd::survives_exec;
 
 type SockAddr = *const libc::sockaddr;
 type SockAddrOut = *mut libc::sockaddr;
@@ -280,6 +281,8 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
             Found::Kernel => {}
         },
         libc::F_SETOWN | F_SETOWN_EX => stream::after_owner(fd),
+        // A child that makes it survive exec means it for the new program.
+        libc::F_SETFD if inherit::is_child() && survives_exec(fd) => inherit::touch(fd),
         _ => {}
     }
     result

@@ -287,7 +287,11 @@ pub fn send(
     os: impl FnOnce() -> isize,
 ) -> isize {
     match stream::send::send(&process.stack, id, payload, flags) {
-        Outcome::Ours(len) if process.fds.get(fd) != Some(Object::Stream(id)) => {
+        // Only then does the number stand for the same socket: a closed one may be a file's by now.
+        Outcome::Ours(len)
+            if process.fds.get(fd) != Some(Object::Stream(id))
+                && stream::has_departed(&process.stack, id) =>
+        {
             send_rest(fd, payload, flags, len)
         }
         Outcome::Ours(len) => len as isize,
@@ -298,7 +302,13 @@ pub fn send(
             }
             failed(error) as isize
         }
-        Outcome::Os(_) => os(),
+        Outcome::Os(_) => {
+            if flags & libc::MSG_FASTOPEN != 0 && stream::is_fresh(&process.stack, id) {
+                // The kernel connects.
+                process.drop_stream(id);
+            }
+            os()
+        }
     }
 }
 

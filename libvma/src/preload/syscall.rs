@@ -118,11 +118,15 @@ unsafe extern "C" fn by_number(
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => mux::select(fd, at(b), at(c), at(d), at(e)),
             libc::SYS_exit_group => {
-                leave::at_exit();
+                leave::at_sudden_exit();
                 return real::syscall(number, [a, b, c, d, e, f]);
             }
-            libc::SYS_execve | libc::SYS_execveat => {
-                leave::before_exec();
+            libc::SYS_execve => {
+                leave::before_exec(leave::By::Path, at(a));
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_execveat => {
+                leave::before_exec(leave::By::Descriptor, core::ptr::null());
                 return real::syscall(number, [a, b, c, d, e, f]);
             }
             libc::SYS_io_uring_setup if !process::allows_io_uring() => {

@@ -53,7 +53,7 @@ unsafe fn send_file(
     let mut sent = 0;
     let result = loop {
         let want = buffer.len().min(count - sent);
-        if want == 0 {
+        if want == 0 || sent > 0 && send::is_failed(&process.stack, id) {
             break Ok(());
         }
         let at = start.saturating_add(sent as i64);
@@ -117,15 +117,16 @@ fn drain_pipe(
     flags: c_uint,
 ) -> Result<usize, c_int> {
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
-    // What was taken from the pipe must find room, so the room comes first.
-    let room = match send::wait_for_room(&process.stack, id, nonblocking) {
+    if nonblocking && crate::sys::wait::poll_now(pipe, libc::POLLIN) == 0 {
+        return Err(libc::EAGAIN);
+    }
+    // What is taken from the pipe must find room, so the room comes first. SPLICE_F_NONBLOCK is
+    // for the pipe; the socket has its own way.
+    let room = match send::wait_for_room(&process.stack, id) {
         Outcome::Ours(room) => room,
         Outcome::Errno(errno) => return Err(errno),
         Outcome::Os(_) => return Err(libc::ENOTCONN),
     };
-    if nonblocking && crate::sys::wait::poll_now(pipe, libc::POLLIN) == 0 {
-        return Err(libc::EAGAIN);
-    }
     let mut buffer = vec![0u8; len.min(PIECE).min(room)];
     // SAFETY: `buffer` has that much room.
     let got = unsafe { real::read(pipe, buffer.as_mut_ptr().cast(), buffer.len()) };

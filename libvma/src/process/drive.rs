@@ -11,6 +11,8 @@ use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::PollSet;
 
 const SECOND: u64 = 1_000_000_000;
+/// How late a timer may be before this thread runs it though others poll.
+const LATE: u64 = 1_000_000;
 
 pub struct Drive {
     /// VMA_PROGRESS_ENGINE_INTERVAL; 0 is never, but connections come to their end all the same.
@@ -66,6 +68,11 @@ impl Drive {
         };
         if state.polls() != self.seen {
             self.alone = false;
+            // A program that polls now and then is late for timers.
+            let now = monotonic_nanos();
+            if state.tcp_deadline().is_some_and(|due| due.as_nanos() + LATE < now) {
+                state.run_tcp();
+            }
         } else if self.alone || monotonic_nanos() >= self.next {
             self.alone = true;
             if self.interval > 0 || state.has_tcp() {

@@ -19,11 +19,11 @@ use crate::sys::shared_page::SharedPage;
 use crate::sys::wait::is_open;
 use crate::sys::{fd, thread};
 
-const REQUESTS: usize = 63;
-type Words = [AtomicU64; REQUESTS + 1];
+const REQUESTS: usize = 62;
+type Words = [AtomicU64; REQUESTS + 2];
 
-/// Requests of children: the name of a socket, 0 when served. The last word counts the forks of the
-/// process and of its children.
+/// Requests of children: the name of a socket, 0 when served. Of the last two words one says whether
+/// anybody serves them, the other counts the forks of the process and of its children.
 pub struct Board(SharedPage<Words>);
 
 impl Board {
@@ -45,39 +45,70 @@ impl Board {
         }
     }
 
+    fn served(&self) -> Option<&'static AtomicU64> {
+        self.0.get().get(REQUESTS)
+    }
+
+    /// Does the process have an internal thread, which answers?
+    pub fn is_served(&self) -> bool {
+        self.served().is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    pub fn set_served(&self, served: bool) {
+        if let Some(word) = self.served() {
+            word.store(u64::from(served), Ordering::Release);
+        }
+    }
+
     /// In the parent: serves what children have asked for.
     pub fn serve(&self, process: &Process) {
         for word in self.requests() {
             let bits = word.load(Ordering::Acquire);
             if let Some(id) = SocketId::from_bits(bits) {
                 process.release(id, WhyOs::Passed);
-                word.store(0, Ordering::Release);
+                // Unless the child gave up, and another one asks here for something else.
+                let _ = word.compare_exchange(bits, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
         }
     }
 
-    /// In the child: asks, and waits a little for the answer.
+    /// In the child: asks, and waits for the answer as long as the parent can give it.
     fn ask(&self, id: SocketId, parent: i32, nudge: i32) {
         let bits = id.to_bits();
-        let slot = self.requests().find(|word| {
+        let take = |word: &&AtomicU64| {
             word.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        });
-        let Some(slot) = slot else { return };
-        fd::write_fully(nudge, &1u64.to_ne_bytes());
+        };
+        // A parent that ended and was not waited for still has a process id, but no children.
+        let direct = thread::parent_id() == Some(parent);
+        let mut slot = None;
         for _ in 0..PATIENCE_MILLIS {
-            if !thread::is_alive(parent) {
+            match slot {
+                None => {
+                    slot = self.requests().find(take);
+                    if slot.is_some() {
+                        fd::write_fully(nudge, &1u64.to_ne_bytes());
+                    }
+                }
+                Some(slot) if slot.load(Ordering::Acquire) != bits => return,
+                Some(_) => {}
+            }
+            let alive = match direct {
+                true => thread::parent_id() == Some(parent),
+                false => thread::is_alive(parent),
+            };
+            if !alive || !self.is_served() {
                 break;
             }
-            if slot.load(Ordering::Acquire) != bits {
-                return;
-            }
             thread::nap_millis(1);
+        }
+        if let Some(slot) = slot {
+            let _ = slot.compare_exchange(bits, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }
 
-/// A parent that does not answer within this time is gone, or stopped.
-const PATIENCE_MILLIS: u32 = 50;
+/// A parent that lives and does not answer within this time is stopped.
+const PATIENCE_MILLIS: u32 = 5000;
 
 /// This process, for the children it forks. Ordinary memory: a child gets a copy.
 static SELF: LeakedRef<Process> = LeakedRef::none();
@@ -197,8 +228,11 @@ pub fn before_exec() {
         return;
     }
     let Some((parent, _)) = parent() else { return };
-    for (fd, _) in parent.kept_streams() {
-        touch_inherited(fd);
+    for (fd, id) in parent.kept_streams() {
+        // Most programs that are started so know nothing of the listeners that they get.
+        if !heir::was_listener(&parent.stack, id) {
+            touch_inherited(fd);
+        }
     }
 }
 

@@ -5,33 +5,79 @@
 //! system call that nobody sees, end connections as they stand: the flows vanish with the process,
 //! and the kernel answers the next segment with a reset.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::{Process, inherit};
 use crate::fd::Object;
 use crate::shard::SocketId;
-use crate::socket::stream::give_back;
+use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs};
 use crate::sys::{fd, thread};
 
+/// What the internal thread is to do for a thread that leaves: nothing, hand over, or it has.
+static LEAVING: AtomicU32 = AtomicU32::new(STAYS);
+const STAYS: u32 = 0;
+const LEAVES: u32 = 1;
+const HAS_LEFT: u32 = 2;
+/// More than the patience of what it does.
+const LONGEST_LEAVE_MILLIS: u32 = 3000;
+
 impl Process {
+    /// The process ends by a call that signal handlers may make, whatever they interrupted: this
+    /// thread must neither allocate nor wait for a lock, so the internal thread does it.
+    pub fn at_sudden_exit(&self) {
+        if !self.board.as_ref().is_some_and(inherit::Board::is_served) {
+            return self.at_exit();
+        }
+        LEAVING.store(LEAVES, Ordering::Release);
+        fd::write_fully(self.stack.nudge_descriptor(), &1u64.to_ne_bytes());
+        for _ in 0..LONGEST_LEAVE_MILLIS {
+            if LEAVING.load(Ordering::Acquire) == HAS_LEFT {
+                return;
+            }
+            thread::nap_millis(1);
+        }
+    }
+
+    /// In the internal thread: does what a thread that leaves waits for.
+    pub fn serve_leaver(&self) {
+        if LEAVING.load(Ordering::Acquire) == LEAVES {
+            self.at_exit();
+            LEAVING.store(HAS_LEFT, Ordering::Release);
+        }
+    }
+
     /// The process ends.
     pub fn at_exit(&self) {
         if thread::process_id() != self.id {
             // A vfork() child: the sockets are its parent's.
             return;
         }
-        self.hand_over_streams();
+        for id in self.hand_over_streams() {
+            give_back::end(&self.stack, id);
+        }
+        give_back::finish_orphans(&self.stack);
         socket::at_exit(&self.stack);
+        if let Some(board) = &self.board {
+            board.set_served(false);
+        }
     }
 
-    /// Another program takes the place of this one, with those descriptors that are not
-    /// close-on-exec.
+    /// Another program is likely to take the place of this one, with those descriptors that are not
+    /// close-on-exec. What the kernel does not take stays ours: exec may fail.
     pub fn before_exec(&self) {
         if thread::process_id() == self.id {
             self.hand_over_streams();
+            give_back::finish_orphans(&self.stack);
+            if let Some(board) = &self.board {
+                board.set_served(false);
+            }
         } else {
             // A vfork() child. The parent's other threads run on, so its internal thread can do it.
             for (_, id) in self.kept_streams() {
-                inherit::ask_own_parent(self, id);
+                if !stream::is_listening(&self.stack, id) {
+                    inherit::ask_own_parent(self, id);
+                }
             }
         }
     }
@@ -40,7 +86,10 @@ impl Process {
     /// are not connected are the child's to take over.
     pub fn before_daemon(&self) {
         if thread::process_id() == self.id {
-            self.hand_over(give_back::connections(&self.stack));
+            for id in self.hand_over(give_back::connections(&self.stack)) {
+                give_back::end(&self.stack, id);
+            }
+            give_back::finish_orphans(&self.stack);
         }
     }
 
@@ -53,16 +102,13 @@ impl Process {
         self.fds.within(0, u32::MAX).into_iter().filter_map(kept).collect()
     }
 
-    fn hand_over_streams(&self) {
-        self.hand_over(give_back::streams(&self.stack));
+    /// Returns those that the kernel did not take.
+    fn hand_over_streams(&self) -> Vec<SocketId> {
+        self.hand_over(give_back::streams(&self.stack))
     }
 
-    fn hand_over(&self, streams: Vec<SocketId>) {
-        for id in streams {
-            if !self.release_stream(id, WhyOs::ProcessEnds) {
-                give_back::end(&self.stack, id);
-            }
-        }
-        give_back::finish_orphans(&self.stack);
+    fn hand_over(&self, mut streams: Vec<SocketId>) -> Vec<SocketId> {
+        streams.retain(|id| !self.release_stream(*id, WhyOs::ProcessEnds));
+        streams
     }
 }

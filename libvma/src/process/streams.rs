@@ -4,7 +4,7 @@ use super::Process;
 use crate::fd::Object;
 use crate::mux::epoll;
 use crate::shard::SocketId;
-use crate::socket::stream::give_back;
+use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs, attach};
 
 impl Process {
@@ -22,7 +22,9 @@ impl Process {
     /// A forked child uses a socket that it inherited, a message carries it to another process, or
     /// something else happens that only the kernel's socket can serve.
     pub fn release(&self, id: SocketId, why: WhyOs) {
-        if socket::is_stream(&self.stack, id) {
+        if stream::leave_listener(&self.stack, id) {
+            // Connections that wait are ours to accept, those to come anybody's.
+        } else if socket::is_stream(&self.stack, id) {
             self.release_stream(id, why);
         } else {
             attach::un_offload(&self.stack, id, why);
@@ -31,10 +33,18 @@ impl Process {
 
     /// The shadow is what the socket was: forgets the socket.
     pub fn drop_stream(&self, id: SocketId) {
+        // Threads that wait on it go on with the kernel's socket; to them it is not closed.
+        if let Ok(mut state) = self.stack.shard.lock()
+            && !state.has_departed(id)
+        {
+            state.depart(id);
+        }
         epoll::hand_over(&self.stack, id);
         for fd in socket::descriptors(&self.stack, id) {
-            self.fds.take_if(fd, Object::Stream(id));
-            socket::close(&self.stack, id, fd);
+            // A number that the program closes at this moment is that call's to forget.
+            if self.fds.take_if(fd, Object::Stream(id)) {
+                socket::close(&self.stack, id, fd);
+            }
         }
     }
 }

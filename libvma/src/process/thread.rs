@@ -28,15 +28,17 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 pub fn start(process: &'static Process, monitor: Monitor) {
     // Signals are the application's: its handlers must not run here.
     let saved = thread::block_signals();
+    set_served(process, true);
     let spawned = std::thread::Builder::new()
         .name("vma".into())
         .stack_size(256 * 1024)
         .spawn(move || run(process, monitor));
     thread::restore_signals(&saved);
-    if let Err(error) = spawned
-        && !REFUSED.swap(true, Ordering::Relaxed)
-    {
-        log_line!(Warning, "the internal thread could not be started: {error}");
+    if let Err(error) = spawned {
+        set_served(process, false);
+        if !REFUSED.swap(true, Ordering::Relaxed) {
+            log_line!(Warning, "the internal thread could not be started: {error}");
+        }
     }
 }
 
@@ -79,6 +81,7 @@ fn run(process: &'static Process, mut monitor: Monitor) {
             && let Some(nudge) = &stack.nudge
         {
             nudge.clear();
+            process.serve_leaver();
             if let Some(board) = &process.board {
                 board.serve(process);
             }
@@ -99,6 +102,7 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         let now = monotonic_nanos();
         if now.saturating_sub(last_second) >= SECOND {
             last_second = now;
+            set_served(process, true);
             exceptions = stream::exceptions::expire(stack, exceptions);
             stream::heir::review(stack);
             if let Some(mut state) = stack.shard.try_lock() {
@@ -113,6 +117,13 @@ fn run(process: &'static Process, mut monitor: Monitor) {
                 state.next_epoch();
             }
         }
+    }
+}
+
+/// Children are answered. Said again now and then: an exec that failed took it back.
+fn set_served(process: &Process, served: bool) {
+    if let Some(board) = &process.board {
+        board.set_served(served);
     }
 }
 

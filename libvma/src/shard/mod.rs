@@ -148,6 +148,8 @@ impl<S> Shard<S> {
         let busy = |_| OpenError::System { call: "the shard's lock", errno: libc::EDEADLK };
         let mut state = self.lock().map_err(busy)?;
         state.rings.push(ring);
+        // Who sleeps on the other rings must sleep on this one, too.
+        state.wake_all();
         Ok(RingId((state.rings.len() - 1) as u16))
     }
 }
@@ -176,13 +178,12 @@ impl<S> State<S> {
     /// Takes a socket out: its queue is freed, its sleepers are woken, its number may be used
     /// again. Its flows are the caller's to remove.
     pub fn detach(&mut self, id: SocketId) -> Option<(Endpoint, S)> {
+        // It may be detached twice, and its number another socket's by then.
+        self.socket(id)?;
         self.lookup.remove(id.index);
         self.wake_sleepers_of(id);
         self.discard_queue(id);
         let slot = self.slots.get_mut(id.index as usize)?;
-        if slot.generation != id.generation {
-            return None;
-        }
         let content = slot.content.take()?;
         self.free.push(id.index);
         Some(content)

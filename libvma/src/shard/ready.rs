@@ -118,6 +118,15 @@ impl<S> State<S> {
     }
 
     /// The socket goes: whoever sleeps on it wakes, and no set watches it any more.
+    /// Wakes everybody who sleeps, to look around again.
+    pub(super) fn wake_all(&mut self) {
+        for index in 0..self.sleepers.len() {
+            if self.sleepers.get(index).is_some_and(|sleeper| sleeper.in_use) {
+                self.wake(SleeperId(index as u32));
+            }
+        }
+    }
+
     pub(super) fn wake_sleepers_of(&mut self, socket: SocketId) {
         let sleepers = self.socket(socket).map(|(endpoint, _)| endpoint.sleepers.clone());
         for sleeper in sleepers.unwrap_or_default() {

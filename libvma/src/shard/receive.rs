@@ -37,6 +37,7 @@ impl<S> State<S> {
     pub fn poll(&mut self) -> usize {
         self.polls = self.polls.wrapping_add(1);
         self.burst.end();
+        self.begin();
         if self.unsent {
             self.kick_all();
         }

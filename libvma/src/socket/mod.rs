@@ -183,6 +183,18 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
 /// The program closed one of the socket's descriptors; the last one ends it. Returns whether it
 /// did.
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
+    close_by(stack, id, descriptor, descriptor)
+}
+
+/// As [`close`], if the number names another file already: that is none of ours.
+pub fn close_lost(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
+    close_by(stack, id, descriptor, NO_SHADOW)
+}
+
+/// The number of a shadow that is gone.
+pub const NO_SHADOW: i32 = -1;
+
+fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     let Ok(mut state) = stack.shard.lock() else {
         // In a signal handler that got past the wrapper, above our own lock. The flows of the
         // socket stay until the process ends; the caller closes the shadow all the same.
@@ -196,13 +208,13 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) -> bool {
     if let Some(watcher) = &stack.shadows {
         // While epoll looks at a descriptor it holds the file: without this the port could still
         // be taken when close() has returned.
-        fd::with_borrowed(descriptor, |shadow| {
+        fd::with_borrowed(shadow, |shadow| {
             let _ = rustix::event::epoll::delete(watcher, shadow);
         });
     }
     if socket.stream.is_some() {
         drop(state);
-        stream::close(stack, id, descriptor);
+        stream::close(stack, id, shadow);
         return true;
     }
     let flows = core::mem::take(&mut socket.flows);

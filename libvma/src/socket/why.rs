@@ -50,6 +50,8 @@ pub enum WhyOs {
     Stream,
     /// An error waits in the shadow.
     PendingError,
+    /// The process may not plant connections: the kernel could never take it over.
+    CannotBeGivenBack,
 }
 
 impl core::fmt::Display for WhyOs {
@@ -80,6 +82,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::Ambiguous => "its epoll registrations cannot be told apart",
             WhyOs::Stream => "a stream was opened on it",
             WhyOs::PendingError => "an error is pending",
+            WhyOs::CannotBeGivenBack => "the process lacks CAP_NET_ADMIN to give it back later",
         };
         f.write_str(text)
     }

@@ -4,7 +4,7 @@
 //! The kernel then goes on where the snapshot ends: it retransmits what is not acknowledged, sends
 //! the rest, closes. What repair mode cannot say directly:
 //!
-//! - A received FIN. The receive queue takes bytes only, so the FIN is [`forge`]d: received once
+//! - A received FIN. The receive queue takes bytes only, so the FIN is `forge`d: received once
 //!   more, over the loopback interface.
 //! - A sent FIN. The data before it is planted and the socket shut down again: the same FIN, at the
 //!   same sequence number.
@@ -24,8 +24,9 @@ mod tests;
 
 use core::ffi::c_int;
 use std::net::SocketAddrV4;
+use std::sync::OnceLock;
 
-use super::shadow;
+use super::{Fd, shadow};
 use steps::Target;
 
 /// A connection between two segments.
@@ -132,6 +133,27 @@ pub fn plant(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         shadow::set_int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
     }
     result
+}
+
+/// May this thread plant connections?
+pub fn is_allowed() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    // A thread can lose the right at any time; that the kernel can do it at all is asked once.
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let capable = capabilities(None).map(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
+    capable.unwrap_or(true) && *KNOWN.get_or_init(try_repair)
+}
+
+fn try_repair() -> bool {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    let Ok(socket) = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None) else {
+        // Out of descriptors: the next one fails for that reason.
+        return true;
+    };
+    let Ok(socket) = Fd::adopt(socket) else { return true };
+    shadow::set_int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
+    shadow::int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR) == Some(REPAIR_ON)
 }
 
 /// Has the kernel ask the peer for its window and for what it has received; else a lost

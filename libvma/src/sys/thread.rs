@@ -124,6 +124,10 @@ pub fn is_alive(process: i32) -> bool {
     !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH))
 }
 
+pub fn parent_id() -> Option<i32> {
+    rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get())
+}
+
 pub fn process_id() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }

@@ -5,7 +5,11 @@
 //! linked. No harness of the compiler's, because with it all unit tests of the engine would be part
 //! of this program, too: `main` speaks as much of libtest's language as cargo and nextest need.
 
-#![allow(dead_code, reason = "the whole engine is compiled, and these tests use part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the whole engine is compiled, unit tests without a harness included; these tests use part of it"
+)]
 
 #[path = "../../src/frame/mod.rs"]
 pub mod frame;

@@ -6,7 +6,7 @@ use super::{Namespaces, Side, wait_for};
 
 /// Does the library offload TCP? Until it does, its TCP tests check what programs see, and not that
 /// the kernel stands still. `LIBVMA_TCP=1` and `=0` in the environment override it.
-pub const TCP_IS_OFFLOADED: bool = false;
+pub const TCP_IS_OFFLOADED: bool = true;
 
 /// Are sockets offloaded that a process inherits: the worker's of a server that forks, and a
 /// session's that was started with `exec`?

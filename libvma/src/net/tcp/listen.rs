@@ -183,6 +183,11 @@ impl Listener {
         self.accepted.push_back(id);
     }
 
+    /// A connection that [`Listener::pop_accepted`] gave is the next one again.
+    pub fn put_back_accepted(&mut self, id: u32) {
+        self.accepted.push_front(id);
+    }
+
     /// What accept() returns: the oldest connection.
     pub fn pop_accepted(&mut self) -> Option<u32> {
         self.accepted.pop_front()

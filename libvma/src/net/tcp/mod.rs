@@ -3,8 +3,8 @@
 //!
 //! - [`connection`] is one connection: the state machine of RFC 9293 section 3.10;
 //! - [`listen`] is the passive opener with its half-open requests;
-//! - [`send_buffer`], [`receive_queue`] and [`reassembly`] hold data on the way out and in;
-//! - [`scoreboard`] knows what is in flight, [`rtt`], [`congestion`] and [`prr`] how much may be;
+//! - `send_buffer`, `receive_queue` and `reassembly` hold data on the way out and in;
+//! - `scoreboard` knows what is in flight, [`rtt`], [`congestion`] and [`prr`] how much may be;
 //! - [`seq`], [`isn`], [`syn_cookie`] are sequence numbers and where they start;
 //! - [`lookup`] finds a connection by its addresses and ports;
 //! - [`settings`] is what socket options and the system set.
@@ -91,6 +91,11 @@ pub trait Link<B> {
     /// scarce memory.
     fn hold(&mut self, piece: Piece<B>) -> Piece<B> {
         piece
+    }
+
+    /// The same for a piece that arrived out of order, of which a peer can make many.
+    fn stash(&mut self, piece: Piece<B>) -> Piece<B> {
+        self.hold(piece)
     }
 }
 

@@ -60,7 +60,7 @@ impl Prr {
         };
         let allowance = u32::try_from(allowance).unwrap_or(u32::MAX);
         // RFC 9937: the first retransmission goes out in any case.
-        self.allowance = if self.sent == 0 && allowance == 0 { mss } else { allowance };
+        self.allowance = if self.sent == 0 { allowance.max(mss) } else { allowance };
         self.allowance
     }
 

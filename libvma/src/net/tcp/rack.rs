@@ -61,11 +61,9 @@ impl Rack {
         rtt: &RttEstimator,
     ) {
         let elapsed = now.nanos_since(sent.at);
-        if sent.ever_retransmitted {
-            if echo_early || elapsed < rtt.min_nanos() {
-                // The original arrived, not what was sent again.
-                return;
-            }
+        if sent.ever_retransmitted && (echo_early || elapsed < rtt.min_nanos()) {
+            // The original arrived, not what was sent again.
+            return;
         }
         if is_after(sent.at, sent.end, self.sent_at, self.end) {
             self.sent_at = sent.at;

@@ -123,7 +123,7 @@ impl<B> Reassembly<B> {
         };
         if let Some(piece) = piece {
             at = at.min(self.pieces.len());
-            self.pieces.insert(at, Waiting { start, piece: link.hold(piece) });
+            self.pieces.insert(at, Waiting { start, piece: link.stash(piece) });
         }
         duplicate
     }

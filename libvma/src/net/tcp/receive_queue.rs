@@ -70,20 +70,23 @@ impl<B> ReceiveQueue<B> {
                 link.release(piece.body);
             }
         }
-        if self.pieces.is_empty() && self.pieces.capacity() > KEPT {
-            self.trim();
-        }
     }
 
     pub fn clear(&mut self, link: &mut impl Link<B>) {
         self.consume(u32::MAX, link);
     }
 
-    /// A long queue does not stay allocated; one that is always about as long does.
-    #[cold]
-    fn trim(&mut self) {
-        let half = self.pieces.capacity().wrapping_shr(1);
-        self.pieces.shrink_to(half.max(KEPT));
+    /// Does the queue hold memory that a connection at rest should not?
+    #[inline]
+    pub fn is_oversized(&self) -> bool {
+        self.pieces.is_empty() && self.pieces.capacity() > KEPT
+    }
+
+    /// Gives the memory back, if nothing is in it.
+    pub fn trim(&mut self) {
+        if self.is_oversized() {
+            self.pieces.shrink_to(KEPT);
+        }
     }
 }
 

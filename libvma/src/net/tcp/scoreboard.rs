@@ -129,16 +129,14 @@ impl Scoreboard {
             self.sent.pop_front();
             self.hint = self.hint.saturating_sub(1);
         }
-        if self.sent.is_empty() {
-            if self.sent.capacity() > KEPT {
-                self.trim();
-            }
-        }
     }
 
     /// The peer reports `left .. right`. `each` sees the records it had not reported before.
     /// Returns how many sequence numbers those are.
-    pub fn sack(&mut self, left: Seq, right: Seq, mut each: impl FnMut(&Sent)) -> u32 {
+    ///
+    /// Of a record that was several segments whole ones count only: a receiver reports what it
+    /// got, and a peer that reports single bytes must not make a record of each.
+    pub fn sack(&mut self, left: Seq, right: Seq, mss: u32, mut each: impl FnMut(&Sent)) -> u32 {
         let mut newly = 0u32;
         let mut at = self.sent.partition_point(|sent| sent.end <= left);
         while let Some(sent) = self.sent.get(at).copied() {
@@ -149,10 +147,14 @@ impl Scoreboard {
                 at = at.saturating_add(1);
                 continue;
             }
+            let (left, right) = whole_segments(&sent, left, right, mss);
+            if left >= right {
+                at = at.saturating_add(1);
+                continue;
+            }
             if sent.start < left {
                 self.split(at, left);
                 at = at.saturating_add(1);
-                continue;
             }
             if sent.end > right {
                 self.split(at, right);
@@ -262,6 +264,19 @@ impl Scoreboard {
         self.to_retransmit = 0;
     }
 
+    /// Does the board hold memory that a connection at rest should not?
+    #[inline]
+    pub fn is_oversized(&self) -> bool {
+        self.sent.is_empty() && self.sent.capacity() > KEPT
+    }
+
+    /// Gives the memory back, if nothing is in flight.
+    pub fn trim(&mut self) {
+        if self.is_oversized() {
+            self.sent.shrink_to(KEPT);
+        }
+    }
+
     pub fn clear(&mut self) {
         *self = Scoreboard::default();
     }
@@ -273,12 +288,19 @@ impl Scoreboard {
         let next = at.saturating_add(1).min(self.sent.len());
         self.sent.insert(next, tail);
     }
+}
 
-    #[cold]
-    fn trim(&mut self) {
-        let half = self.sent.capacity().wrapping_shr(1);
-        self.sent.shrink_to(half.max(KEPT));
-    }
+/// What of a record lies between `left` and `right`, in whole segments of it.
+fn whole_segments(sent: &Sent, left: Seq, right: Seq, mss: u32) -> (Seq, Seq) {
+    let mss = mss.max(1);
+    let skipped = left.ahead_of(sent.start).div_ceil(mss).saturating_mul(mss);
+    let end = if right >= sent.end {
+        sent.end
+    } else {
+        let covered = right.ahead_of(sent.start);
+        sent.start.plus(covered.saturating_sub(covered.checked_rem(mss).unwrap_or(0)))
+    };
+    (sent.start.plus(skipped.min(sent.len())), end)
 }
 
 #[cfg(test)]
@@ -302,11 +324,22 @@ mod tests {
     #[test]
     fn a_partial_report_splits_a_record() {
         let mut board = board(3);
-        assert_eq!(board.sack(Seq::new(150), Seq::new(250), |_| ()), 100);
+        assert_eq!(board.sack(Seq::new(150), Seq::new(250), 50, |_| ()), 100);
         assert_eq!((board.in_flight(), board.sacked()), (200, 100));
         let starts: Vec<u32> = board.records().map(|sent| sent.start.raw()).collect();
         assert_eq!(starts, [0, 100, 150, 200, 250]);
-        assert_eq!(board.sack(Seq::new(150), Seq::new(250), |_| ()), 0);
+        assert_eq!(board.sack(Seq::new(150), Seq::new(250), 50, |_| ()), 0);
+    }
+
+    #[test]
+    fn reports_of_single_bytes_make_no_records() {
+        let mut board = board(3);
+        for byte in (1..300).step_by(2) {
+            board.sack(Seq::new(byte), Seq::new(byte + 1), 50, |_| ());
+        }
+        assert_eq!((board.records().count(), board.sacked()), (3, 0));
+        assert_eq!(board.sack(Seq::new(130), Seq::new(300), 50, |_| ()), 150);
+        assert_eq!(board.records().count(), 4);
     }
 
     #[test]
@@ -345,7 +378,7 @@ mod tests {
                         let left = una.plus(1 + at);
                         let right = left.plus(len).min(next);
                         if left < right {
-                            board.sack(left, right, |_| ());
+                            board.sack(left, right, 1 + len % 90, |_| ());
                         }
                     }
                     3 => {

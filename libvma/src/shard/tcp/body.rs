@@ -91,18 +91,30 @@ pub(super) fn coalesce(
 }
 
 /// Copies a piece out of a ring that runs short of frames.
-pub(super) fn hold(rings: &mut [Ring], heaps: &mut Heaps, mut piece: Piece<Body>) -> Piece<Body> {
+pub(super) fn hold(rings: &mut [Ring], heaps: &mut Heaps, piece: Piece<Body>) -> Piece<Body> {
     let short = match &piece.body {
         Body::Frames { ring, .. } => rings.get(ring.index()).is_some_and(Ring::is_short_of_frames),
         Body::Heap(_) => false,
     };
-    if short {
-        let mut heap = heaps.take(piece.len as usize);
-        append(rings, &mut heap, &piece);
-        let old = core::mem::replace(&mut piece.body, Body::Heap(heap));
-        piece.offset = 0;
-        release(rings, heaps, old);
+    if short { copied(rings, heaps, piece) } else { piece }
+}
+
+/// The same for a piece out of order. A small one is not worth a frame: nobody may ever fill the gap
+/// before it.
+pub(super) fn stash(rings: &mut [Ring], heaps: &mut Heaps, piece: Piece<Body>) -> Piece<Body> {
+    let in_place = matches!(piece.body, Body::Frames { .. });
+    if in_place && piece.len < SMALL {
+        return copied(rings, heaps, piece);
     }
+    hold(rings, heaps, piece)
+}
+
+fn copied(rings: &mut [Ring], heaps: &mut Heaps, mut piece: Piece<Body>) -> Piece<Body> {
+    let mut heap = heaps.take(piece.len as usize);
+    append(rings, &mut heap, &piece);
+    let old = core::mem::replace(&mut piece.body, Body::Heap(heap));
+    piece.offset = 0;
+    release(rings, heaps, old);
     piece
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use super::listen::five_tuple;
 use super::wire::Envelope;
 use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
 use crate::net::tcp::lookup::FlowKey;
@@ -29,6 +30,7 @@ pub struct AddressInUse;
 impl<S> State<S> {
     /// Actively opens a connection for a socket: its SYN leaves.
     pub fn open_connection(&mut self, id: SocketId, opening: Opening) -> Result<(), AddressInUse> {
+        self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return Err(AddressInUse) };
         let Opening { key, hop, ttl, tos, settings, flows } = opening;
         if let Some(index) = tcp.table.get(&key) {
@@ -87,6 +89,7 @@ impl<S> State<S> {
         id: SocketId,
         call: impl FnOnce(&mut Connection<Body>, &mut Wire<'_>, Instant) -> T,
     ) -> Option<T> {
+        self.begin();
         let index = self.connection_of(id)?;
         let (tcp, mut io) = self.tcp()?;
         let now = tcp.now();
@@ -105,6 +108,7 @@ impl<S> State<S> {
         skip: usize,
         flags: SendFlags,
     ) -> Option<Result<usize, Error>> {
+        self.begin();
         let index = self.connection_of(id)?;
         let (tcp, mut io) = self.tcp()?;
         let now = tcp.now();
@@ -180,6 +184,7 @@ impl<S> State<S> {
     /// The program closed the socket: the connection goes on by itself until it is done, and
     /// `kept` as long.
     pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Kept>) {
+        self.begin();
         let Some(index) = self.connection_of(id) else { return };
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.connection = None;
@@ -245,13 +250,34 @@ impl<S> State<S> {
         tcp.table.iter().map(|(key, _)| key).collect()
     }
 
+    /// The socket that a connection belongs to, if it has one.
+    pub fn owner_of(&mut self, key: &FlowKey) -> Option<SocketId> {
+        let (tcp, _) = self.tcp()?;
+        let index = tcp.table.get(key)?;
+        match tcp.block(index)?.owner {
+            Owner::Socket(id) => Some(id),
+            Owner::Backlog(_) | Owner::Orphan => None,
+        }
+    }
+
     /// Sets the next hop of a connection; what waited for it leaves.
     pub fn set_hop(&mut self, key: &FlowKey, hop: NextHop) {
+        self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return };
         let Some(index) = tcp.table.get(key) else { return };
         let path = path(io.rings, Some(&hop));
         let now = tcp.now();
         let Some(block) = tcp.block(index) else { return };
+        let moved = block.hop.is_some_and(|old| old.ring != hop.ring);
+        if moved && !block.flows.iter().any(|(ring, _)| *ring == hop.ring) {
+            // Answers will come by the other interface, too.
+            let flow = five_tuple(key);
+            if let Some(ring) = io.rings.get_mut(hop.ring.index())
+                && ring.add_flow(flow).is_ok()
+            {
+                block.flows.push((hop.ring, flow));
+            }
+        }
         let waited = block.hop.replace(hop).is_none();
         block.connection.set_path(path);
         if waited {
@@ -275,6 +301,7 @@ impl<S> State<S> {
         key: &FlowKey,
         call: impl FnOnce(&mut Connection<Body>, Instant) -> Events,
     ) {
+        self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return };
         let Some(index) = tcp.table.get(key) else { return };
         let now = tcp.now();

@@ -13,7 +13,7 @@ use crate::net::tcp::lookup::{FlowKey, FlowTable};
 use crate::net::tcp::{Connection, Events, Settings};
 use crate::net::time::Instant;
 use crate::net::wire::tcp::Flags;
-use crate::shard::{Flow, NextHop, SocketId, State};
+use crate::shard::{Flow, NextHop, SocketId, State, clock};
 
 /// A listener of the shard.
 pub(super) struct Listening {
@@ -83,7 +83,8 @@ impl<S> State<S> {
             listening.envelope = envelope;
             return;
         }
-        let (seed, now) = (tcp.seed, tcp.now());
+        // Not the time of a batch: there is none, and the next one must not start with it.
+        let (seed, now) = (tcp.seed, clock::now());
         let engine = Listener::new(listen, backlog, seed, now);
         let ways = FlowTable::new(seed);
         let settled = now.saturating_add(SETTLING);
@@ -163,9 +164,18 @@ impl<S> State<S> {
         let listener = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
         let Some((tcp, mut io)) = self.tcp() else { return };
         match listener.and_then(|listener| tcp.listener(listener)) {
-            Some(listening) => listening.engine.push_accepted(accepted.index),
+            Some(listening) => listening.engine.put_back_accepted(accepted.index),
             None => tcp.abort(&mut io, accepted.index),
         }
+        self.after_tcp();
+    }
+
+    /// Nobody takes the accepted connection: it is reset.
+    pub fn reject(&mut self, accepted: Accepted) {
+        if let Some((tcp, mut io)) = self.tcp() {
+            tcp.abort(&mut io, accepted.index);
+        }
+        self.after_tcp();
     }
 
     /// The socket listens no more: connections that nobody accepted are reset, half-open ones
@@ -240,6 +250,10 @@ impl Tcp {
 
     /// The listener for a segment: one bound to its very address before one bound to any. Of
     /// several (SO_REUSEPORT) always the same one for a peer.
+    pub(super) fn is_listened_to(&self, key: &FlowKey) -> bool {
+        self.listener_for(key).is_some()
+    }
+
     fn listener_for(&self, key: &FlowKey) -> Option<u32> {
         let at_port = self.listening.get(&key.local_port)?;
         let bound = |index: &u32| Some(*self.listeners.get(*index as usize)?.as_ref()?.local.ip());

@@ -206,8 +206,13 @@ impl Tcp {
             key: block.connection.key(),
             envelope: block.envelope,
             refused: false,
+            uncut: false,
         };
         let result = call(&mut block.connection, &mut wire);
+        if wire.uncut {
+            let path = Path { segmentation_limit: 0, ..block.connection.path() };
+            block.connection.set_path(path);
+        }
         let stalled = wire.refused && !block.touched && block.connection.wants_output();
         if stalled {
             block.touched = true;
@@ -265,7 +270,7 @@ impl Tcp {
     /// early (Linux: tcp_max_tw_buckets).
     #[cold]
     fn note_wait(&mut self, io: &mut Io<'_>, index: u32) {
-        const MOST: usize = 65_536;
+        const MOST: usize = 16_384;
         let Some(block) = self.block(index) else { return };
         block.waits = true;
         let named = (index, block.serial);

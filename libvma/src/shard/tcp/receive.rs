@@ -78,7 +78,8 @@ impl Tcp {
             let replaced = self
                 .block(index)
                 .is_some_and(|block| block.connection.may_be_replaced_by(&arrival.header, now));
-            if !replaced {
+            // Only a listener could take the SYN: for nobody the wait is not cut short (RFC 1337).
+            if !replaced || !self.is_listened_to(&arrival.key) {
                 self.feed(io, index, arrival, body);
                 return Ok(());
             }
@@ -187,6 +188,10 @@ pub(in crate::shard) fn way_back(
     frame: &[u8],
 ) -> Result<NextHop, DropReason> {
     let link = ethernet::Header::parse(frame)?;
+    if link.dst.is_multicast() {
+        // RFC 1122 section 4.2.3.10: no TCP by broadcast.
+        return Err(DropReason::NotForUs);
+    }
     let interface = ring.interface();
     Ok(NextHop {
         ring: id,

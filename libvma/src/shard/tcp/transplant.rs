@@ -133,6 +133,7 @@ impl<S> State<S> {
         index: u32,
         plant: impl FnOnce(&Cutting<'_>) -> bool,
     ) -> Option<bool> {
+        self.begin();
         let (tcp, io) = self.tcp()?;
         let now = tcp.now();
         let block = tcp.block(index)?;
@@ -153,9 +154,7 @@ impl<S> State<S> {
             unread: &unread,
             now,
         };
-        let planted = plant(&cutting);
-        tcp.now = None;
-        Some(planted)
+        Some(plant(&cutting))
     }
 }
 

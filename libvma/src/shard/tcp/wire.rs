@@ -39,6 +39,8 @@ pub struct Wire<'a> {
     pub(super) envelope: Envelope,
     /// There was no room on the ring.
     pub(super) refused: bool,
+    /// The ring no longer cuts segments.
+    pub(super) uncut: bool,
 }
 
 impl Link<Body> for Wire<'_> {
@@ -65,6 +67,11 @@ impl Link<Body> for Wire<'_> {
         // RFC 1191: the path MTU is discovered by segments that may not be cut.
         ip.dont_fragment = true;
         let cut = len > segment.segment_size as usize;
+        if cut && ring.segmentation_limit() == 0 {
+            self.uncut = true;
+            self.refused = true;
+            return false;
+        }
         let done = if cut || len > LARGE && ring.segmentation_limit() > 0 {
             let header = segment.header.partially_checksummed(src, dst, len);
             let mut bytes = [0u8; LEAD + MAX_HEADER_LEN];
@@ -90,6 +97,10 @@ impl Link<Body> for Wire<'_> {
 
     fn hold(&mut self, piece: Piece<Body>) -> Piece<Body> {
         body::hold(self.rings, self.heaps, piece)
+    }
+
+    fn stash(&mut self, piece: Piece<Body>) -> Piece<Body> {
+        body::stash(self.rings, self.heaps, piece)
     }
 }
 

@@ -10,8 +10,19 @@ use crate::shard::{SocketId, State, clock};
 
 /// Without segments the clock is read once in so many polls.
 const CLOCK_STRIDE: u32 = 64;
+/// How long a connection waits that found no room on its ring.
+const RETRY_NANOS: u64 = 1_000_000;
 
 impl<S> State<S> {
+    /// Time passed since the last call on the shard: its next reading is a new one. Every poll begins
+    /// by itself, and so do all commands but reading.
+    #[inline]
+    pub fn begin(&mut self) {
+        if let Some(tcp) = self.tcp.as_deref_mut() {
+            tcp.now = None;
+        }
+    }
+
     /// After a poll of the rings that brought `packets`.
     #[inline]
     pub(in crate::shard) fn after_poll(&mut self, packets: usize) {
@@ -26,6 +37,7 @@ impl<S> State<S> {
     /// Runs what is due now, for a thread that did nothing for a while.
     pub fn run_tcp(&mut self) {
         if self.tcp.is_some() {
+            self.begin();
             self.tcp_work();
         }
     }
@@ -48,11 +60,11 @@ impl<S> State<S> {
         for ring in &mut self.rings {
             if ring.unsent() > 0 {
                 ring.kick();
+                // What a busy device did not take is tried again by the internal thread.
+                self.unsent |= ring.is_stuck();
             }
         }
-        let Some(tcp) = self.tcp.as_deref_mut() else { return };
-        tcp.now = None;
-        if !tcp.news.is_empty() {
+        if self.tcp.as_deref().is_some_and(|tcp| !tcp.news.is_empty()) {
             self.tell_news();
         }
     }
@@ -83,8 +95,12 @@ impl<S> State<S> {
         let tcp = self.tcp.as_deref()?;
         let due = [tcp.timers.next(), tcp.listeners_due];
         let next = due.into_iter().flatten().min();
-        // A full ring is tried again soon.
-        if tcp.touched.is_empty() { next } else { Some(clock::now()) }
+        if tcp.touched.is_empty() {
+            return next;
+        }
+        // A full ring, or a link that is down, is tried again soon, but not without a pause.
+        let again = clock::now().plus_nanos(RETRY_NANOS);
+        Some(next.map_or(again, |next| next.min(again)))
     }
 
     /// Are there connections or listeners that somebody must drive?
@@ -101,7 +117,7 @@ impl Tcp {
         if self.touched.is_empty() {
             return;
         }
-        let index = self.touched.swap_remove(0);
+        let index = self.touched.remove(0);
         let now = self.now();
         let Some(block) = self.block(index) else { return };
         block.touched = false;

@@ -10,7 +10,7 @@ use crate::net::tcp::lookup::FlowKey;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;
-use crate::sys::{fd, shadow};
+use crate::sys::{fd, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
 pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
@@ -24,6 +24,7 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
             Ok(()) => true,
             Err(Refusal::Os(why)) => return Outcome::Os(why),
             Err(Refusal::Errno(errno)) => return Outcome::Errno(errno),
+            Err(Refusal::UnderWay) => false,
         },
     };
     finish(stack, id, view.nonblocking, started)
@@ -61,6 +62,8 @@ pub fn disconnect(stack: &Stack, id: SocketId) {
 enum Refusal {
     Os(WhyOs),
     Errno(i32),
+    /// Another thread was faster, to whose attempt this call belongs now.
+    UnderWay,
 }
 
 impl From<WhyOs> for Refusal {
@@ -73,6 +76,9 @@ impl From<WhyOs> for Refusal {
 fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Result<(), Refusal> {
     if peer.port() == 0 {
         return Err(Refusal::Os(WhyOs::Arguments));
+    }
+    if !repair::is_allowed() {
+        return Err(Refusal::Os(WhyOs::CannotBeGivenBack));
     }
     let bound = shadow::local_address(descriptor).ok_or(WhyOs::NotOurs)?;
     let (query, ttl, tos, settings) = {
@@ -99,6 +105,8 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
 
     let mut plane = stack.plane.lock().map_err(|_| WhyOs::Reentered)?;
     let plane = plane.as_mut().ok_or(WhyOs::NoControlPlane)?;
+    // Another thread's connect() may have had the plane before; the port is its own then.
+    still_fresh(&mut stack.shard.lock().map_err(|_| WhyOs::Reentered)?, id)?;
     let way = route::find(stack, plane, &query)?;
     let local = reserve(descriptor, bound, way.source).ok_or(WhyOs::Unbound)?;
     let key = FlowKey {
@@ -113,6 +121,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     };
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    still_fresh(&mut state, id)?;
     state.set_impossible_sources(plane.control.impossible_sources());
     state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
     let opening = Opening {
@@ -139,6 +148,14 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     drop(state);
     stack.nudge_internal_thread();
     Ok(())
+}
+
+fn still_fresh(state: &mut Guard<'_>, id: SocketId) -> Result<(), Refusal> {
+    match view(state, id).ok_or(WhyOs::NotOurs)?.phase {
+        Phase::Fresh => Ok(()),
+        Phase::Connecting => Err(Refusal::UnderWay),
+        Phase::Connected | Phase::Listening { .. } => Err(Refusal::Errno(libc::EISCONN)),
+    }
 }
 
 /// net.ipv4.ip_default_ttl is hardly ever changed.

@@ -2,9 +2,11 @@
 //! TCP_REPAIR, which goes on where the engine stopped. For what we cannot serve (another process
 //! that shares the descriptor, stdio), and at exit, when nobody is left to serve it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
 
-use super::{Guard, Phase, Stack, WhyOs, set_phase, view};
+use super::{Guard, Phase, Stack, WhyOs, is_established, set_phase, view};
 use crate::log::log_line;
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
@@ -28,7 +30,9 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
     let Some(view) = view(&mut state, id) else { return true };
     // At the end of the process the kernel sends FIN at once, whose answer tells as much, unless
     // there is data before it.
-    let probed = view.phase == Phase::Connected
+    let over = state.connection(id).is_some_and(|connection| is_over(connection.state()));
+    let probed = is_established(&mut state, id)
+        && !over
         && (why != WhyOs::ProcessEnds
             || state.connection(id).is_some_and(|connection| connection.unacknowledged() > 0));
     let given = match view.phase {
@@ -40,6 +44,10 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
         Phase::Connecting | Phase::Connected => plant(&mut state, id, shadow),
     };
     if given {
+        if probed {
+            // Under the lock: as long as the socket is ours, its number is.
+            repair::probe(shadow);
+        }
         // What the rings got before the flows went is lost, as on the wire; those who wait look
         // again, and find the kernel's socket.
         state.catch_up();
@@ -52,9 +60,6 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
     }
     drop(state);
     if given {
-        if probed {
-            repair::probe(shadow);
-        }
         log_line!(Debug, "fd {shadow} is served by the kernel: {why}");
     }
     given
@@ -92,13 +97,32 @@ fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
     };
     if let Err(error) = &result {
         log_line!(Debug, "fd {descriptor}: {} failed with errno {}", error.call, error.errno);
-    } else if cutting.connection.is_reading_ended() {
+        warn_once_of(error.errno);
+    } else if cutting.connection.is_reading_ended() || is_over(cutting.connection.state()) {
         fd::with_borrowed(descriptor, |fd| rustix::net::shutdown(fd, Shutdown::Read));
     }
     result.is_ok()
 }
 
-/// None: the kernel cannot be given a connection in this state.
+/// What was offloaded before the process gave up its rights cannot be given to anybody any more.
+fn warn_once_of(errno: i32) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    if errno == libc::EPERM && !WARNED.swap(true, Ordering::Relaxed) {
+        log_line!(
+            Warning,
+            "TCP connections cannot be given to the kernel, nor to other processes: \
+             CAP_NET_ADMIN is missing"
+        );
+    }
+}
+
+fn is_over(state: TcpState) -> bool {
+    matches!(state, TcpState::TimeWait | TcpState::Closed)
+}
+
+/// None: there is nothing to give to the kernel in this state, or it cannot be given.
+///
+/// A connection that is over, but for what the program has not read, becomes one to read from.
 fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> Option<T> {
     let connection = cutting.connection;
     let state = match connection.state() {
@@ -108,6 +132,9 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         TcpState::CloseWait => repair::State::CloseWait,
         TcpState::Closing => repair::State::Closing,
         TcpState::LastAck => repair::State::LastAck,
+        TcpState::TimeWait | TcpState::Closed if !cutting.unread.is_empty() => {
+            repair::State::Established
+        }
         TcpState::SynSent | TcpState::SynReceived | TcpState::TimeWait | TcpState::Closed => {
             return None;
         }
@@ -116,7 +143,10 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
     let most = connection.settings().max_segment.map_or(u32::MAX, u32::from);
     let segment_size = u16::try_from(parts.peer_mss.min(most)).unwrap_or(u16::MAX);
     let recent = parts.recent_timestamp;
-    let (unacknowledged, unsent) = connection.unacknowledged_bytes();
+    let (unacknowledged, unsent) = match is_over(connection.state()) {
+        true => Default::default(),
+        false => connection.unacknowledged_bytes(),
+    };
     let scale = |(send, receive)| WindowScale { send, receive };
     Some(with(&Snapshot {
         local: cutting.key.local_endpoint(),
@@ -149,7 +179,7 @@ pub fn streams(stack: &Stack) -> Vec<SocketId> {
 pub fn connections(stack: &Stack) -> Vec<SocketId> {
     let mut ids = streams(stack);
     let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
-    ids.retain(|id| view(&mut state, *id).is_some_and(|view| view.phase == Phase::Connected));
+    ids.retain(|id| is_established(&mut state, *id));
     ids
 }
 

@@ -2,7 +2,7 @@
 //! that of a daemon. It is the child's to offload, as long as no other child may accept from it:
 //! connections that wait in one process would not be accepted by another.
 
-use super::{Guard, Phase, Stack, Stream, listen, system};
+use super::{Guard, Phase, Stack, Stream, listen, system, view};
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::socket::{Socket, options};
@@ -55,6 +55,7 @@ pub fn adopt(
     socket.stream = Some(Box::new(Stream {
         phase: Phase::Fresh,
         ahead: false,
+        left: false,
         forks: inherit::forks(),
         heir: Some(forks),
         ..heirloom.stream
@@ -87,6 +88,28 @@ pub fn review(stack: &Stack) {
             leave_to_kernel(&mut state, id);
         }
     }
+}
+
+/// Was it a listener of the parent's, as far as the child's memory tells?
+pub fn was_listener(parent: &Stack, id: SocketId) -> bool {
+    parent.shard.try_lock().is_some_and(|mut state| {
+        view(&mut state, id).is_some_and(|view| matches!(view.phase, Phase::Listening { .. }))
+    })
+}
+
+/// Another process accepts from a listener, too: new connections are the kernel's, which gives them
+/// to whoever asks first. Those that wait here are still to be accepted here. False if it is none.
+pub fn leave_listener(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let Some(stream) = socket.stream.as_mut() else { return false };
+    if !matches!(stream.phase, Phase::Listening { .. }) {
+        return false;
+    }
+    if !core::mem::replace(&mut stream.left, true) {
+        leave_to_kernel(&mut state, id);
+    }
+    true
 }
 
 /// Takes the flows of a listener away. What it has accepted, or is about to, lives on.

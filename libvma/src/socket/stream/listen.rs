@@ -20,7 +20,7 @@ use crate::shard::tcp::{Accepted, ListenSpec};
 use crate::shard::{Flow, RingId, SocketId};
 use crate::socket::options::Options;
 use crate::socket::{Plane, Socket, State, attach};
-use crate::sys::shadow;
+use crate::sys::{repair, shadow};
 
 /// The kernel has accepted a listen() with this backlog.
 pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
@@ -69,7 +69,8 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
         let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) else {
             return;
         };
-        if stream.phase != (Phase::Listening { steered: false }) || stream.heir.is_some() {
+        let waits = stream.phase == Phase::Listening { steered: false };
+        if !waits || stream.heir.is_some() || !repair::is_allowed() {
             return;
         }
         stream.ahead = true;
@@ -137,6 +138,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
         view.shadow
     };
     let result = match stack.plane.lock() {
+        _ if !repair::is_allowed() => Err(WhyOs::CannotBeGivenBack),
         Ok(mut plane) => match plane.as_mut() {
             Some(plane) => install(stack, plane, id),
             None => Err(WhyOs::NoControlPlane),
@@ -162,8 +164,8 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
 /// Options or the backlog changed.
 pub fn update(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };
-    if let Some(spec) = spec(stack, &mut state, id)
-        && state.is_listening(id)
+    if state.is_listening(id)
+        && let Some(spec) = spec(stack, &mut state, id)
     {
         state.listen(id, spec);
     }
@@ -206,7 +208,12 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         if !listens {
             return Ok(());
         }
+        let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
         let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device);
+        if left {
+            // Connections that wait are still to be accepted here.
+            return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
+        }
         if heir::is_shared(&mut state, id) {
             heir::leave_to_kernel(&mut state, id);
             return Err(WhyOs::Passed);
@@ -295,20 +302,25 @@ pub fn accept(
             let ratio = stack.config.rx_udp_poll_os_ratio;
             let os_turn = ratio != 0 && polls.is_multiple_of(ratio);
             let (_, socket) = state.socket(id)?;
+            let stream = socket.stream.as_mut()?;
+            if stream.os_accepting {
+                // It takes what this one would wait for, and wakes it afterwards.
+                return None;
+            }
             let asked = core::mem::take(&mut socket.os_ready) || os_turn;
             // The epoll of the shadows tells of the first connection only; this tells of all.
-            (asked && crate::sys::wait::poll_now(descriptor, libc::POLLIN) != 0).then_some(None)
+            if !asked || crate::sys::wait::poll_now(descriptor, libc::POLLIN) == 0 {
+                return None;
+            }
+            // A blocking shadow would keep a second one, which then sees no connection of ours.
+            stream.os_accepting = true;
+            Some(None)
         });
         match found {
             Ok(Some(accepted)) => return Outcome::Ours(Found::Ours(accepted)),
             Ok(None) => {
                 let result = os();
-                if let Ok(mut state) = stack.shard.lock()
-                    && let Some((_, socket)) = state.socket(id)
-                {
-                    // There may be more.
-                    socket.os_ready = true;
-                }
+                end_os_accept(stack, id);
                 match result {
                     // Another process was faster.
                     Err(libc::EAGAIN) if manner.blocking => {}
@@ -327,6 +339,18 @@ pub fn accept(
             Err(ended) => return Outcome::Errno(ended.errno()),
         }
     }
+}
+
+/// The call that asked the shadow is back from there.
+fn end_os_accept(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    // There may be more.
+    socket.os_ready = true;
+    if let Some(stream) = socket.stream.as_mut() {
+        stream.os_accepting = false;
+    }
+    state.announce(id);
 }
 
 /// There is no descriptor for an accepted connection.
@@ -362,8 +386,11 @@ pub fn adopt(
     nonblocking: bool,
 ) -> Option<Adopted> {
     let key = accepted.key;
-    let heritage = accepted.birthright.clone()?;
-    let heritage = heritage.downcast_ref::<Heritage>()?;
+    let birthright = accepted.birthright.clone();
+    let Some(heritage) = birthright.as_ref().and_then(|one| one.downcast_ref::<Heritage>()) else {
+        stack.shard.lock().ok()?.reject(accepted);
+        return None;
+    };
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     let mut stream = Stream::new(heritage.settings.clone());
     stream.phase = Phase::Connected;

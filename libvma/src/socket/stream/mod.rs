@@ -25,6 +25,7 @@ mod system;
 pub mod tell;
 mod wait;
 
+pub use heir::leave_listener;
 pub use shutdown::close;
 pub use system::System;
 
@@ -63,10 +64,14 @@ pub struct Stream {
     pub peek_offset: Option<usize>,
     /// TCP_DEFER_ACCEPT.
     pub defer_accept: Option<Duration>,
+    /// A thread accepts from the shadow: others that tried would block in the kernel.
+    pub os_accepting: bool,
     /// listen()'s, as the program said it.
     pub backlog: i32,
     /// A listener's flows were installed at listen(), before anybody waited.
     pub ahead: bool,
+    /// A listener that other processes accept from, too: new connections are the kernel's.
+    pub left: bool,
     /// How often the process had forked when it was made.
     pub forks: u32,
     /// A listener that this process inherited: how often its parent had forked by then. If it
@@ -116,8 +121,10 @@ impl Stream {
             low_water: 1,
             peek_offset: None,
             defer_accept: None,
+            os_accepting: false,
             backlog: 0,
             ahead: false,
+            left: false,
             forks: inherit::forks(),
             heir: None,
             inherited: Vec::new(),
@@ -156,11 +163,39 @@ pub fn view(state: &mut Guard<'_>, id: SocketId) -> Option<View> {
     })
 }
 
+/// Neither connected nor listening?
+pub fn is_fresh(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    view(&mut state, id).is_some_and(|view| view.phase == Phase::Fresh)
+}
+
+/// Was it given to the kernel lately?
+pub fn has_departed(stack: &Stack, id: SocketId) -> bool {
+    stack.shard.lock().is_ok_and(|state| state.has_departed(id))
+}
+
+pub fn is_listening(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    view(&mut state, id).is_some_and(|view| matches!(view.phase, Phase::Listening { .. }))
+}
+
 /// Is it connected, or was it, or will it be? Then it cannot be bound and cannot listen.
 pub fn is_connected(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     view(&mut state, id)
         .is_some_and(|view| matches!(view.phase, Phase::Connecting | Phase::Connected))
+}
+
+/// Is it connected, or was it? A non-blocking connect() may never have been asked how it ended.
+fn is_established(state: &mut Guard<'_>, id: SocketId) -> bool {
+    use crate::net::tcp::State::{Closed, SynReceived, SynSent};
+    match view(state, id).map(|view| view.phase) {
+        Some(Phase::Connected) => true,
+        Some(Phase::Connecting) => state.connection(id).is_some_and(|connection| {
+            !matches!(connection.state(), Closed | SynReceived | SynSent)
+        }),
+        _ => false,
+    }
 }
 
 fn set_phase(state: &mut Guard<'_>, id: SocketId, phase: Phase) {
@@ -178,8 +213,9 @@ pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketAddrV4> {
         return Some(connection.key().local_endpoint());
     }
     let (_, socket) = state.socket(id)?;
-    let bound_by_us = socket.stream.as_ref()?.bound_by_us;
-    let bound = shadow::local_address(socket.shadow()).filter(|_| bound_by_us)?;
+    let stream = socket.stream.as_ref()?;
+    let open = stream.bound_by_us && stream.phase == Phase::Fresh;
+    let bound = shadow::local_address(socket.shadow()).filter(|_| open)?;
     // As Linux after an attempt that failed: the address is open again, the port still to be seen.
     Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, bound.port()))
 }

@@ -10,12 +10,17 @@ use crate::shard::SocketId;
 use crate::socket::Socket;
 use crate::sys::shadow;
 
+const SO_MAX_PACING_RATE: i32 = 47;
 const SO_BINDTOIFINDEX: i32 = 62;
 const SO_TIMESTAMP_NEW: i32 = 63;
 const SO_TIMESTAMPNS_NEW: i32 = 64;
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 const TCP_CM_INQ: i32 = 36;
 const TCP_TX_DELAY: i32 = 37;
+const TCP_AO_ADD_KEY: i32 = 38;
+const TCP_AO_DEL_KEY: i32 = 39;
+const TCP_AO_INFO: i32 = 40;
+const TCP_AO_REPAIR: i32 = 42;
 const TCP_RTO_MIN_US: i32 = 45;
 
 /// Options that a stream in user space cannot have: a socket that wants one is the kernel's, with
@@ -32,6 +37,11 @@ const FOREIGN: &[(i32, i32)] = &[
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
     (libc::IPPROTO_TCP, TCP_TX_DELAY),
+    (libc::SOL_SOCKET, SO_MAX_PACING_RATE),
+    (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
+    (libc::IPPROTO_TCP, TCP_AO_DEL_KEY),
+    (libc::IPPROTO_TCP, TCP_AO_INFO),
+    (libc::IPPROTO_TCP, TCP_AO_REPAIR),
 ];
 
 /// The same, when they are on.

@@ -18,11 +18,12 @@ pub fn refresh(stack: &Stack, plane: &mut Plane) {
     let keys = state.connections_by_key();
     drop(state);
     // Many connections share a way.
-    let mut known: HashMap<(Ipv4Addr, Ipv4Addr), Option<route::Way>> = HashMap::new();
+    let mut known: HashMap<(Ipv4Addr, Ipv4Addr, Wishes), Option<route::Way>> = HashMap::new();
     for key in keys {
+        let wishes = Wishes::of(stack, &key);
         let way = *known
-            .entry((key.local, key.remote))
-            .or_insert_with(|| route::find(stack, plane, &query(&key)).ok());
+            .entry((key.local, key.remote, wishes))
+            .or_insert_with(|| route::find(stack, plane, &query(&key, wishes)).ok());
         if let Some(hop) = way.and_then(|way| way.hop)
             && let Ok(mut state) = stack.shard.lock()
         {
@@ -39,7 +40,7 @@ pub fn neighbour_failed(stack: &Stack, plane: &mut Plane, interface: u32, neighb
     let waiting: Vec<FlowKey> = keys.into_iter().filter(|key| state.waits_for_hop(key)).collect();
     drop(state);
     for key in waiting {
-        let way = route::find(stack, plane, &query(&key));
+        let way = route::find(stack, plane, &query(&key, Wishes::of(stack, &key)));
         let concerned = way.is_ok_and(|way| {
             way.hop.is_none() && (way.interface, way.neighbour) == (interface, neighbour)
         });
@@ -65,9 +66,35 @@ pub fn on_icmp(stack: &Stack, notice: &Notice) {
     });
 }
 
-fn query(key: &FlowKey) -> RouteQuery {
+/// What a socket's options say of the way its packets take.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Wishes {
+    /// SO_BINDTODEVICE.
+    device: Option<u32>,
+    /// IP_TOS.
+    tos: u8,
+    /// SO_MARK.
+    mark: u32,
+}
+
+impl Wishes {
+    fn of(stack: &Stack, key: &FlowKey) -> Wishes {
+        let Ok(mut state) = stack.shard.lock() else { return Wishes::default() };
+        let Some(id) = state.owner_of(key) else { return Wishes::default() };
+        state.socket(id).map_or(Wishes::default(), |(_, socket)| Wishes {
+            device: socket.options.device,
+            tos: socket.options.tos,
+            mark: socket.options.mark,
+        })
+    }
+}
+
+fn query(key: &FlowKey, wishes: Wishes) -> RouteQuery {
     RouteQuery {
         src: Some(key.local),
+        oif: wishes.device,
+        tos: wishes.tos,
+        mark: wishes.mark,
         protocol: Some(Protocol::Tcp),
         sport: Some(key.local_port),
         dport: Some(key.remote_port),

@@ -30,6 +30,10 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
         if handshaking {
             return Step::Nothing;
         }
+        if sent > 0 && has_failed(state, id) {
+            // The next call tells why; asking here would use that up.
+            return Step::Done(Err(libc::EPIPE));
+        }
         match state.stream_send(id, data, sent, engine_flags) {
             None => return Step::Done(Err(libc::EPIPE)),
             Some(Err(error)) => return Step::Done(Err(errno(error))),
@@ -54,15 +58,24 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
     }
 }
 
+/// Will the next call report an error? A call that has done something stops ahead of it.
+pub fn is_failed(stack: &Stack, id: SocketId) -> bool {
+    stack.shard.lock().is_ok_and(|mut state| has_failed(&mut state, id))
+}
+
+fn has_failed(state: &mut Guard<'_>, id: SocketId) -> bool {
+    state.connection(id).is_some_and(|connection| connection.has_error())
+}
+
 /// How much a send call would take now; waits until that is something.
-pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
+pub fn wait_for_room(stack: &Stack, id: SocketId) -> Outcome<usize> {
     let blocking = {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
         if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
             return Outcome::Os(WhyOs::Unbound);
         }
-        !nonblocking && !view.nonblocking
+        !view.nonblocking
     };
     let manner = Manner { blocking, timeout: None, watches_shadow: false };
     let ended = until(stack, id, manner, |state| {

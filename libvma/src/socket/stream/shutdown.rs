@@ -6,6 +6,7 @@ use crate::net::tcp::State as TcpState;
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::Kept;
+use crate::socket::NO_SHADOW;
 use crate::sys::{Fd, fd};
 
 /// shutdown(2) of a connection.
@@ -66,7 +67,8 @@ pub fn shutdown(stack: &Stack, id: SocketId, how: i32) -> Outcome<()> {
     }
 }
 
-/// The program closed the last descriptor, this one; the caller closes the shadow.
+/// The program closed the last descriptor, this one; the caller closes the shadow, unless it is
+/// [`NO_SHADOW`].
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     if let Some(watcher) = &stack.shadows {
         // While epoll looks at a descriptor it holds the file: without this the port could still
@@ -75,7 +77,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
             let _ = rustix::event::epoll::delete(watcher, shadow);
         });
     }
-    if is_shared(stack, id) {
+    if descriptor != NO_SHADOW && is_shared(stack, id) {
         // A forked child may go on with it; if none does, the kernel ends it.
         super::give_back::give_back_to(stack, id, descriptor, WhyOs::Passed);
     }
@@ -111,19 +113,16 @@ fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Kep
 /// Was the connection there when the process forked?
 fn is_shared(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
-    let Some((_, socket)) = state.socket(id) else { return false };
-    socket
-        .stream
-        .as_ref()
-        .is_some_and(|stream| stream.phase == Phase::Connected && stream.forks != inherit::forks())
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.is_some_and(|stream| stream.forks != inherit::forks())
+        && super::is_established(&mut state, id)
 }
 
 /// SO_LINGER: close() waits until the peer has everything, or the time is over.
 fn linger(stack: &Stack, id: SocketId) {
     let time = {
         let Ok(mut state) = stack.shard.lock() else { return };
-        let Some(view) = view(&mut state, id) else { return };
-        if view.phase != Phase::Connected {
+        if !super::is_established(&mut state, id) {
             return;
         }
         let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());

@@ -91,12 +91,13 @@ pub(super) fn until_or_partly<'a, T>(
                 return Err(if departed { Ended::Departed } else { Ended::Gone });
             }
         }
-        if let Step::Done(result) = check(&mut state) {
-            return Ok(result);
-        }
         if wait.is_some() {
             state.poll_patiently();
         } else {
+            state.begin();
+            if let Step::Done(result) = check(&mut state) {
+                return Ok(result);
+            }
             state.poll();
         }
         let partly = match check(&mut state) {
@@ -144,7 +145,11 @@ fn sleep(
     let mut fds = PollSet::default();
     fds.add_readable(waker);
     let shadow = match manner.watches_shadow {
-        true => state.socket(id).map_or(-1, |(_, socket)| socket.shadow()),
+        // While another thread accepts from it, that one wakes this one.
+        true => state.socket(id).map_or(-1, |(_, socket)| match &socket.stream {
+            Some(stream) if stream.os_accepting => -1,
+            _ => socket.shadow(),
+        }),
         false => -1,
     };
     fds.add_readable(shadow);

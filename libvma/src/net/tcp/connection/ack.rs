@@ -135,6 +135,14 @@ impl<B> Connection<B> {
         self.counters.bytes_acked = self.counters.bytes_acked.saturating_add(u64::from(released));
         self.snd_una = ack;
         self.duplicate_acks = 0;
+        // Marks of the past must not become the future after 2^31 bytes.
+        self.small_end = self.small_end.max(ack);
+        if self.ecn.until.is_some_and(|until| ack >= until) {
+            self.ecn.until = None;
+        }
+        if self.phase == Phase::Open {
+            self.recover = self.recover.max(ack.minus(1));
+        }
         if self.snd_up.is_some_and(|up| ack >= up) {
             self.snd_up = None;
         }
@@ -256,6 +264,7 @@ impl<B> Connection<B> {
         if delivery.delivered > 0
             && self.stamps.enabled
             && let Some(stamps) = arrival.header.options.timestamps
+            && stamps.echo != 0
         {
             let ticks =
                 super::stamp_clock(arrival.now, self.stamps.offset).wrapping_sub(stamps.echo);
@@ -299,13 +308,22 @@ impl<B> Connection<B> {
             self.rack.on_duplicate(self.snd_una, self.snd_nxt);
         }
         let echo_early = self.is_echo_early(arrival);
-        for block in blocks.iter().skip(usize::from(was_duplicate)) {
-            let (left, right) = (Seq::new(block.left), Seq::new(block.right));
+        // In the order of their numbers: what one acknowledgment reports has not overtaken each other.
+        let mut ranges = [(Seq::default(), Seq::default()); 4];
+        let mut count = 0usize;
+        for (range, block) in ranges.iter_mut().zip(blocks.iter().skip(usize::from(was_duplicate)))
+        {
+            *range = (Seq::new(block.left), Seq::new(block.right));
+            count = count.saturating_add(1);
+        }
+        let ranges = ranges.get_mut(..count).unwrap_or_default();
+        ranges.sort_unstable_by_key(|(left, _)| left.since(self.snd_una));
+        for (left, right) in ranges.iter().copied() {
             if left >= right || left <= self.snd_una || right > self.snd_nxt {
                 continue;
             }
             let (rack, rtt) = (&mut self.rack, &self.rtt);
-            self.board.sack(left, right, |sent| {
+            self.board.sack(left, right, self.mss, |sent| {
                 note_delivered(delivery, sent);
                 rack.on_delivered(sent, arrival.now, echo_early, rtt);
             });

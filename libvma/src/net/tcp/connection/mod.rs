@@ -143,7 +143,10 @@ pub struct Connection<B> {
     key: FlowKey,
     state: State,
     settings: Settings,
+    /// With the MTU as far as it is known.
     path: Path,
+    /// The MTU that the route has.
+    route_mtu: u32,
     timers: Timers,
 
     // Sending (RFC 9293 section 3.3.1).
@@ -192,6 +195,8 @@ pub struct Connection<B> {
     is_cwnd_limited: bool,
     /// When nothing was in flight for the last time, or something left.
     last_sent: Instant,
+    /// The timeout's own retransmission has not left; no window holds it back.
+    timeout_due: bool,
     /// When the segment left that was not acknowledged in time.
     stalled_since: Option<Instant>,
     /// Keep-alive or window probes without an answer.
@@ -295,7 +300,7 @@ impl<B> Connection<B> {
         connection.announced = Announcement::new(connection.rcv_nxt, request.announced_window);
         connection.update_mss();
         connection.congestion = Congestion::new(connection.settings.congestion, connection.mss);
-        if request.retransmissions > 0 || request.is_from_cookie {
+        if request.retransmissions > 0 || request.is_from_cookie || request.was_ignored() {
             // Which SYN-ACK is acknowledged nobody knows (Karn).
             connection.board.retransmit(iss, iss.plus(1), request.created);
             connection.syn_retransmitted = request.retransmissions > 0;
@@ -319,6 +324,7 @@ impl<B> Connection<B> {
             tuning: Tuning::new(settings.receive_buffer.limit, now),
             settings,
             path,
+            route_mtu: path.mtu,
             timers: Timers::default(),
             iss,
             snd_una: iss,
@@ -350,6 +356,7 @@ impl<B> Connection<B> {
             retransmission_stamp: None,
             is_cwnd_limited: false,
             last_sent: now,
+            timeout_due: false,
             stalled_since: None,
             probes: 0,
             sack: false,

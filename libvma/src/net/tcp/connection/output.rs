@@ -25,22 +25,26 @@ impl<B> Connection<B> {
         if !self.state.is_synchronized() {
             return self.output_unsynchronized(now, link);
         }
+        // Data carries acknowledgments, but no blocks: those need a segment of their own, or a peer
+        // that is sent data all the time would never learn what is missing (RFC 2018 section 4).
+        let unordered = !self.reassembly.is_empty() || self.duplicate.is_some();
+        let report = self.announced.due && self.sack && unordered;
         if self.board.to_retransmit() > 0 {
             self.retransmit_lost(now, link);
         }
         if self.snd_nxt <= self.data_end() && self.state != State::TimeWait {
             self.send_new(now, link);
         }
-        if self.announced.due && self.send_ack(now, link) {
-            while self.announced.repeats > 0 {
-                let left = self.announced.repeats.saturating_sub(1);
-                if !self.send_ack(now, link) {
-                    break;
-                }
-                self.announced.repeats = left;
+        if self.announced.due || report {
+            // Each acknowledgment takes back that others are due.
+            let mut repeats = self.announced.repeats;
+            while self.send_ack(now, link) && repeats > 0 {
+                repeats = repeats.saturating_sub(1);
             }
         }
-        if self.buffer.is_oversized() && !self.timers.is_set(Timer::Trim) {
+        let oversized =
+            self.buffer.is_oversized() || self.board.is_oversized() || self.queue.is_oversized();
+        if oversized && !self.timers.is_set(Timer::Trim) {
             self.timers.set(Timer::Trim, now.saturating_add(TRIM));
         }
     }
@@ -57,17 +61,21 @@ impl<B> Connection<B> {
             if self.send_syn(now, link) {
                 self.snd_nxt = self.iss.plus(1);
                 self.board.push(self.iss, self.snd_nxt, now);
-                self.arm_for_flight(now, false);
+                self.arm_for_flight(now, true);
+            } else if !self.timers.is_set(Timer::Retransmission) {
+                // The way to the peer is not known yet; that wait ends, too.
+                self.timers.set(Timer::Retransmission, self.timeout(now));
             }
-        } else if self.board.to_retransmit() > 0 || self.announced.due {
-            if self.send_syn(now, link) {
-                if self.board.to_retransmit() > 0 {
-                    self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
-                    self.syn_retransmitted = true;
-                }
-                self.board.retransmit(self.iss, self.iss.plus(1), now);
-                self.announced.due = false;
+            return;
+        }
+        let again = self.board.to_retransmit() > 0;
+        if (again || self.announced.due) && self.send_syn(now, link) {
+            if again {
+                self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
+                self.syn_retransmitted = true;
             }
+            self.board.retransmit(self.iss, self.iss.plus(1), now);
+            self.announced.due = false;
         }
     }
 
@@ -89,7 +97,8 @@ impl<B> Connection<B> {
         while let Some(lost) = self.board.next_lost() {
             let room = self.congestion_room();
             // One always leaves: after a timeout, and as the answer to the loss itself.
-            if room < self.mss.min(lost.len()) && self.board.in_flight() > 0 {
+            let held = room < self.mss.min(lost.len()) && self.board.in_flight() > 0;
+            if held && !self.timeout_due {
                 break;
             }
             let most = self.most_at_once(room.max(self.mss));
@@ -97,6 +106,7 @@ impl<B> Connection<B> {
             if !self.retransmit(lost.start, end, now, link) {
                 break;
             }
+            self.timeout_due = false;
         }
         self.arm_for_flight(now, false);
     }

@@ -281,6 +281,7 @@ impl<B> Connection<B> {
 
     /// Changes options; what they change at once is due at the next output.
     pub fn set(&mut self, now: Instant, change: impl FnOnce(&mut Settings)) {
+        let patience = self.settings.user_timeout;
         change(&mut self.settings);
         if self.settings.congestion != self.congestion.algorithm() {
             self.congestion.set_algorithm(self.settings.congestion);
@@ -292,8 +293,10 @@ impl<B> Connection<B> {
             self.retune(now);
         }
         self.arm_keep_alive(now);
-        if self.timers.is_set(Timer::Retransmission) {
-            self.arm_for_flight(now, true);
+        if patience != self.settings.user_timeout
+            && let Some(armed) = self.timers.get(Timer::Retransmission)
+        {
+            self.timers.set(Timer::Retransmission, armed.min(self.timeout(now)));
         }
     }
 
@@ -315,12 +318,15 @@ impl<B> Connection<B> {
         self.announced.is_quick()
     }
 
-    /// Another route, or another MTU of the same (RFC 9293 section 3.7.2).
+    /// Another route, or another MTU of the same (RFC 9293 section 3.7.2). What the path was found
+    /// to carry stays known while the route is the same.
     pub fn set_path(&mut self, path: Path) {
-        if path != self.path {
+        if path.mtu != self.route_mtu {
+            self.route_mtu = path.mtu;
             self.path = path;
             self.update_mss();
         }
+        self.path.segmentation_limit = path.segmentation_limit;
     }
 
     pub fn path(&self) -> Path {

@@ -102,6 +102,7 @@ impl<B> Connection<B> {
             self.board.forget_sacks();
         }
         self.duplicate_credit = 0;
+        self.timeout_due = true;
         self.congestion.on_rto(now, outstanding, first && self.rtt.backoffs() == 0);
         if self.sack {
             self.rack.detect_on_timeout(&mut self.board, now, &self.rtt, self.mss);

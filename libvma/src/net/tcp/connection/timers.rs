@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use super::{Connection, Phase, State};
+use crate::net::tcp::rtt::MAX_RTO;
 use crate::net::tcp::{Error, Events, Link};
 use crate::net::time::Instant;
 
@@ -26,7 +27,7 @@ pub(super) enum Timer {
     Cork,
     /// ... be done: the end of TIME-WAIT, of an orphan's FIN-WAIT-2.
     End,
-    /// ... give the memory of an idle send buffer back.
+    /// ... give the memory of an idle connection back.
     Trim,
 }
 
@@ -87,9 +88,11 @@ impl Timers {
     }
 }
 
+/// Timeouts of a SYN that could not leave: 1 + 2 + 4 s.
+const UNRESOLVED: u32 = 2;
 /// How long a corked segment waits (tcp(7)).
 pub(super) const CORK: Duration = Duration::from_millis(200);
-/// How long an idle send buffer keeps its memory.
+/// How long an idle connection keeps the memory that it needed.
 pub(super) const TRIM: Duration = Duration::from_secs(1);
 /// The least time before a loss probe: peers do acknowledge at once, but not always.
 const LEAST_PROBE_NANOS: u64 = 2_000_000;
@@ -109,6 +112,8 @@ impl<B> Connection<B> {
         }
         if self.timers.take_due(Timer::Trim, now) {
             self.buffer.trim();
+            self.board.trim();
+            self.queue.trim();
         }
         if self.timers.take_due(Timer::DelayedAck, now) {
             self.announced.on_delay_over();
@@ -139,7 +144,7 @@ impl<B> Connection<B> {
     /// RFC 6298 section 5.
     fn on_retransmission_timeout(&mut self, now: Instant) -> Events {
         if self.board.is_empty() {
-            return Events::NONE;
+            return self.on_unsent_syn(now);
         }
         if self.stalled_since.is_none() {
             self.stalled_since = self.board.first().map(|sent| sent.at);
@@ -154,23 +159,42 @@ impl<B> Connection<B> {
         Events::NONE
     }
 
+    /// The SYN could not leave for so long: nobody resolves the neighbour's address (arp(7) gives up
+    /// after three seconds).
+    fn on_unsent_syn(&mut self, now: Instant) -> Events {
+        if self.state != State::SynSent {
+            return Events::NONE;
+        }
+        if self.rtt.backoffs() >= UNRESOLVED {
+            return self.fail(Error::HostUnreachable);
+        }
+        self.rtt.backoff();
+        self.timers.set(Timer::Retransmission, self.timeout(now));
+        Events::NONE
+    }
+
     /// When RTO is over, but not beyond the end of TCP_USER_TIMEOUT.
     #[inline]
     pub(super) fn timeout(&self, now: Instant) -> Instant {
         let at = now.plus_nanos(self.rtt.rto_nanos());
-        match self.settings.user_timeout {
-            None => at,
-            Some(limit) => at.min(now.saturating_add(limit.max(Duration::from_millis(1)))),
-        }
+        let Some(limit) = self.settings.user_timeout else { return at };
+        let end = self.stalled_since.unwrap_or(now).saturating_add(limit);
+        if end > now { at.min(end) } else { at }
     }
 
     /// R2 of RFC 9293 section 3.8.3: retransmissions, or time (RFC 5482).
     fn has_given_up(&self, now: Instant) -> bool {
-        if let Some(limit) = self.settings.user_timeout
-            && self.state.is_synchronized()
-        {
-            let since = self.stalled_since.unwrap_or(now);
-            return now.saturating_duration_since(since) >= limit;
+        // As on Linux: the handshake and a closed window included.
+        if let (Some(limit), Some(since)) = (self.settings.user_timeout, self.stalled_since) {
+            let is_over = now.saturating_duration_since(since) >= limit;
+            if is_over || self.state.is_synchronized() {
+                return is_over;
+            }
+        }
+        // RFC 9293 section 3.8.6.1: a peer that closes its window and answers is there.
+        let answers = now.saturating_duration_since(self.last_received) < MAX_RTO;
+        if self.snd_wnd == 0 && answers && !self.orphan && self.state.is_synchronized() {
+            return false;
         }
         let limit = match self.state {
             State::SynSent | State::SynReceived => self.settings.syn_retries,
@@ -212,7 +236,10 @@ impl<B> Connection<B> {
         let limit = if self.orphan { self.settings.orphan_retries } else { self.settings.retries };
         let stalled = now.saturating_duration_since(self.last_received);
         let out_of_time = self.settings.user_timeout.is_some_and(|most| stalled >= most);
-        if (self.probes >= limit || out_of_time) && self.probes > 0 {
+        // A peer that answers probes may keep a program waiting, but not a connection whose program
+        // is gone.
+        let unwanted = self.orphan && self.rtt.backoffs() >= u32::from(limit);
+        if unwanted || (self.probes >= limit || out_of_time) && self.probes > 0 {
             return self.give_up();
         }
         self.probes = self.probes.saturating_add(1);

@@ -168,14 +168,9 @@ impl<B> Connection<B> {
         let worth = self.worthwhile();
         let window = if possible >= current.saturating_add(worth) { possible } else { current };
         let scale = u32::from(self.rcv_scale);
-        let unit = 1u32.wrapping_shl(scale);
-        // Rounded up where rounding down would take back what was announced.
-        let units = if window > current {
-            window.wrapping_shr(scale)
-        } else {
-            window.saturating_add(unit.wrapping_sub(1)).wrapping_shr(scale)
-        };
-        let units = units.min(u32::from(u16::MAX));
+        // Rounded down (RFC 7323 section 2.4): rounding up would open a full buffer by a unit with
+        // every segment. What was announced before is taken all the same, up to `edge`.
+        let units = window.wrapping_shr(scale).min(u32::from(u16::MAX));
         let edge = self.rcv_nxt.plus(units.wrapping_shl(scale));
         self.announced.edge = self.announced.edge.max(edge);
         self.announced.acknowledged = self.rcv_nxt;

@@ -49,6 +49,12 @@ pub struct Request {
 }
 
 impl Request {
+    /// An earlier acknowledgment of our SYN was ignored, so the present one is no measure of the
+    /// round-trip time.
+    pub(in crate::net::tcp) fn was_ignored(&self) -> bool {
+        self.acked
+    }
+
     /// RCV.NXT: nothing but the SYN was received.
     #[inline]
     pub(super) fn rcv_nxt(&self) -> Seq {

@@ -338,6 +338,17 @@ fn the_accept_queue_holds_one_more_than_the_backlog() {
 }
 
 #[test]
+fn a_connection_that_is_put_back_is_the_next_one() {
+    let mut host = Host::new(2, ListenSettings::default());
+    host.listener.push_accepted(1);
+    host.listener.push_accepted(2);
+    assert_eq!(host.listener.pop_accepted(), Some(1));
+    host.listener.put_back_accepted(1);
+    assert_eq!(host.listener.pop_accepted(), Some(1));
+    assert_eq!(host.listener.pop_accepted(), Some(2));
+}
+
+#[test]
 fn the_caller_can_refuse_connections_too() {
     let mut host = Host::new(1, ListenSettings::default());
     let ack = ack_of(&host.open(0, 1, syn()));

@@ -120,7 +120,7 @@ fn a_reset_does_not_end_time_wait() {
     assert_eq!(script.state(), State::TimeWait);
 }
 
-// covers: RFC5961
+// checks: RFC5961
 #[test]
 fn only_the_very_next_number_resets() {
     let mut script = Script::established(plain());

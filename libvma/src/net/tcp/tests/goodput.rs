@@ -21,8 +21,6 @@ struct Outcome {
     /// Bytes per second.
     goodput: f64,
     timeouts: u64,
-    /// Sent again, of a thousand.
-    again: f64,
 }
 
 /// Two seconds' worth of what is expected.
@@ -54,11 +52,9 @@ fn transfer(change: impl Fn(&mut Part), loss: u32, round_trip: u64) -> Outcome {
         let counters = *world.sides[0].connection.as_ref().unwrap().counters();
         mean.goodput += bytes as f64 / time / SEEDS as f64;
         mean.timeouts += counters.timeouts;
-        mean.again += counters.retransmissions as f64 / counters.segments_out as f64 * 1000.0;
         world.run(Duration::from_secs(600));
         world.check_delivered();
     }
-    mean.again /= SEEDS as f64;
     mean
 }
 
@@ -76,15 +72,13 @@ fn expected(loss: u32, round_trip: u64) -> f64 {
 #[test]
 fn bulk_transfers_get_what_they_should() {
     let (mut table, mut wrong) = (String::new(), String::new());
-    writeln!(table, "goodput in Mbit/s (timeouts; sent again per thousand)").unwrap();
+    writeln!(table, "goodput in Mbit/s (timeouts)").unwrap();
     for algorithm in [Algorithm::NewReno, Algorithm::Cubic] {
         // Without SACK a loss takes much longer to repair, and hardly a peer is without.
         for sack in [true, false] {
-            let name = algorithm.name();
-            writeln!(table, "{name}{}", if sack { "" } else { ", no SACK, no time stamps" })
-                .unwrap();
+            let mut row = format!("{}\n", algorithm.name());
             for loss in LOSSES {
-                write!(table, "{:5.1} %", f64::from(loss) / 1e4).unwrap();
+                write!(row, "{:5.1} %", f64::from(loss) / 1e4).unwrap();
                 for round_trip in ROUND_TRIPS.into_iter().take(if sack { 4 } else { 2 }) {
                     let change = |part: &mut Part| {
                         part.settings.congestion = algorithm;
@@ -93,13 +87,15 @@ fn bulk_transfers_get_what_they_should() {
                     };
                     let outcome = transfer(change, loss, round_trip);
                     let mbit = outcome.goodput * 8.0 / 1e6;
-                    let cell = format!("{mbit:.3}");
-                    let cell = &cell[..cell.len().min(4)];
-                    write!(table, " | {cell:>4} ({:2}; {:3.0})", outcome.timeouts, outcome.again)
-                        .unwrap();
+                    let digits = if mbit < 9.95 { 1 } else { 0 };
+                    write!(row, " | {mbit:4.digits$} ({})", outcome.timeouts).unwrap();
                     check(algorithm, sack, loss, round_trip, outcome, &mut wrong);
                 }
-                writeln!(table).unwrap();
+                row.push('\n');
+            }
+            // Nothing of the cases that hang on every detail.
+            if sack {
+                table += &row;
             }
         }
     }

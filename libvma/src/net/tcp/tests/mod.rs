@@ -2,10 +2,13 @@
 //! segments, and against other implementations.
 //!
 //! - [`sim`] is the simulated world: time, path, programs;
+//! - [`script`] gives one connection segments by hand and reads what it sends;
 //! - the other files are what is tested in it.
 
 mod closing;
 mod goodput;
+mod losses;
+mod options;
 mod properties;
 mod script;
 mod sim;

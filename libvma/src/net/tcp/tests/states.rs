@@ -8,7 +8,6 @@ use core::fmt::Write;
 
 use super::script::{ACK, IRS, ISS, Script, Segment, plain, segment};
 use crate::net::tcp::State;
-use crate::net::tcp::seq::Seq;
 use crate::net::wire::tcp::Flags;
 
 const SYN: Flags = Flags::SYN;
@@ -94,7 +93,7 @@ fn kinds(rcv_nxt: u32, una: u32, nxt: u32) -> Vec<(&'static str, Segment)> {
     ]
 }
 
-// covers: RFC9293
+// checks: RFC9293
 #[test]
 fn every_state_answers_every_segment() {
     let states = [

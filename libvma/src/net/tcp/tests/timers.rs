@@ -8,7 +8,7 @@ use crate::net::wire::tcp::Flags;
 
 const HOUR: u64 = 3_600_000;
 
-// covers: RFC6298
+// checks: RFC6298
 #[test]
 fn a_syn_is_repeated_with_doubled_pauses_and_given_up() {
     let mut script = Script::connecting(plain());
@@ -26,7 +26,7 @@ fn a_syn_is_repeated_with_doubled_pauses_and_given_up() {
     assert_eq!(script.state(), State::Closed);
 }
 
-// covers: RFC6298
+// checks: RFC6298
 #[test]
 fn data_is_repeated_with_doubled_pauses_and_given_up() {
     let mut script = Script::established(plain());
@@ -75,7 +75,7 @@ fn an_acknowledgment_takes_the_backoff_back() {
     assert_eq!(script.connection.deadline(), None, "nothing left to wait for");
 }
 
-// covers: RFC5482
+// checks: RFC5482
 #[test]
 fn user_timeout_ends_a_connection_whose_data_is_not_acknowledged() {
     let limit = Duration::from_millis(5000);
@@ -88,6 +88,25 @@ fn user_timeout_ends_a_connection_whose_data_is_not_acknowledged() {
     script.pass(1_700);
     assert_eq!(script.connection.take_error(), Some(Error::TimedOut));
     assert!(script.now.saturating_duration_since(start) < Duration::from_secs(7));
+}
+
+/// As on Linux: what is retransmitted before the time is over is retransmitted with growing pauses,
+/// and the last one is not waited for longer.
+#[test]
+fn user_timeout_leaves_the_backoff_alone() {
+    let limit = Duration::from_millis(1000);
+    for window in [60_000, 0] {
+        let mut script = Script::established(Settings { user_timeout: Some(limit), ..plain() });
+        let start = script.now;
+        script.write(100);
+        script.give(segment(ACK, 1, 1, 0).window(window));
+        script.pass(2000);
+        assert_eq!(script.times_since(start), [0, 210, 630]);
+        assert_eq!(script.connection.take_error(), Some(Error::TimedOut));
+    }
+    let mut script = Script::connecting(Settings { user_timeout: Some(limit), ..plain() });
+    script.pass(1001);
+    assert_eq!(script.connection.take_error(), Some(Error::TimedOut));
 }
 
 #[test]
@@ -216,7 +235,7 @@ fn acknowledgments_are_delayed_for_40_ms() {
     assert_eq!(script.times_since(start), [40]);
 }
 
-// covers: RFC8985
+// checks: RFC8985
 #[test]
 fn a_loss_probe_repeats_the_tail() {
     let mut script = Script::established(selective());
@@ -228,7 +247,7 @@ fn a_loss_probe_repeats_the_tail() {
     let probes = script.segments();
     assert_eq!((probes.len(), probes[0].seq()), (1, 2921));
     let after = probes[0].at.saturating_duration_since(start).as_millis();
-    assert!((20..40).contains(&after), "{after} ms, about twice the round trip");
+    assert!((15..40).contains(&after), "{after} ms, about twice the round trip");
     // It was lost, and the probe repaired it: that is a loss, and the window shrinks.
     let cwnd = script.info().cwnd;
     script.give(segment(ACK, 1, 4381, 0));
@@ -253,12 +272,12 @@ fn corked_data_leaves_after_200_ms() {
     let mut script = Script::established(Settings { cork: true, ..plain() });
     let start = script.now;
     script.write(100);
-    script.pass(1000);
+    script.pass(300);
     assert_eq!(script.times_since(start), [200]);
     let mut script = Script::established(plain());
     let start = script.now;
     script.write_with(100, SendFlags { more: true, urgent: false });
-    script.pass(1000);
+    script.pass(300);
     assert_eq!(script.times_since(start), [200]);
 }
 

@@ -204,7 +204,7 @@ impl Options {
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: what the sender last received as TSval. Meaningless without [`Flags::ACK`].
+    /// TSecr: what the sender last received as TSval. Meaningless without `Flags::ACK`.
     pub echo: u32,
 }
 

@@ -19,8 +19,6 @@ pub enum End {
     Close,
     /// Reads to the end first, then closes.
     CloseAfterPeer,
-    /// Neither shuts down nor closes.
-    Stay,
     /// Resets after the last byte.
     Abort,
 }
@@ -265,7 +263,6 @@ impl Program {
             return false;
         }
         let close = match self.plan.end {
-            End::Stay => died && (self.saw_end || !self.errors.is_empty()),
             End::Close => true,
             End::CloseAfterPeer => self.saw_end,
             End::Abort => {
