@@ -55,7 +55,7 @@ fn segments_are_as_large_as_both_allow() {
     assert_eq!(script.info().snd_mss, 588);
 }
 
-// covers: NET-37 LIM-53
+// covers: LIM-53
 #[test]
 fn time_stamps_are_echoed() {
     let mut script = Script::established(stamped());

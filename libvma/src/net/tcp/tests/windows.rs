@@ -152,7 +152,6 @@ fn nagle_holds_small_segments_back() {
     assert_eq!(script.sent(), ["PA 1761+10 a1"]);
 }
 
-// covers: API-26
 #[test]
 fn nodelay_sends_at_once() {
     let mut script = Script::established(Settings { nodelay: true, ..plain() });
@@ -213,7 +212,6 @@ fn every_second_full_segment_is_acknowledged() {
     assert!((10..=11).contains(&acknowledgments), "{acknowledgments} for 20 segments");
 }
 
-// covers: API-27
 #[test]
 fn quick_acknowledgments_can_be_asked_for() {
     let mut script = Script::established(plain());
