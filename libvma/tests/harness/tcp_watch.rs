@@ -20,7 +20,7 @@ const LEFT_BY_A_CONNECTION: u64 = 5;
 /// Segments that the kernel may see besides.
 const STRAY: u64 = 2;
 
-/// How long a program takes at most from listen() to its first wait.
+/// How long the library takes at most from the kernel's listen() until the flows are its own.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 pub fn tcp_is_offloaded() -> bool {
@@ -95,8 +95,7 @@ impl Namespaces {
         wait_for(&format!("somebody listens on TCP port {port}"), || {
             self.listening(side, port).then_some(())
         });
-        // The library takes the connections from the program's first wait for them on; those that
-        // come before are the kernel's.
+        // Connections that come before the library has steered the listener are the kernel's.
         std::thread::sleep(FIRST_WAIT);
     }
 

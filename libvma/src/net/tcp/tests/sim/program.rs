@@ -205,6 +205,11 @@ impl Program {
         connection: &mut Connection<Body>,
         port: &mut Port<'_>,
     ) -> bool {
+        // As Linux, the engine passes over an urgent byte that nobody took when the next one comes.
+        let position = connection.counters().bytes_received - u64::from(connection.queued());
+        let passes = !connection.settings().urgent_inline;
+        assert!(position == self.read || passes || !self.compares, "bytes are missing");
+        self.read = position;
         if connection.is_at_end() && !self.saw_end {
             self.saw_end = true;
             return true;

@@ -230,7 +230,9 @@ impl Wire {
 
     /// Flips a bit of what follows the ports and mends the checksum.
     fn forge(&mut self, packet: &mut Packet) {
+        // Corruption may have been there before.
         let header = usize::from(packet.bytes[12] >> 4) * 4;
+        let header = header.clamp(20, packet.bytes.len());
         let at = 4 + self.rng.below(header as u64 - 4) as usize;
         // The checksum itself, and the data offset, which would be no header any more.
         if matches!(at, 12 | 16 | 17) {
