@@ -49,9 +49,6 @@ const SLEEPING: &[(&str, &str)] = &[("VMA_RX_POLL", "0"), ("VMA_SELECT_POLL", "0
 /// ready: a call may then tell of ordinary descriptors a few calls late.
 const ATTENTIVE: &[(&str, &str)] = &[("VMA_SELECT_POLL_OS_RATIO", "1")];
 
-/// Whether the library offloads TCP: cases marked so must then leave the kernel's TCP counters alone.
-const TCP_IS_OFFLOADED: bool = true;
-
 /// Cases where the library is known to be wrong, until it is not: group and case.
 const KNOWN: &[(&str, &str)] = &[
     // The shadows of accepted connections are not bound, so the port of a listener that was closed
@@ -278,7 +275,7 @@ fn fallen_back(run: &Run<'_>, kernel: &Transcript, library: &Transcript) -> Stri
             let count = counters.datagrams;
             let _ = writeln!(text, "{}/{case}: {count} datagrams by the kernel", run.group);
         }
-        if TCP_IS_OFFLOADED && !counters.segments_shared && counters.segments > 0 {
+        if !counters.segments_shared && counters.segments > 0 {
             let count = counters.segments;
             let _ = writeln!(text, "{}/{case}: {count} segments by the kernel", run.group);
         }

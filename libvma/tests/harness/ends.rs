@@ -68,12 +68,9 @@ impl Ends {
         Watches(sides.map(|side| self.net.watch_tcp(side)).collect())
     }
 
-    /// The same without the server: for one whose connections are those of a child, which inherited
-    /// the listener.
+    /// The same without the server: for one that forks, whose connections a child inherits, which
+    /// makes them the kernel's (a lone worker's are ours: see the test in `tcp::sharing`).
     pub fn watch_with_inherited(&self) -> Watches<'_> {
-        if super::tcp_watch::INHERITED_TCP_IS_OFFLOADED {
-            return self.watch();
-        }
         let client = self.library.at_client().then(|| self.net.watch_tcp(Side::B));
         Watches(client.into_iter().collect())
     }

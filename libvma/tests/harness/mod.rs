@@ -37,7 +37,6 @@ pub use program::{Output, Program, compile};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};
 pub use stats::Traffic;
-pub use tcp_watch::tcp_is_offloaded;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;

@@ -4,14 +4,6 @@ use std::time::Duration;
 
 use super::{Namespaces, Side, wait_for};
 
-/// Does the library offload TCP? Until it does, its TCP tests check what programs see, and not that
-/// the kernel stands still. `LIBVMA_TCP=1` and `=0` in the environment override it.
-pub const TCP_IS_OFFLOADED: bool = true;
-
-/// Are sockets offloaded that a process inherits: the worker's of a server that forks, and a
-/// session's that was started with `exec`?
-pub const INHERITED_TCP_IS_OFFLOADED: bool = false;
-
 /// Segments that the kernel may see for each connection that ends: one that ends with its process is
 /// the kernel's to close (a FIN and its ACK, both ways, and one that the library sends over lo to tell
 /// the kernel where the connection stands).
@@ -22,14 +14,6 @@ const STRAY: u64 = 2;
 
 /// How long the library takes at most from the kernel's listen() until the flows are its own.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
-
-pub fn tcp_is_offloaded() -> bool {
-    match std::env::var("LIBVMA_TCP").as_deref() {
-        Ok("1") => true,
-        Ok("0") => false,
-        _ => TCP_IS_OFFLOADED,
-    }
-}
 
 /// What a namespace's kernel counted since it exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,14 +104,6 @@ impl TcpWatch<'_> {
     #[track_caller]
     pub fn still(&self, ended: u64) {
         let moved = self.moved();
-        if !tcp_is_offloaded() {
-            assert!(
-                moved.segments() > 0,
-                "not even the kernel saw traffic on side {:?}",
-                self.side
-            );
-            return;
-        }
         let allowed = STRAY + LEFT_BY_A_CONNECTION * ended;
         assert!(
             moved.opened == 0 && moved.accepted == 0 && moved.segments() <= allowed,

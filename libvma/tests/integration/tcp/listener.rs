@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 
-use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side, tcp_is_offloaded};
+use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
 
 /// Connects from a side, has the listening program accept, and exchanges a few bytes both ways.
 #[track_caller]
@@ -100,7 +100,7 @@ fn fifty_clients_from_each_interface_are_all_accepted() {
         peers.push(connect(Side::A, Ipv4Addr::LOCALHOST));
     }
     program.run("all = [l.accept() for n in range(100)]");
-    let by_kernel = if tcp_is_offloaded() { 50 } else { 100 };
+    let by_kernel = 50;
     assert_eq!(watch.moved().accepted, by_kernel, "connections that the kernel accepted");
     program.run("[c.sendall(repr(peer).encode()) or c.close() for c, peer in all]");
     for mut peer in peers {

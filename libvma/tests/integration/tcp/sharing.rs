@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::harness::{Ends, Library, Output, PATIENCE, PYTHON, Puppet, Side, tcp_is_offloaded};
+use crate::harness::{Ends, Library, Output, PATIENCE, PYTHON, Puppet, Side};
 
 /// Sends and receives at once, as echo.py's clients do.
 const COMMON: &str = "
@@ -251,6 +251,6 @@ fn workers(count: u32) -> u64 {
 #[test]
 fn a_single_worker_has_the_listener_offloaded_and_several_share_the_kernels() {
     let alone = workers(1);
-    assert_eq!(alone, if tcp_is_offloaded() { 0 } else { 20 });
+    assert_eq!(alone, 0);
     assert_eq!(workers(3), 20);
 }

@@ -4,7 +4,6 @@
 use core::time::Duration;
 
 use super::{Connection, Counters, Phase, State, own_mss, stamp_clock};
-use crate::net::tcp::Piece;
 use crate::net::tcp::seq::Seq;
 use crate::net::time::Instant;
 
@@ -125,14 +124,6 @@ impl<B> Connection<B> {
         self.data_end().ahead_of(self.snd_nxt).saturating_add(u32::from(fin))
     }
 
-    /// Is everything that the program wrote, its FIN included, acknowledged?
-    pub fn is_flushed(&self) -> bool {
-        self.state == State::Closed
-            || self.board.is_empty()
-                && self.snd_nxt >= self.data_end()
-                && (!self.fin_queued || self.fin_sent())
-    }
-
     pub fn transplant(&self, now: Instant) -> Transplant {
         Transplant {
             state: self.state,
@@ -161,12 +152,5 @@ impl<B> Connection<B> {
         let sent = self.snd_nxt.min(self.data_end()).ahead_of(self.buffer_start) as usize;
         let all = self.buffer.len();
         (self.buffer.slices(0, sent), self.buffer.slices(sent, all.saturating_sub(sent)))
-    }
-
-    /// The connection lives on elsewhere: nothing is sent any more.
-    pub fn forget(&mut self) -> impl Iterator<Item = Piece<B>> {
-        self.finish();
-        self.reset_due = false;
-        core::iter::empty()
     }
 }

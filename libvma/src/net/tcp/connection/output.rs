@@ -172,7 +172,7 @@ impl<B> Connection<B> {
             if len < self.mss && !self.may_send_partial(len, unsent, offered, allowed, fin, now) {
                 break;
             }
-            if self.should_defer(len, unsent, most) {
+            if self.should_defer(len, unsent) {
                 self.is_cwnd_limited |= allowed <= offered;
                 break;
             }
@@ -241,13 +241,12 @@ impl<B> Connection<B> {
     /// A device that cuts segments is used well only by long runs: while acknowledgments are on
     /// their way, wait for room for a third of the window (Linux: tcp_tso_win_divisor).
     #[inline]
-    fn should_defer(&self, len: u32, unsent: u32, most: u32) -> bool {
+    fn should_defer(&self, len: u32, unsent: u32) -> bool {
         if self.path.segmentation_limit <= self.mss || len >= unsent || self.board.is_empty() {
             return false;
         }
         let window = self.congestion.cwnd().min(self.snd_wnd);
         let target = self.path.segmentation_limit.min(window.checked_div(3).unwrap_or(0));
-        let _ = most;
         len < target.saturating_sub(self.mss)
     }
 

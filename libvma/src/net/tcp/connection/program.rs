@@ -134,18 +134,9 @@ impl<B> Connection<B> {
         self.urgent.mark.is_some() && !self.urgent.was_read
     }
 
-    /// Was the urgent byte announced at all and not passed?
-    pub fn urgent_mark(&self) -> Option<Seq> {
-        self.urgent.mark
-    }
-
     /// Marks the urgent byte read (MSG_OOB).
     pub fn take_urgent(&mut self) {
         self.urgent.was_read = true;
-    }
-
-    pub fn was_urgent_read(&self) -> bool {
-        self.urgent.was_read
     }
 
     /// Where the program reads next.
@@ -210,10 +201,6 @@ impl<B> Connection<B> {
 
     pub fn is_reading_ended(&self) -> bool {
         self.reading_ended
-    }
-
-    pub fn is_writing_ended(&self) -> bool {
-        self.fin_queued
     }
 
     /// The program closed the last descriptor. Data that was written still goes out; unread data, or
