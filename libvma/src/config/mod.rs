@@ -32,6 +32,8 @@ pub struct Config {
     pub log_file: String,
     pub stats_file: String,
     pub offloaded_sockets: bool,
+    /// Other processes of this host are reached through shared memory.
+    pub local: bool,
     pub xdp: XdpInterfaces,
     pub xdp_mode: XdpMode,
     /// Unsuccessful polls before a blocking receive call sleeps; -1 for ever.
@@ -78,6 +80,7 @@ impl Config {
             log_file: value("VMA_LOG_FILE"),
             stats_file: value("VMA_STATS_FILE"),
             offloaded_sockets: flag("VMA_OFFLOADED_SOCKETS"),
+            local: flag("VMA_LOCAL"),
             xdp: match value("VMA_XDP").as_str() {
                 "off" | "0" => XdpInterfaces::Off,
                 "auto" | "" => XdpInterfaces::Auto,

@@ -61,6 +61,7 @@ pub const PARAMS: &[Param] = &[
     param("VMA_OFFLOADED_SOCKETS", Kind::Flag, "1", "Offloaded Sockets", "0: new sockets stay with the kernel"),
     param("VMA_XDP", Kind::Text, "auto", "XDP interfaces", "Interfaces to attach to: auto (virtual ones), all, off, or a list of names"),
     param("VMA_XDP_MODE", Kind::OneOf(&["auto", "native", "generic"]), "auto", "XDP mode", "Where the steering program runs"),
+    param("VMA_LOCAL", Kind::Flag, "1", "Local", "1: processes of this host talk through shared memory, if they are the same user's and both use the library"),
     param("VMA_TX_BUFS", number(64, 1 << 20), "2048", "Tx Mem Bufs", "Frames for sending, per interface (2 KiB each)"),
     param("VMA_TX_MC_LOOPBACK", Kind::Flag, "1", "Tx MC Loopback", "Initial IP_MULTICAST_LOOP of a socket"),
     param("VMA_TX_NONBLOCKED_EAGAINS", Kind::Flag, "0", "Tx non-blocked eagains", "1: a non-blocking send that finds no frame says EAGAIN; 0: it counts a drop and says success"),

@@ -76,6 +76,7 @@ fn start() -> Process {
             plane: Lock::new(None),
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge: Waker::new().ok(),
+            local: crate::socket::local::Local::new(),
             stats,
             system: std::sync::OnceLock::new(),
             config,
@@ -99,20 +100,21 @@ impl Process {
         }
         // Threads that come together wait for the first one's result.
         let Ok(mut slot) = self.stack.plane.lock() else { return };
-        if self.plane_tried.swap(true, Ordering::AcqRel) {
+        if self.plane_tried.load(Ordering::Acquire) {
             return;
         }
         let (control, monitor) = match Control::open(&self.stack.config) {
             Ok(opened) => opened,
             Err(error) => {
                 log_line!(Warning, "nothing is offloaded, the kernel serves every socket: {error}");
-                return;
+                return self.plane_tried.store(true, Ordering::Release);
             }
         };
         let plane = Plane { control, rings: std::collections::HashMap::new() };
         *slot = Some(plane);
-        drop(slot);
         thread::start(self, monitor);
+        // Only now: who comes at the same time needs the thread, too.
+        self.plane_tried.store(true, Ordering::Release);
     }
 }
 

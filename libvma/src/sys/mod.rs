@@ -8,11 +8,13 @@ pub mod fd;
 pub mod fork_cell;
 pub mod lock;
 pub mod netlink;
+pub mod random;
 pub mod repair;
 pub mod shadow;
 pub mod shared_page;
 pub mod thread;
 pub mod time;
+pub mod unix_socket;
 pub mod wait;
 
 pub use fd::Fd;

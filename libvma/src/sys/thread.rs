@@ -98,6 +98,12 @@ pub fn count_handler(restarts: bool) {
     });
 }
 
+/// The CPU that this thread runs on at the moment.
+pub fn current_cpu() -> u32 {
+    // SAFETY: takes no argument.
+    unsafe { libc::sched_getcpu() }.max(0) as u32
+}
+
 pub fn yield_now() {
     rustix::thread::sched_yield();
 }

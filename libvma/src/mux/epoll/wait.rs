@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{EDGE, Epoll, Event, ONESHOT};
-use crate::mux::{READABLE, look, patience};
+use crate::mux::{READABLE, is_crowded, look, patience};
 use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
 use crate::sys::wait::PollSet;
@@ -75,7 +75,7 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         if timeout == Some(0) {
             return Ok(0);
         }
-        match wait.after_miss() {
+        match wait.after_miss(|| is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),

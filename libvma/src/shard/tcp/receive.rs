@@ -2,8 +2,8 @@
 
 use super::wire::transmit;
 use super::{Body, Io, Tcp};
+use crate::device::Received;
 use crate::device::Ring;
-use crate::device::xdp::Received;
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembled;
 use crate::net::tcp::lookup::FlowKey;
