@@ -9,6 +9,7 @@ mod budget;
 mod fallback;
 mod hostile;
 mod live;
+mod local;
 mod programs;
 mod python;
 mod regress;
