@@ -190,6 +190,7 @@ impl Ring {
             }
             return None;
         };
+        self.umem.prefetch(Extent { offset: first.address, len: first.len });
         let mut more = first.options & CONTINUED != 0;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);

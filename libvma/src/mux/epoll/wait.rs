@@ -135,9 +135,9 @@ impl Found<'_> {
         } else {
             state.poll_patiently();
         }
-        let mut listed = state.listed(epoll.set);
+        let last = state.last_entry(epoll.set);
         while self.count < self.out.len() && spent.is_none() {
-            let Some(id) = state.next_listed(epoll.set, &mut listed) else { break };
+            let Some(id) = state.next_listed(epoll.set, last) else { break };
             let Some(seen) = look(&mut state, id) else { continue };
             let mut stays = false;
             for interest in state.interests(epoll.set, id) {
