@@ -108,7 +108,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             host.end(link);
         }
         self.forget_negatives();
-        host.void_answers();
+        host.somebody_found();
     }
 
     /// Shall a caller have a link?

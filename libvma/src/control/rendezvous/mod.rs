@@ -51,6 +51,8 @@ pub trait Host {
     fn end(&mut self, link: Self::Link);
     /// Answers that were given before may be out of date.
     fn void_answers(&mut self);
+    /// Only those that there is nobody may be.
+    fn somebody_found(&mut self);
 }
 
 /// Who has a socket, as far as this process knows.
@@ -401,7 +403,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
     /// An answer that was awaited, or that replaces another one.
     fn answer<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, key: Key, known: Known<L>) {
         self.answers.insert(key, known);
-        host.void_answers();
+        host.somebody_found();
     }
 
     /// Who said "nobody" before may be found now.

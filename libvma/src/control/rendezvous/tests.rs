@@ -65,6 +65,10 @@ impl Host for Fake {
     fn void_answers(&mut self) {
         self.voided += 1;
     }
+
+    fn somebody_found(&mut self) {
+        self.voided += 1;
+    }
 }
 
 struct Side {

@@ -244,7 +244,7 @@ fn a_full_ring_refuses_and_relieves_once() {
     assert!(matches!(a.receive(), Some(Arrival::Relief(link)) if link == to_b));
     assert!(a.receive().is_none());
     assert!(send_packet(&mut a, to_b, 0, 60));
-    assert_eq!(a.counters(to_b).full, 3);
+    assert_eq!(a.counters(to_b).full, 4);
 }
 
 #[test]

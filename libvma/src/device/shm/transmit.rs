@@ -153,11 +153,15 @@ impl Ring {
         Ok(())
     }
 
-    /// Bytes of payload that one message could carry now; 0 if not even an empty one fits.
+    /// Bytes of payload that one message could carry now; 0 if not even an empty one fits: then
+    /// [`super::Arrival::Relief`] tells when one does.
     pub fn room(&mut self, link: LinkId) -> usize {
         let Some(open) = self.open_link(link) else { return 0 };
         match open.room() {
-            Ok(None) => 0,
+            Ok(None) => match self.make_room(link, 0, false) {
+                Some(_) => MOST_INLINE_PAYLOAD,
+                None => 0,
+            },
             Ok(Some(0)) => MOST_INLINE_PAYLOAD,
             Ok(Some(chunks)) => chunks.min(MOST_CHUNKS) * CHUNK,
             Err(Violation) => {

@@ -105,6 +105,12 @@ impl Host for Owner<'_> {
         log_line!(Debug, "a link with another process has ended");
     }
 
+    fn somebody_found(&mut self) {
+        if let Ok(mut state) = self.stack.shard.lock() {
+            state.next_answers();
+        }
+    }
+
     fn void_answers(&mut self) {
         if let Ok(mut state) = self.stack.shard.lock() {
             state.next_epoch();

@@ -55,7 +55,7 @@ pub enum Found {
     Link(LinkId),
     /// No process that we could talk to; ask again after a second.
     Nobody,
-    /// Asked and not answered yet; `State::next_epoch` is called when it is.
+    /// Asked and not answered yet; `State::next_answers` is called when it is.
     Pending,
 }
 
@@ -74,7 +74,7 @@ struct Finder {
 
 const SECOND: u64 = 1_000_000_000;
 /// How long a connect() waits for a process that is there.
-const PATIENCE_NANOS: u64 = 5_000_000;
+const PATIENCE_NANOS: u64 = 50_000_000;
 const NEVER: u64 = u64::MAX;
 
 impl Local {
@@ -169,7 +169,7 @@ pub fn find(stack: &Stack, protocol: u8, source: SocketAddrV4, destination: Sock
     }
 }
 
-/// The same, and waits up to 5 ms for a process that is there and has not answered yet.
+/// The same, and waits up to 50 ms for a process that is there and has not answered yet.
 pub fn find_patiently(
     stack: &Stack,
     protocol: u8,
@@ -277,9 +277,12 @@ impl Finder {
         if self.rendezvous.due().is_some_and(|due| due <= now) {
             self.rendezvous.expire(&mut owner, now);
         }
-        // Also a socket that is known may have lost its place to a better one.
-        if self.rendezvous.news() != news && !self.mappings.is_empty() {
-            void_answers(stack);
+        // That a socket has lost its place to a better one is found out at the next review: with
+        // every socket that a peer posts all ways would have to be found again.
+        if self.rendezvous.news() != news
+            && let Ok(mut state) = stack.shard.lock()
+        {
+            state.next_answers();
         }
     }
 
