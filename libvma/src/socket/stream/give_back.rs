@@ -13,7 +13,7 @@ use crate::shard::SocketId;
 use crate::shard::tcp::Cutting;
 use crate::socket::State;
 use crate::sys::repair::{self, Snapshot, Timestamps, WindowScale};
-use crate::sys::{Fd, fd, thread};
+use crate::sys::{Fd, fd, shadow, thread};
 
 /// Makes the shadow what the socket is. False: it cannot be done now, the socket stays ours. After
 /// true the caller forgets it.
@@ -227,5 +227,9 @@ const PATIENCE_MILLIS: u32 = 2000;
 fn fresh_socket() -> Option<Fd> {
     let tcp = Some(ipproto::TCP);
     let (family, kind, flags) = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
-    Fd::adopt(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()
+    let socket = Fd::adopt(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()?;
+    // A server that is started again binds its port with SO_REUSEADDR: what is left of connections
+    // must allow that, too.
+    shadow::set_int_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    Some(socket)
 }
