@@ -4,9 +4,8 @@
 //! loom takes sequentially consistent loads and stores for acquire and release ones, so what holds
 //! here rests on the fences alone.
 
-use std::sync::Arc;
-
 use loom::cell::UnsafeCell;
+use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
 

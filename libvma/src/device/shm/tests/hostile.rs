@@ -57,7 +57,7 @@ impl Attack {
 
     /// The victim notices, says so once, and is none the worse for it.
     #[track_caller]
-    fn is_noticed(mut self) {
+    fn must_be_noticed(mut self) {
         match self.victim.receive() {
             Some(Arrival::Broken(link)) => assert_eq!(link, self.to_peer),
             other => panic!("a broken link, not {other:?}"),
@@ -84,7 +84,7 @@ fn a_record_of_another_lap_is_noticed() {
     for lap in [2, 3, u32::MAX, 1 << 31] {
         let attack = Attack::new();
         attack.set_word(TO_VICTIM + FIRST_SLOT, lap, record::encode(0, 60));
-        attack.is_noticed();
+        attack.must_be_noticed();
     }
 }
 
@@ -95,7 +95,7 @@ fn a_length_that_no_record_has_is_noticed() {
     {
         let attack = Attack::new();
         attack.send(kind, len, &[]);
-        attack.is_noticed();
+        attack.must_be_noticed();
     }
 }
 
@@ -105,7 +105,7 @@ fn a_chunk_that_is_not_there_is_noticed() {
         for (kind, len) in [(0, 8000), (7, 8000)] {
             let attack = Attack::new();
             attack.send(kind, len, &chunks);
-            attack.is_noticed();
+            attack.must_be_noticed();
         }
     }
 }
@@ -164,7 +164,7 @@ fn a_position_that_cannot_be_is_noticed() {
             attack.scribble(FROM_VICTIM + POSITION, &0u64.to_le_bytes());
             assert_eq!(send_message(&mut attack.victim, attack.to_peer, 0, 1), Err(Full));
         }
-        attack.is_noticed();
+        attack.must_be_noticed();
     }
 }
 
@@ -176,7 +176,7 @@ fn a_chunk_that_was_not_lent_cannot_come_back() {
         attack.set_word(FROM_VICTIM + RETURNS, lap, chunk);
         // It is looked at when many chunks are wanted.
         assert_eq!(send_message(&mut attack.victim, attack.to_peer, 0, MOST_PAYLOAD), Err(Full));
-        attack.is_noticed();
+        attack.must_be_noticed();
     }
     // Neither can one that came back already.
     let mut attack = Attack::new();
@@ -184,7 +184,7 @@ fn a_chunk_that_was_not_lent_cannot_come_back() {
     attack.set_word(FROM_VICTIM + RETURNS, 1, 0);
     attack.set_word(FROM_VICTIM + RETURNS + 8, 1, 0);
     assert_eq!(attack.victim.room(attack.to_peer), 0);
-    attack.is_noticed();
+    attack.must_be_noticed();
 }
 
 #[test]
