@@ -1,0 +1,1 @@
+//! For every parameter in effect: the value it becomes here, and the test that shows what that does.
