@@ -17,7 +17,7 @@ mod documentation;
 mod effects;
 
 use crate::log::Level;
-use rules::{Rules, expand};
+use rules::{Protocol, Rules, expand};
 use settings::Settings;
 
 /// Which interfaces a process may attach a program to by itself (`VMA_XDP`).
@@ -202,9 +202,24 @@ impl Config {
             tcp_nodelay: flag("VMA_TCP_NODELAY"),
             tcp_quickack: flag("VMA_TCP_QUICKACK"),
             tcp_congestion: u64::try_from(number("VMA_TCP_CC_ALGO")).ok(),
-            mtu: u32::try_from(number("VMA_MTU")).ok().filter(|mtu| *mtu > 0),
+            // The least that IPv4 allows a link.
+            mtu: u32::try_from(number("VMA_MTU"))
+                .ok()
+                .filter(|mtu| *mtu > 0)
+                .map(|mtu| mtu.max(68)),
             mss: u16::try_from(number("VMA_MSS")).ok().filter(|mss| *mss > 0),
         }
+    }
+
+    /// Are new sockets of this kind offloaded at all?
+    pub fn offloads(&self, protocol: Protocol) -> bool {
+        self.offloaded_sockets && !self.rules.leave_all(protocol)
+    }
+
+    /// What TCP is to announce at most, as by TCP_MAXSEG.
+    pub fn max_segment(&self) -> Option<u16> {
+        let of_mtu = self.mtu.map(|mtu| mtu.saturating_sub(40).min(u32::from(u16::MAX)) as u16);
+        self.mss.into_iter().chain(of_mtu).min()
     }
 
     /// The MTU of a way that takes so much.

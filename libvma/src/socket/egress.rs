@@ -4,6 +4,8 @@ use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach};
+use crate::config::Blocking;
+use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::net::wire::ethernet::MacAddr;
 use crate::net::wire::udp::MAX_DATA_LEN;
@@ -63,6 +65,11 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 continue;
             }
             State::Offloaded => {}
+        }
+        if stack.config.rules.ask_senders()
+            && let Some(place) = stack.config.rules.decide(Moment::Send, destination, None)
+        {
+            return passed_locked(state, id, len, WhyOs::Rule(place));
         }
         if socket.os_error {
             // The kernel reports a pending error on the next call, whichever that is.
@@ -144,7 +151,11 @@ fn transmit<'a>(
             payload: request.payload,
             len,
         };
-        let blocking = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
+        let blocking = match stack.config.tx_block {
+            Blocking::AsSocket => !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0,
+            Blocking::Always => true,
+            Blocking::Never => false,
+        };
         let result = state.send(&egress);
         let counters = match state.socket(id) {
             Some((endpoint, _)) => &mut endpoint.counters,
@@ -251,7 +262,7 @@ fn resolve(
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+    let mtu = stack.config.limit_mtu(route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
     let destination_mac = if destination.is_multicast() {
         if shares_group(stack, plane, id, destination, route.oif) {
             return Err(WhyOs::LocalMembers);

@@ -23,6 +23,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
 
 use crate::config::Config;
+use crate::config::rules::Protocol;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
@@ -106,6 +107,8 @@ pub struct Socket {
     os_corked: bool,
     /// Polls since the shadow was looked at.
     polls_since_os: u64,
+    /// When a receive call last took what had arrived, if VMA_RX_CQ_DRAIN_RATE_NSEC asks for that.
+    drained: u64,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
 }
@@ -151,6 +154,7 @@ impl Socket {
             pending_error: 0,
             os_corked: false,
             polls_since_os: 0,
+            drained: 0,
             stream: None,
         }
     }
@@ -168,7 +172,7 @@ impl Socket {
 
 /// A new UDP socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-    if !stack.config.offloaded_sockets {
+    if !stack.config.offloads(Protocol::Udp) {
         return None;
     }
     let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);

@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
-use crate::shard::{self, SocketId};
+use crate::shard::{self, SocketId, clock};
 use crate::sys::wait::PollSet;
 
 /// A receive call as the program made it.
@@ -65,6 +65,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             } else {
                 state.poll();
             }
+        } else if stack.config.rx_drain_nanos != 0 {
+            drain(stack, &mut state, id);
         }
         let Some((endpoint, socket)) = state.socket(id) else {
             return Outcome::Os(WhyOs::NotOurs);
@@ -101,9 +103,12 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             return would_block(stack, state, id, &mut request);
         }
         let timeout = socket.options.receive_timeout;
+        let steered = !socket.flows.is_empty();
         let wait = wait.get_or_insert_with(|| {
+            let loops = if steered { stack.config.rx_poll } else { stack.config.rx_poll_init };
             // signal(7): a receive call with SO_RCVTIMEO is not restarted.
-            Wait::new(Patience::loops(stack.config.rx_poll), timeout, timeout.is_none())
+            Wait::new(Patience::loops(loops), timeout, timeout.is_none())
+                .yielding(stack.config.rx_poll_yield)
         });
         match wait.after_miss() {
             Next::PollAgain => {}
@@ -118,6 +123,17 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
                 Next::PollAgain | Next::Sleep => {}
             },
         }
+    }
+}
+
+/// VMA_RX_CQ_DRAIN_RATE_NSEC: takes what has arrived, though the call could do without, if that was
+/// not done for so long.
+fn drain(stack: &Stack, state: &mut Guard<'_>, id: SocketId) {
+    let now = clock::now().as_nanos();
+    let Some((_, socket)) = state.socket(id) else { return };
+    if now.saturating_sub(socket.drained) >= stack.config.rx_drain_nanos {
+        socket.drained = now;
+        state.poll();
     }
 }
 

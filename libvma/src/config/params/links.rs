@@ -27,7 +27,7 @@ pub(super) const PARAMS: &[Param] = &[
         .no_meaning("the number names another file afterwards, so what was known of it always goes"),
     param("VMA_DEFERRED_CLOSE", Kind::Flag, "0", "Deferred close", "1: the kernel's descriptor is closed after the library's part")
         .no_meaning("close() always ends with the kernel's descriptor, as another thread may get the number"),
-    param("VMA_MTU", crate::config::value::size(0, 65535), "0", "MTU", "Most bytes of an IP packet that is sent, if that is less than the way takes; 0 as the way")
+    param("VMA_MTU", crate::config::value::size(0, 65535), "0", "MTU", "Most bytes of an IP packet that is sent, if that is less than the way takes; 0 as the way; at least 68")
         .show(Show::Zero("follow actual MTU")),
     param("VMA_MSS", crate::config::value::size(0, 65495), "0", "MSS", "Most bytes of a TCP segment, if that is less than fits the MTU; 0 as the MTU; at least 88")
         .show(Show::Zero("follow VMA_MTU")),

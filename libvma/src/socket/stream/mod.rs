@@ -33,6 +33,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use super::{Outcome, Socket, Stack, WhyOs};
+use crate::config::rules::Protocol;
 use crate::net::tcp::{Connection, Error, Settings};
 use crate::process::inherit;
 use crate::shard::tcp::Body;
@@ -134,7 +135,7 @@ impl Stream {
 
 /// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-    if !stack.config.offloaded_sockets {
+    if !stack.config.offloads(Protocol::Tcp) {
         return None;
     }
     let system = system::of(stack);

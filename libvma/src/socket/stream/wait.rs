@@ -115,6 +115,7 @@ pub(super) fn until_or_partly<'a, T>(
         let wait = wait.get_or_insert_with(|| {
             let patience = Patience::loops(stack.config.rx_poll);
             Wait::new(patience, manner.timeout, manner.timeout.is_none())
+                .yielding(stack.config.rx_poll_yield)
         });
         let next = match wait.after_miss() {
             Next::Sleep => sleep(stack, state, id, manner, wait),
