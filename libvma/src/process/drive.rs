@@ -6,6 +6,7 @@
 //! Only if nobody did, and there are connections, it sleeps on the rings' descriptors itself, and it
 //! stops as soon as somebody else polls again.
 
+use crate::net::time::Instant;
 use crate::shard;
 use crate::socket::{Socket, Stack};
 use crate::sys::time::monotonic_nanos;
@@ -79,22 +80,25 @@ impl Drive {
             self.alone = false;
             return;
         };
+        let now = monotonic_nanos();
+        let is_late = |due: Instant| due.as_nanos() + self.late < now;
         if self.armed {
             self.drain(&mut state);
             state.run_tcp();
         } else if state.polls() != self.seen {
             self.alone = false;
             // A program that polls now and then is late for timers.
-            let now = monotonic_nanos();
-            if state.tcp_deadline().is_some_and(|due| due.as_nanos() + self.late < now) {
+            if state.tcp_deadline().is_some_and(is_late) {
                 state.run_tcp();
             }
-        } else if self.alone || monotonic_nanos() >= self.next {
+        } else if self.alone || now >= self.next {
             self.alone = true;
             if self.interval > 0 || state.has_tcp() {
                 self.drain(&mut state);
                 state.run_tcp();
             }
+        } else if self.late == 0 && state.tcp_deadline().is_some_and(is_late) {
+            state.run_tcp();
         }
         self.seen = state.polls();
     }

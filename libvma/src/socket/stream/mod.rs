@@ -139,6 +139,10 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
         return None;
     }
     let system = system::of(stack);
+    if stack.config.tcp_nodelay {
+        // As the program will ask for it, and whoever inherits the socket.
+        shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     socket.stream = Some(Box::new(Stream::new(system.settings.clone())));
     let mut state = stack.shard.lock().ok()?;
