@@ -181,6 +181,27 @@ fn without_a_file_only_the_resolver_is_the_kernels() {
     assert_eq!(rules.to_string(), BUILT_IN);
 }
 
+// covers: CONF-01
+#[test]
+fn the_file_that_is_installed_says_what_holds_without_it() {
+    let text =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../libvma/libvma.conf"));
+    let installed = rules(&text.expect("the file"));
+    assert_eq!(installed.to_string(), BUILT_IN);
+}
+
+#[test]
+fn the_examples_in_that_file_are_right() {
+    let text = include_str!("../../../libvma/libvma.conf");
+    let examples = text.lines().skip_while(|line| *line != "# Examples:").skip(1);
+    let examples: Vec<&str> = examples.map_while(|line| line.strip_prefix("#     ")).collect();
+    assert_eq!(examples.len(), 5);
+    let query = query(Moment::Join, "239.1.2.3:5050");
+    assert!(
+        rules(&examples.join("\n")).decide("sockperf", "test-1", &query).is_kernels(Moment::Join)
+    );
+}
+
 fn any_end() -> impl Strategy<Value = End> {
     let network = (any::<u32>(), 0u8..=32)
         .prop_map(|(bits, prefix)| Network { address: Ipv4Addr::from_bits(bits), prefix });

@@ -101,7 +101,6 @@ impl Spec {
 mod tests {
     use super::*;
 
-    // covers: RUN-13, RUN-14
     #[test]
     fn profiles_have_names_in_any_case_and_numbers() {
         assert_eq!(Spec::parse("Ultra-Latency"), Some(Spec::UltraLatency));

@@ -147,7 +147,7 @@ mod tests {
         is_golden("details.txt", &banner(Level::Details, &[("VMA_TRACELEVEL", "details")]));
     }
 
-    // covers: LOG-08
+    // covers: LOG-12
     #[test]
     fn at_debug_the_details_of_lines_are_raised() {
         let text = banner(Level::Info, &[("VMA_TRACELEVEL", "debug")]);

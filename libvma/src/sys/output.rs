@@ -88,7 +88,6 @@ mod tests {
         assert!(all.len() > 10_000 && all.len() < 200_000, "{}", all.len());
     }
 
-    // covers: LOG-16
     #[test]
     fn a_pipe_without_a_reader_raises_no_signal() {
         // std ignores SIGPIPE; here it must be deadly, as it is in most programs.

@@ -65,7 +65,7 @@ fn a_stderr_that_is_closed_full_or_taken_over_costs_the_lines_only() {
     assert_eq!(run("2>/dev/null", taken).ok().stdout, "clean\n");
 }
 
-// covers: RUN-18
+// covers: LOG-05, LOG-11
 #[test]
 fn an_unknown_or_bad_parameter_is_told_in_the_log_file() {
     let net = Namespaces::new();

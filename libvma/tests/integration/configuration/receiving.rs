@@ -99,7 +99,6 @@ fn the_kernels_descriptors_are_looked_at_as_often_as_said() {
     assert!(rarely * 2 < often && often * 2 < forced, "{rarely} {often} {forced}");
 }
 
-// covers: THR-01
 #[test]
 fn routes_are_asked_for_again_as_often_as_said() {
     let net = Namespaces::new();
@@ -120,7 +119,6 @@ fn kept(program: &mut Puppet, net: &Namespaces, count: usize, size: usize) -> i6
     program.number("len(drain(s))")
 }
 
-// covers: API-12
 #[test]
 fn a_small_receive_buffer_is_as_large_as_the_least_one() {
     let net = Namespaces::new();
@@ -138,7 +136,6 @@ fn has_mapping(program: &mut Puppet, bytes: u64) -> bool {
     program.run(&format!("{bytes} in {sizes}")) == "True"
 }
 
-// covers: NET-51
 #[test]
 fn an_interface_has_as_many_frames_as_said() {
     let net = Namespaces::new();

@@ -32,7 +32,7 @@ fn datagrams_are_cut_to_the_mtu_that_is_said() {
     }
 }
 
-// covers: NET-19
+// covers: NET-40, LIM-81
 #[test]
 fn connected_sockets_are_steered_by_as_much_as_is_said() {
     let net = Namespaces::new();
@@ -52,7 +52,6 @@ fn connected_sockets_are_steered_by_as_much_as_is_said() {
     }
 }
 
-// covers: NET-23
 #[test]
 fn the_steering_program_runs_where_is_said() {
     let net = Namespaces::new();
@@ -66,7 +65,6 @@ fn the_steering_program_runs_where_is_said() {
     }
 }
 
-// covers: RUN-18
 #[test]
 fn counters_go_to_the_file_that_is_said() {
     let net = Namespaces::new();

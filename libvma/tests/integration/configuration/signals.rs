@@ -115,7 +115,6 @@ fn an_option_that_is_not_offloaded_is_treated_as_said() {
     }
 }
 
-// covers: LIM-78
 #[test]
 fn io_uring_is_there_if_asked_for() {
     let net = Namespaces::new();

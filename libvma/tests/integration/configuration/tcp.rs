@@ -46,7 +46,7 @@ fn segments_are_no_larger_than_is_said() {
     assert_eq!(at_peer(&net, &[stamps, ("VMA_MTU", "1000"), ("VMA_MSS", "900")], size), "900");
 }
 
-// covers: NET-34
+// covers: NET-37
 #[test]
 fn connections_have_time_stamps_if_said() {
     let net = Namespaces::new();
@@ -115,7 +115,7 @@ fn a_batch_is_acknowledged_once_for_as_many_connections_as_is_said() {
     assert!(merged < each, "{merged} {each}");
 }
 
-// covers: NET-19
+// covers: NET-40
 #[test]
 fn connections_are_steered_by_as_much_as_is_said() {
     let net = Namespaces::new();
@@ -133,7 +133,7 @@ fn connections_are_steered_by_as_much_as_is_said() {
     }
 }
 
-// covers: NET-33
+// covers: NET-39
 #[test]
 fn a_listener_takes_as_many_connections_a_second_as_is_said() {
     let net = Namespaces::new();
@@ -183,7 +183,6 @@ fn timers_run_at_once_if_said() {
     assert!((0..3).any(|_| repeated("0") == 0));
 }
 
-// covers: NET-35
 #[test]
 fn a_send_call_takes_what_has_arrived_if_said() {
     let net = Namespaces::new();
