@@ -60,9 +60,6 @@ impl Provider for Layer {
 }
 
 impl Origin {
-    const ALL: [Origin; 4] =
-        [Origin::Default, Origin::Profile, Origin::Implied, Origin::Environment];
-
     fn name(self) -> &'static str {
         match self {
             Origin::Default => "default",
@@ -176,19 +173,25 @@ fn layered(
     implied: BTreeMap<&'static str, String>,
     given: &BTreeMap<&'static str, String>,
 ) -> Settings {
+    let implied_names: Vec<&str> = implied.keys().copied().collect();
     let of_spec = |param: &'static Param| Some((param.name, param.in_spec(spec)?.to_owned()));
     let figment = Figment::new()
         .merge(Layer::new(Origin::Default, params::all().map(|one| (one.name, one.default.into()))))
         .merge(Layer::new(Origin::Profile, params::all().filter_map(of_spec)))
         .merge(Layer::new(Origin::Implied, implied))
         .merge(Layer::new(Origin::Environment, given.iter().map(|(k, v)| (*k, v.clone()))));
+    let mut merged: BTreeMap<String, String> = figment.extract().unwrap_or_default();
     let values = params::all().map(|param| {
-        let value = figment.extract_inner(param.name).unwrap_or_else(|_| param.default.to_owned());
-        let metadata = figment.find_metadata(param.name);
-        let origin = Origin::ALL
-            .into_iter()
-            .find(|origin| metadata.is_some_and(|metadata| metadata.name == origin.name()))
-            .unwrap_or(Origin::Default);
+        let value = merged.remove(param.name).unwrap_or_else(|| param.default.to_owned());
+        let origin = if given.contains_key(param.name) {
+            Origin::Environment
+        } else if implied_names.contains(&param.name) {
+            Origin::Implied
+        } else if param.in_spec(spec).is_some() {
+            Origin::Profile
+        } else {
+            Origin::Default
+        };
         (param.name, Setting { value, origin })
     });
     Settings { values: values.collect(), complaints: Vec::new() }

@@ -60,10 +60,9 @@ pub fn first_socket() -> Option<&'static Process> {
 pub fn allows_io_uring() -> bool {
     match current() {
         Some(process) => process.stack.config.io_uring,
-        None => {
-            !os_thread::is_secure()
-                && std::env::var("VMA_IO_URING").is_ok_and(|it| it.trim() == "1")
-        }
+        None if os_thread::is_secure() => false,
+        None => std::env::var("VMA_IO_URING")
+            .is_ok_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0)),
     }
 }
 
