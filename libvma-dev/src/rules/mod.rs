@@ -4,7 +4,7 @@
 //! list of rules. The first section that fits a program speaks for it, and in it the first rule that
 //! fits an address. Nobody said otherwise: the library serves the socket.
 //!
-//! Here is what the library and `vma_conf` must agree on: the text ([`parse`] and `Display`, which
+//! Here is what the library and `vma_conf` must agree on: the text ([`parse()`] and `Display`, which
 //! are inverse), and what it decides. Reading files and acting on the answer is not done here.
 
 mod decide;

@@ -12,18 +12,23 @@ use super::settings::Settings;
 use crate::log::log_line;
 use crate::sys;
 
-/// Where a rule stands.
+/// Where a rule stands. One word: every socket has room for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    file: &'static str,
+pub struct Place(&'static Spot);
+
+#[derive(Debug, PartialEq, Eq)]
+struct Spot {
+    /// A file, or the parameter that is as good as a rule.
+    source: &'static str,
+    /// 0 for a parameter.
     line: u32,
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.line {
-            0 => f.write_str(self.file),
-            line => write!(f, "{}:{line}", self.file),
+        match self.0 {
+            Spot { source, line: 0 } => f.write_str(source),
+            Spot { source, line } => write!(f, "{source}:{line}"),
         }
     }
 }
@@ -33,9 +38,10 @@ impl fmt::Display for Place {
 pub struct Rules {
     /// The section that speaks for it.
     section: Option<Section>,
+    /// Where its rules stand, one by one.
+    spots: &'static [Spot],
     /// Of parameters from the time before there was a file; they go first.
-    former: Vec<(Rule, &'static str)>,
-    file: &'static str,
+    former: Vec<(Rule, Place)>,
     leaves_tcp: bool,
     leaves_udp: bool,
     asks_senders: bool,
@@ -79,11 +85,15 @@ impl Rules {
                 .iter()
                 .any(|rule| Moment::Send.is_kernels(rule.target) && rule.role == Role::UdpSender)
         };
+        let rules = section.as_ref().map_or(&[][..], |section| &section.rules);
+        // For the rest of the process, as the name.
+        let spots: Vec<Spot> =
+            rules.iter().map(|rule| Spot { source: file, line: rule.line }).collect();
         Rules {
             asks_senders: section.as_ref().is_some_and(of_senders),
             section,
+            spots: spots.leak(),
             former: Vec::new(),
-            file,
             leaves_tcp: set.leaves_sockets(program, id, Protocol::Tcp),
             leaves_udp: set.leaves_sockets(program, id, Protocol::Udp),
         }
@@ -94,11 +104,13 @@ impl Rules {
         let first = End { network: Some(groups), ports: None };
         let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
         if !settings.flag("VMA_TX_OFFLOAD") {
-            self.former.push((rule(Role::UdpSender), "VMA_TX_OFFLOAD=0"));
+            const PLACE: Place = Place(&Spot { source: "VMA_TX_OFFLOAD=0", line: 0 });
+            self.former.push((rule(Role::UdpSender), PLACE));
             self.asks_senders = true;
         }
         if !settings.flag("VMA_RX_OFFLOAD") {
-            self.former.push((rule(Role::UdpReceiver), "VMA_RX_OFFLOAD=0"));
+            const PLACE: Place = Place(&Spot { source: "VMA_RX_OFFLOAD=0", line: 0 });
+            self.former.push((rule(Role::UdpReceiver), PLACE));
         }
     }
 
@@ -124,14 +136,14 @@ impl Rules {
         first: SocketAddrV4,
         second: Option<SocketAddrV4>,
     ) -> Option<Place> {
-        for (rule, parameter) in &self.former {
+        for (rule, place) in &self.former {
             if rule.role == moment.role() && rule.first.contains(first) {
-                return Some(Place { file: parameter, line: 0 });
+                return Some(*place);
             }
         }
         let rule = self.section.as_ref()?.rule_for(&Query { moment, first, second })?;
-        let place = Place { file: self.file, line: rule.line };
-        moment.is_kernels(rule.target).then_some(place)
+        let spot = self.spots.iter().find(|spot| spot.line == rule.line)?;
+        moment.is_kernels(rule.target).then_some(Place(spot))
     }
 }
 
