@@ -28,7 +28,8 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_RX_WRE_BATCHING", number(1, 1024), "64", "Rx QP WRE Batching", "Buffers collected before they are posted again")
         .spec(&[(UltraLatency, "4"), (Latency, "4")])
         .verbs("a free frame goes back to the fill ring with the next poll"),
-    param("VMA_RX_BYTES_MIN", size(0, i32::MAX as i64), "65536", "Rx Byte Min Limit", "A UDP socket queues at least so much, however little SO_RCVBUF asks for"),
+    param("VMA_RX_BYTES_MIN", size(0, i32::MAX as i64), "0", "Rx Byte Min Limit", "A UDP socket queues at least so much, however little SO_RCVBUF asks for. By default it holds what the kernel's would")
+        .manuals("65536"),
     param("VMA_RX_POLL", number(-1, 100_000_000), "100000", "Rx Poll Loops", "Rounds of eight polls of a blocking receive call before it sleeps; -1 for ever")
         .spec(&[(UltraLatency, "-1"), (Latency, "-1"), (West29, "1"), (WombatFh, "1"), (MemcachedInterrupt, "1"), (Rti, "-1"), (LowLatency7750, "-1"), (MultiRing, "-1")]),
     param("VMA_RX_POLL_INIT", number(-1, 100_000_000), "0", "Rx Poll Init Loops", "The same while nothing is steered to the UDP socket yet: it is not bound, or no interface is offloaded, or no group joined"),
