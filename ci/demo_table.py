@@ -25,6 +25,18 @@ RATE = {
     "untouched": ("the same, payload never touched", "floor-mmsg", "kernel-mmsg"),
 }
 
+# Within one host.
+LOCAL_LATENCY = {
+    "kernel": "kernel loopback, blocking",
+    "kernel-spin": "kernel loopback, spinning",
+    "libvma": "libvma",
+    "floor": "a cache line back and forth (floor)",
+}
+# What libvma is to reach there: microseconds at most, times the kernel at least.
+LOCAL_LATENCY_GOAL = {"local-latency": 0.4, "local-tcp-latency": 0.6}
+LOCAL_BULK_GOAL = 2
+LOCAL_REDIS_GOAL = {"1": 5}
+
 BULK = {
     "kernel": "kernel sockets",
     "libvma": "libvma",
@@ -42,6 +54,10 @@ def main():
     rounds = max(len(several) for key, several in values.items() if key[0] != "startup")
     print(f"Medians over {rounds} round(s).")
 
+    local_latency_table(medians, "local-latency", "UDP")
+    local_latency_table(medians, "local-tcp-latency", "TCP")
+    local_bulk_table(medians)
+    redis_table(medians, "local-redis", LOCAL_REDIS_GOAL)
     for size in sizes(medians, "latency"):
         latency_table(medians, "latency", "UDP ping-pong", size)
     for size in sizes(medians, "tcp-latency"):
@@ -49,7 +65,7 @@ def main():
     for size in sizes(medians, "rate"):
         rate_table(medians, size)
     bulk_table(medians)
-    redis_table(medians)
+    redis_table(medians, "redis", {})
     loss_table(medians)
     footprint(medians)
 
@@ -106,18 +122,62 @@ def bulk_cell(medians, contestant, mtu):
     return f"{mbps / 1000:11.1f}{ratio(mbps, kernel):>9}"
 
 
-def redis_table(medians):
-    for connections in sizes(medians, "redis"):
+def redis_table(medians, kind, goals):
+    for connections in sizes(medians, kind):
         plural = "s" if connections != "1" else ""
         print(f"\nredis-benchmark GET, {connections} connection{plural}\n")
-        print(f"{'':34}{'requests/s':>12}{'/ kernel':>11}{'p50 in us':>12}")
-        kernel = medians["redis", "kernel", connections, "rps"]
+        print(f"{'':36}{'requests/s':>12}{'/ kernel':>11}{'p50 in us':>12}")
+        kernel = medians[kind, "kernel", connections, "rps"]
         for contestant in ("kernel", "libvma"):
-            rps = medians.get(("redis", contestant, connections, "rps"))
+            rps = medians.get((kind, contestant, connections, "rps"))
             if rps is None:
                 continue
-            p50 = 1000 * medians["redis", contestant, connections, "p50"]
-            print(f"{BULK[contestant]:34}{rps:12.0f}{ratio(rps, kernel):>11}{p50:12.0f}")
+            p50 = 1000 * medians[kind, contestant, connections, "p50"]
+            row = f"{BULK[contestant]:36}{rps:12.0f}{ratio(rps, kernel):>11}{p50:12.0f}"
+            print(row + goal_of_ratio(contestant, rps / kernel, goals.get(connections)))
+
+
+def local_latency_table(medians, kind, protocol):
+    def of(contestant, metric):
+        # One floor for both protocols.
+        kind_of_it = "local-latency" if contestant == "floor" else kind
+        return medians.get((kind_of_it, contestant, "64", metric))
+
+    if of("kernel", "p50") is None:
+        return
+    print(f"\n{protocol} ping-pong on 127.0.0.1, 64 bytes: half the round trip in microseconds\n")
+    print(f"{'':36}{'p50':>9}{'p99':>9}{'p99.9':>9}{'p50 / floor':>13}{'blocking kernel / p50':>23}")
+    for contestant, label in LOCAL_LATENCY.items():
+        p50 = of(contestant, "p50")
+        if p50 is None:
+            continue
+        row = "".join(f"{of(contestant, metric):9.2f}" for metric in ("p50", "p99", "p99.9"))
+        to_floor, from_kernel = ratio(p50, of("floor", "p50")), ratio(of("kernel", "p50"), p50)
+        goal = ""
+        if contestant == "libvma":
+            most = LOCAL_LATENCY_GOAL[kind]
+            goal = f"  p50 <= {most:.1f}: {'yes' if p50 <= most else 'NO'}"
+        print(f"{label:36}{row}{to_floor:>13}{from_kernel:>23}{goal}")
+
+
+def local_bulk_table(medians):
+    kernel = medians.get(("local-bulk", "kernel", "65536", "mbps"))
+    if kernel is None:
+        return
+    print("\nTCP bulk over one connection (iperf3) on 127.0.0.1: Gb/s\n")
+    print(f"{'':36}{'rate':>9}{'/ kernel':>11}")
+    for contestant in ("kernel", "libvma"):
+        mbps = medians.get(("local-bulk", contestant, "65536", "mbps"))
+        if mbps is None:
+            continue
+        row = f"{BULK[contestant]:36}{mbps / 1000:9.1f}{ratio(mbps, kernel):>11}"
+        print(row + goal_of_ratio(contestant, mbps / kernel, LOCAL_BULK_GOAL))
+
+
+def goal_of_ratio(contestant, reached, goal):
+    if contestant != "libvma" or goal is None:
+        return ""
+    return f"  >= {goal} x: {'yes' if reached >= goal else 'NO'}"
 
 
 def loss_table(medians):

@@ -67,8 +67,8 @@ tcp_latency() {
 bulk() {
 	local kind=$1 name=$2 mtu=$3 sender=$4 receiver=$5 options=("${@:6}")
 	start_server 'Server listening' env LD_PRELOAD="$receiver" \
-		iperf3 --forceflush -4 -s -1 -B "$ip_b"
-	run_client env LD_PRELOAD="$sender" iperf3 -4 -c "$ip_b" -t "$bulk_time" -f m "${options[@]}"
+		iperf3 --forceflush -4 -s -1 -B "$ip_b" -p "$iperf3_port"
+	run_client env LD_PRELOAD="$sender" iperf3 -4 -c "$ip_b" -p "$iperf3_port" -t "$bulk_time" -f m "${options[@]}"
 	await_server
 	record "$kind" "$name" "$mtu" mbps "$(awk '$NF == "receiver" { print $(NF - 2) }' "$work/client.log")"
 }
@@ -76,14 +76,14 @@ bulk() {
 redis() {
 	local name=$1 connections=$2 preload=$3 requests
 	# A second or so.
-	requests=$((connections == 1 ? 50000 : 150000))
+	requests=${redis_requests:-$((connections == 1 ? 50000 : 150000))}
 	start_server 'Ready to accept connections' env LD_PRELOAD="$preload" redis-server \
-		--bind "$ip_b" --port 6379 --protected-mode no --save '' --appendonly no --dir "$work"
+		--bind "$ip_b" --port "$redis_port" --protected-mode no --save '' --appendonly no --dir "$work"
 	run_client env LD_PRELOAD="$preload" \
-		redis-benchmark -h "$ip_b" -c "$connections" -n "$requests" -t get --csv
+		redis-benchmark -h "$ip_b" -p "$redis_port" -c "$connections" -n "$requests" -t get --csv
 	stop_server
-	record redis "$name" "$connections" rps "$(redis_column 2)"
-	record redis "$name" "$connections" p50 "$(redis_column 5)"
+	record "${scope}redis" "$name" "$connections" rps "$(redis_column 2)"
+	record "${scope}redis" "$name" "$connections" p50 "$(redis_column 5)"
 }
 
 # The column of redis-benchmark's row of GET.

@@ -227,8 +227,8 @@ impl Endpoint {
         let bytes = packet.bytes();
         let ip = ipv4::Header::parse(bytes, bytes.len()).expect("an IPv4 header");
         let segment = &bytes[ip.header_len()..ip.total_len()];
-        let (header, header_len) =
-            tcp::Header::parse(segment, segment.len()).expect("a TCP header");
+        let mut header = tcp::Header::default();
+        let header_len = header.parse_from(segment, segment.len()).expect("a TCP header");
         if self.device.checksums {
             header
                 .verify(ip.src, ip.dst, [segment], segment.len(), PartialChecksum::Reject)

@@ -2,8 +2,9 @@
 //!
 //! libvma is compared with three programs. `xdp-echo` (latency) and `xdp-blast` (message
 //! rate) drive an AF_XDP socket with no sockets API above it; `udp-rate` is an ordinary
-//! socket program that runs on the kernel or, by `LD_PRELOAD`, on libvma. In the order of a
-//! frame's way out:
+//! socket program that runs on the kernel or, by `LD_PRELOAD`, on libvma. Between processes of one
+//! host it is compared with `shm-ping-pong` (two cache lines) and `shm-bulk` (two copies), which
+//! need none of the modules for AF_XDP. In the order of a frame's way out:
 
 pub mod datagram; // their Ethernet, IPv4 and UDP headers
 pub mod mmsg;

@@ -74,6 +74,8 @@ pub struct Config {
     /// The process ends if nothing can be offloaded at all.
     pub exit_on_failed_start: bool,
     pub offloaded_sockets: bool,
+    /// Other processes of this host are reached through shared memory.
+    pub local: bool,
     pub xdp: XdpInterfaces,
     pub xdp_mode: XdpMode,
     /// Unsuccessful polls before a blocking receive call sleeps; -1 for ever.
@@ -156,6 +158,7 @@ impl Config {
             },
             exit_on_failed_start: number("VMA_EXCEPTION_HANDLING") == -2,
             offloaded_sockets: flag("VMA_OFFLOADED_SOCKETS"),
+            local: flag("VMA_LOCAL"),
             xdp: match settings.text("VMA_XDP") {
                 "off" | "0" => XdpInterfaces::Off,
                 "auto" | "" => XdpInterfaces::Auto,

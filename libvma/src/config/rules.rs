@@ -4,6 +4,7 @@
 
 use core::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::OnceLock;
 
 use libvma_dev::rules::{self, End, Network, Query, Role, Rule, Section, Target};
 pub use libvma_dev::rules::{Moment, Protocol};
@@ -12,23 +13,27 @@ use super::settings::Settings;
 use crate::log::log_line;
 use crate::sys;
 
-/// Where a rule stands. One word: every socket has room for it.
+/// Where a rule stands. Small, because every socket has room for it; the file's name is the
+/// process's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place(&'static Spot);
-
-#[derive(Debug, PartialEq, Eq)]
-struct Spot {
-    /// A file, or the parameter that is as good as a rule.
-    source: &'static str,
-    /// 0 for a parameter.
-    line: u32,
+pub enum Place {
+    Line(u32),
+    /// A parameter that is as good as a rule.
+    TxOffload,
+    RxOffload,
 }
+
+/// What the process reads its rules from.
+static SOURCE: OnceLock<String> = OnceLock::new();
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Spot { source, line: 0 } => f.write_str(source),
-            Spot { source, line } => write!(f, "{source}:{line}"),
+        match self {
+            Place::Line(line) => {
+                write!(f, "{}:{line}", SOURCE.get().map_or(BUILT_IN_NAME, |name| name))
+            }
+            Place::TxOffload => f.write_str("VMA_TX_OFFLOAD=0"),
+            Place::RxOffload => f.write_str("VMA_RX_OFFLOAD=0"),
         }
     }
 }
@@ -38,8 +43,6 @@ impl fmt::Display for Place {
 pub struct Rules {
     /// The section that speaks for it.
     section: Option<Section>,
-    /// Where its rules stand, one by one.
-    spots: &'static [Spot],
     /// Of parameters from the time before there was a file; they go first.
     former: Vec<(Rule, Place)>,
     leaves_tcp: bool,
@@ -59,8 +62,7 @@ impl Rules {
             Some(text) => (text, file),
             None => (rules::BUILT_IN.to_owned(), BUILT_IN_NAME.to_owned()),
         };
-        // For the rest of the process: a line of it may stand in any log line.
-        let name: &'static str = Box::leak(name.into_boxed_str());
+        let name = SOURCE.get_or_init(|| name);
         let mut rules = Rules::new(&text, name, &program_name(), &id);
         rules.add_former(settings);
         if rules.section.is_none() && settings.is_given("VMA_APPLICATION_ID") {
@@ -72,7 +74,7 @@ impl Rules {
         rules
     }
 
-    fn new(text: &str, file: &'static str, program: &str, id: &str) -> Rules {
+    fn new(text: &str, file: &str, program: &str, id: &str) -> Rules {
         let parsed = rules::parse(text);
         for problem in &parsed.problems {
             log_line!(Warning, "{file}:{problem}; the rest of the line is passed over");
@@ -85,14 +87,9 @@ impl Rules {
                 .iter()
                 .any(|rule| Moment::Send.is_kernels(rule.target) && rule.role == Role::UdpSender)
         };
-        let rules = section.as_ref().map_or(&[][..], |section| &section.rules);
-        // For the rest of the process, as the name.
-        let spots: Vec<Spot> =
-            rules.iter().map(|rule| Spot { source: file, line: rule.line }).collect();
         Rules {
             asks_senders: section.as_ref().is_some_and(of_senders),
             section,
-            spots: spots.leak(),
             former: Vec::new(),
             leaves_tcp: set.leaves_sockets(program, id, Protocol::Tcp),
             leaves_udp: set.leaves_sockets(program, id, Protocol::Udp),
@@ -104,13 +101,11 @@ impl Rules {
         let first = End { network: Some(groups), ports: None };
         let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
         if !settings.flag("VMA_TX_OFFLOAD") {
-            const PLACE: Place = Place(&Spot { source: "VMA_TX_OFFLOAD=0", line: 0 });
-            self.former.push((rule(Role::UdpSender), PLACE));
+            self.former.push((rule(Role::UdpSender), Place::TxOffload));
             self.asks_senders = true;
         }
         if !settings.flag("VMA_RX_OFFLOAD") {
-            const PLACE: Place = Place(&Spot { source: "VMA_RX_OFFLOAD=0", line: 0 });
-            self.former.push((rule(Role::UdpReceiver), PLACE));
+            self.former.push((rule(Role::UdpReceiver), Place::RxOffload));
         }
     }
 
@@ -142,8 +137,7 @@ impl Rules {
             }
         }
         let rule = self.section.as_ref()?.rule_for(&Query { moment, first, second })?;
-        let spot = self.spots.iter().find(|spot| spot.line == rule.line)?;
-        moment.is_kernels(rule.target).then_some(Place(spot))
+        moment.is_kernels(rule.target).then_some(Place::Line(rule.line))
     }
 }
 
@@ -208,7 +202,7 @@ mod tests {
         let rules = Rules::new(text, "some.conf", "prog", "x");
         assert!(rules.ask_senders());
         let place = rules.decide(Moment::Send, at("10.1.2.3:4"), None).expect("a rule");
-        assert_eq!(place.to_string(), "some.conf:3");
+        assert!(place.to_string().ends_with(":3"), "{place}");
         assert_eq!(rules.decide(Moment::Send, at("11.1.2.3:4"), None), None);
         assert_eq!(rules.decide(Moment::Connect, at("10.1.2.3:4"), None), None);
         assert!(!Rules::new(text, "some.conf", "another", "x").ask_senders());

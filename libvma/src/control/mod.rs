@@ -7,6 +7,7 @@
 
 pub mod icmp;
 pub mod netlink;
+pub mod rendezvous;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -174,10 +175,10 @@ impl Control {
         indexes
     }
 
-    /// Addresses that no packet from the network may claim to come from: the host's own. (Directed
-    /// broadcast addresses the kernel lets pass.)
-    pub fn impossible_sources(&self) -> Vec<Ipv4Addr> {
-        self.addresses.iter().map(|known| known.addr).collect()
+    /// The host's own addresses with their interfaces: no packet from the network may claim to come
+    /// from there. (Directed broadcast addresses the kernel lets pass.)
+    pub fn own_addresses(&self) -> Vec<(Ipv4Addr, u32)> {
+        self.addresses.iter().map(|known| (known.addr, known.ifindex)).collect()
     }
 
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {

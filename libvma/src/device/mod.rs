@@ -1,12 +1,24 @@
 //! Ways onto the wire. A ring is a shard's endpoint on one interface: frames out, frames in,
-//! flows that say what is ours. Nothing here knows a protocol or a socket; everything that tells
-//! an XDP ring from another kind stays below [`Ring`].
+//! flows that say what is ours. Nothing here knows a protocol or a socket; `ring` is what all kinds
+//! of devices have in common.
 
+mod ring;
+pub mod shm;
 pub mod xdp;
 
-pub use xdp::Ring;
+pub use ring::Ring;
 
 use core::net::Ipv4Addr;
+
+use crate::frame::Frame;
+
+/// A received packet: a chain of frames.
+#[derive(Debug)]
+pub struct Received {
+    pub frame: Frame,
+    /// Bytes in the whole chain.
+    pub len: u32,
+}
 
 /// What steering matches (addresses and ports in host order).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,6 +47,8 @@ pub enum OpenError {
     Program(String),
     /// Another process, or another kind of program, has the interface.
     Busy,
+    /// Memory that another process offered is not what it should be.
+    Segment(&'static str),
 }
 
 impl core::fmt::Display for OpenError {
@@ -44,6 +58,7 @@ impl core::fmt::Display for OpenError {
                 write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))
             }
             OpenError::Program(text) => write!(f, "the steering program was refused: {text}"),
+            OpenError::Segment(text) => write!(f, "the memory of a link was refused: {text}"),
             OpenError::Busy => {
                 f.write_str("another XDP program or AF_XDP socket has the interface")
             }

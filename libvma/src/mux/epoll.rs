@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::epoll;
 
-use super::{OsTurn, UNASKED, look};
+use super::{OsTurn, Seen, UNASKED, look};
 use crate::shard::{Interest, Registration, SetId, SocketId, State};
 use crate::socket::{Socket, Stack, WhyOs, attach};
 use crate::sys::fd::with_borrowed;
@@ -170,7 +170,8 @@ pub fn control_shared(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<(
             if interest.events & ONESHOT != 0 {
                 epoll.any_oneshot.store(true, Ordering::Relaxed);
             }
-            register(&mut state, epoll.set, change.id, interest);
+            let seen = look(&mut state, change.id);
+            register(&mut state, epoll.set, change.id, interest, seen);
         }
         (libc::EPOLL_CTL_DEL, _) => {
             state.unwatch(epoll.set, change.id, change.descriptor);
@@ -197,13 +198,25 @@ fn is_ambiguous(state: &mut State<Socket>, epoll: &Epoll, id: SocketId, new: &In
 }
 
 /// A change for a stream of which the kernel's instance knows nothing: its checks are made here.
-pub fn control_alone(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<(), i32> {
-    let Ok(mut state) = stack.shard.lock() else { return Err(libc::ENOENT) };
+/// None: the kernel has a say, or the socket is gone.
+pub fn control_alone(stack: &Stack, epoll: &Epoll, change: &Change) -> Option<Result<(), i32>> {
+    let Ok(mut state) = stack.shard.lock() else { return Some(Err(libc::ENOENT)) };
     let Change { operation, descriptor, id, .. } = *change;
+    let seen = look(&mut state, id).filter(|seen| !seen.shared)?;
     if operation == libc::EPOLL_CTL_DEL {
         let known = state.unwatch(epoll.set, id, descriptor);
-        return if known { Ok(()) } else { Err(libc::ENOENT) };
+        return Some(if known { Ok(()) } else { Err(libc::ENOENT) });
     }
+    Some(change_alone(&mut state, epoll, change, seen))
+}
+
+fn change_alone(
+    state: &mut State<Socket>,
+    epoll: &Epoll,
+    change: &Change,
+    seen: Seen,
+) -> Result<(), i32> {
+    let Change { operation, descriptor, id, .. } = *change;
     let interest = change.interest(false).ok_or(libc::EFAULT)?;
     let events = interest.events;
     let allowed = match operation {
@@ -223,13 +236,19 @@ pub fn control_alone(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<()
         }
         _ => {}
     }
-    register(&mut state, epoll.set, id, interest);
+    register(state, epoll.set, id, interest, Some(seen));
     Ok(())
 }
 
 /// What is ready when it is registered is news.
-fn register(state: &mut State<Socket>, set: SetId, id: SocketId, interest: Interest) {
-    let ready = look(state, id).is_some_and(|seen| seen.events & interest.events != 0);
+fn register(
+    state: &mut State<Socket>,
+    set: SetId,
+    id: SocketId,
+    interest: Interest,
+    seen: Option<Seen>,
+) {
+    let ready = seen.is_some_and(|seen| seen.events & interest.events != 0);
     state.watch(set, id, Interest { news: ready, ..interest });
 }
 

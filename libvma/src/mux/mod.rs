@@ -15,7 +15,7 @@ pub use epoll::EpollId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::shard::{Readiness, SocketId, State};
-use crate::socket::stream::{Phase, Stream};
+use crate::socket::stream::{self, Phase, Stream};
 use crate::socket::wait::Patience;
 use crate::socket::{self, Socket, Stack};
 use crate::sys::thread::mask_differs;
@@ -47,6 +47,10 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
     if matches!(socket.state, socket::State::Os(_)) {
         // It was just given to the kernel.
         return Some(Seen { events: 0, shared: true });
+    }
+    if endpoint.has_pipe() {
+        let ready = stream::local::ready::readiness(state, id)?;
+        return Some(Seen { events: bits(ready), shared: false });
     }
     let shared = matches!(stream.phase, Phase::Listening { .. });
     let unconnected = unconnected(stream, socket.has_error());
@@ -99,6 +103,11 @@ pub fn unsteered(stack: &Stack, ids: impl IntoIterator<Item = SocketId>) -> Opti
     })
 }
 
+/// Does a process whose messages may be waited for need this CPU to send them?
+fn is_crowded(stack: &Stack) -> bool {
+    stack.shard.lock().is_ok_and(|mut state| state.shares_cpu())
+}
+
 /// How long to poll, and the mask to sleep with. A mask of the call that differs from the thread's
 /// counts for the whole wait, which only the kernel can do: then there is one look and no polling.
 fn patience<'a>(
@@ -107,6 +116,8 @@ fn patience<'a>(
 ) -> (Patience, Option<&'a libc::sigset_t>) {
     match mask.filter(|mask| mask_differs(mask)) {
         Some(mask) => (Patience::Loops(0), Some(mask)),
+        // Where no packets of ours can come, polling is of no use.
+        None if !stack.shard.is_live() => (Patience::Loops(0), None),
         None => (Patience::micros(stack.config.select_poll), None),
     }
 }

@@ -1,6 +1,6 @@
 //! poll(2) over offloaded and other descriptors.
 
-use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, look};
+use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, is_crowded, look};
 use crate::shard::SocketId;
 use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
@@ -74,7 +74,7 @@ pub fn poll(
                 mask.is_some() && question.sleep(stack, &mut wait, mask) == Next::Interrupted;
             return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
-        match wait.after_miss() {
+        match wait.after_miss(|| is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),

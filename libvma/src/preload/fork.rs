@@ -36,6 +36,13 @@ pub fn is_vfork_child(process: &Process) -> bool {
     thread::process_id() != process.id
 }
 
+/// As [`is_vfork_child`] without a system call, for frequent calls that no such child makes between
+/// vfork() and exec: one that the program made by another way (clone) is not seen.
+#[inline]
+pub fn is_noted_vfork_child(process: &Process) -> bool {
+    thread::is_vforked(process.id)
+}
+
 export! {
     /// fork(2).
     fn fork() -> libc::pid_t {
@@ -85,5 +92,6 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn find_vfork() -> *mut core::ffi::c_void {
+    thread::note_vfork();
     real::address(real::Symbol::vfork)
 }

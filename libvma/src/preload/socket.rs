@@ -76,7 +76,15 @@ export! {
             return -1;
         }
         // SAFETY: passed on.
-        refreshed(fd, unsafe { real::bind(fd, address, len) })
+        let result = unsafe { real::bind(fd, address, len) };
+        if result == 0
+            && let Some((process, id)) = ours(fd)
+        {
+            let before = errno::get();
+            attach::name(&process.stack, id);
+            errno::set(before);
+        }
+        result
     }
 
     /// connect(2). A UDP socket may connect again, or disconnect with AF_UNSPEC.

@@ -11,7 +11,7 @@ use crate::process::Process;
 use crate::socket::stream::listen::{Adopted, Found as Accepted};
 use crate::socket::stream::options::Effect;
 use crate::socket::stream::tell::Value;
-use crate::socket::stream::{self, connect as connects, listen, options, tell};
+use crate::socket::stream::{self, connect as connects, listen, local, options, tell};
 use crate::socket::{Outcome, SocketId, WhyOs};
 
 type SockAddr = *const libc::sockaddr;
@@ -47,8 +47,10 @@ pub unsafe fn connect(
         }
         Destination::Foreign | Destination::Absent => {
             // SAFETY: as promised.
-            if unsafe { convert::family(address, len) } == Some(AF_UNSPEC) {
-                connects::disconnect(&process.stack, id);
+            if unsafe { convert::family(address, len) } == Some(AF_UNSPEC)
+                && connects::disconnect(&process.stack, id)
+            {
+                process.drop_stream(id);
             }
             // SAFETY: passed on.
             return unsafe { real::connect(fd, address, len) };
@@ -96,6 +98,11 @@ pub unsafe fn accept(
     let accepted = match listen::accept(&process.stack, id, &mut os) {
         Outcome::Ours(Accepted::Ours(accepted)) => accepted,
         Outcome::Ours(Accepted::Os(accepted)) => {
+            let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+            let adopted = local::accept::adopt(&process.stack, id, accepted, nonblocking);
+            if let Some(child) = adopted {
+                process.fds.set(accepted, Object::Stream(child));
+            }
             errno::set(before);
             return accepted;
         }
@@ -306,6 +313,9 @@ pub fn send(
             if flags & libc::MSG_FASTOPEN != 0 && stream::is_fresh(&process.stack, id) {
                 // The kernel connects.
                 process.drop_stream(id);
+            } else if flags & libc::MSG_OOB != 0 && local::is_local(&process.stack, id) {
+                // Only the kernel's connection has an urgent byte.
+                process.release_stream(id, WhyOs::Arguments);
             }
             os()
         }

@@ -10,7 +10,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Found, convert, errno, export, find, real};
 use crate::process::Process;
-use crate::socket::stream::{receive, send};
+use crate::socket::stream::{self, receive, send};
 use crate::socket::{Outcome, SocketId};
 use crate::sys::{fd, shadow};
 
@@ -194,9 +194,15 @@ export! {
     fn sendfile(out: c_int, input: c_int, offset: *mut libc::off_t, count: usize) -> isize {
         match find(out) {
             // SAFETY: the program's offset, by the contract of the call.
-            Found::Stream(process, id) => finish(unsafe {
+            Found::Stream(process, id) => match unsafe {
                 send_file(process, id, input, offset, count)
-            }),
+            } {
+                // SAFETY: passed on.
+                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => unsafe {
+                    real::sendfile(out, input, offset, count)
+                },
+                result => finish(result),
+            },
             // From a file to a UDP socket of ours it is the kernel's socket that sends.
             // SAFETY: passed on.
             _ => unsafe { real::sendfile(out, input, offset, count) },
@@ -207,9 +213,15 @@ export! {
     fn sendfile64(out: c_int, input: c_int, offset: *mut libc::off64_t, count: usize) -> isize {
         match find(out) {
             // SAFETY: the program's offset, by the contract of the call.
-            Found::Stream(process, id) => finish(unsafe {
+            Found::Stream(process, id) => match unsafe {
                 send_file(process, id, input, offset, count)
-            }),
+            } {
+                // SAFETY: passed on.
+                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => unsafe {
+                    real::sendfile64(out, input, offset, count)
+                },
+                result => finish(result),
+            },
             // SAFETY: passed on.
             _ => unsafe { real::sendfile64(out, input, offset, count) },
         }

@@ -4,7 +4,7 @@
 //! A thread that polls, or sleeps on the rings, does all that itself, and must not be fought for the
 //! lock and the packets. So the internal thread looks once in an interval whether anybody polled.
 //! Only if nobody did, and there are connections, it sleeps on the rings' descriptors itself, and it
-//! stops as soon as somebody else polls again.
+//! stops as soon as somebody else polls again. Links with other processes count as connections do.
 
 use crate::net::time::Instant;
 use crate::shard;
@@ -15,6 +15,8 @@ use crate::sys::wait::PollSet;
 const SECOND: u64 = 1_000_000_000;
 /// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
+/// While nobody polls, the intervals grow up to this, or the one configured if that is longer.
+const LONGEST_QUIET: u64 = 100_000_000;
 
 pub struct Drive {
     /// VMA_PROGRESS_ENGINE_INTERVAL; 0 is never, but connections come to their end all the same.
@@ -31,6 +33,8 @@ pub struct Drive {
     alone: bool,
     /// When the present interval ends.
     next: u64,
+    /// Times in a row that this thread looked and nobody else had polled.
+    quiet: u32,
 }
 
 impl Drive {
@@ -43,22 +47,24 @@ impl Drive {
             seen: 0,
             alone: false,
             next: 0,
+            quiet: 0,
         }
     }
 
     /// Before the thread sleeps: how long, in nanoseconds, and on which rings.
     pub fn prepare(&mut self, stack: &Stack, set: &mut PollSet) -> Option<u64> {
         let Some(mut state) = stack.shard.try_lock() else { return Some(self.tick()) };
-        if !state.has_rings() {
+        if !stack.shard.is_live() {
             // Nothing to drain: only events wake the thread. Without draining, things still age.
             return state.has_tcp().then_some(SECOND);
         }
         let now = monotonic_nanos();
-        if self.next <= now || self.next > now.saturating_add(self.tick()) {
-            self.next = now.saturating_add(self.tick());
+        let tick = if state.has_tcp() { self.tick() } else { self.quiet_tick() };
+        if self.next <= now || self.next > now.saturating_add(tick) {
+            self.next = now.saturating_add(tick);
         }
         let mut wake = self.next;
-        let drives = self.alone && state.has_tcp() || self.armed;
+        let drives = self.alone && (state.has_tcp() || state.has_links()) || self.armed;
         if drives && !state.has_sleepers() {
             state.sleep_on_rings(|fd| set.add_readable(fd));
         }
@@ -74,6 +80,11 @@ impl Drive {
         if self.interval > 0 { self.interval } else { SECOND }
     }
 
+    fn quiet_tick(&self) -> u64 {
+        let longest = LONGEST_QUIET.max(self.tick());
+        self.tick().saturating_mul(1 << self.quiet.min(16)).min(longest)
+    }
+
     /// After the sleep: takes what has arrived if nobody else did since the last time.
     pub fn step(&mut self, stack: &Stack) {
         let Some(mut state) = stack.shard.try_lock() else {
@@ -87,13 +98,15 @@ impl Drive {
             state.run_tcp();
         } else if state.polls() != self.seen {
             self.alone = false;
+            self.quiet = 0;
             // A program that polls now and then is late for timers.
             if state.tcp_deadline().is_some_and(is_late) {
                 state.run_tcp();
             }
         } else if self.alone || now >= self.next {
             self.alone = true;
-            if self.interval > 0 || state.has_tcp() {
+            self.quiet = self.quiet.saturating_add(1);
+            if self.interval > 0 || state.has_tcp() || state.has_links() {
                 self.drain(&mut state);
                 state.run_tcp();
             }

@@ -53,6 +53,9 @@ impl Process {
             // A vfork() child: the sockets are its parent's.
             return;
         }
+        for id in stream::local::end::leave(&self.stack) {
+            self.drop_stream(id);
+        }
         for id in self.hand_over_streams() {
             give_back::end(&self.stack, id);
         }

@@ -87,9 +87,11 @@ fn start() -> Process {
     Process {
         stack: Stack {
             shard: Shard::default(),
+            drained: Default::default(),
             plane: Lock::new(None),
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge: Waker::new().ok(),
+            local: crate::socket::local::Local::new(),
             stats,
             system: std::sync::OnceLock::new(),
             config,
@@ -113,7 +115,7 @@ impl Process {
         }
         // Threads that come together wait for the first one's result.
         let Ok(mut slot) = self.stack.plane.lock() else { return };
-        if self.plane_tried.swap(true, Ordering::AcqRel) {
+        if self.plane_tried.load(Ordering::Acquire) {
             return;
         }
         let (control, monitor) = match Control::open(&self.stack.config) {
@@ -123,13 +125,14 @@ impl Process {
                 if self.stack.config.exit_on_failed_start {
                     os_thread::exit_now(255);
                 }
-                return;
+                return self.plane_tried.store(true, Ordering::Release);
             }
         };
         let plane = Plane { control, rings: std::collections::HashMap::new() };
         *slot = Some(plane);
-        drop(slot);
         thread::start(self, monitor);
+        // Only now: who comes at the same time needs the thread, too.
+        self.plane_tried.store(true, Ordering::Release);
     }
 }
 

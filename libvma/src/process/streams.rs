@@ -31,6 +31,13 @@ impl Process {
         }
     }
 
+    /// For the internal thread: sockets whose pipe to another process is over.
+    pub fn tend_pipes(&self) {
+        for id in stream::local::end::tend(&self.stack) {
+            self.release_stream(id, WhyOs::LocalDestination);
+        }
+    }
+
     /// The shadow is what the socket was: forgets the socket.
     pub fn drop_stream(&self, id: SocketId) {
         // Threads that wait on it go on with the kernel's socket; to them it is not closed.

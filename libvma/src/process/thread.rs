@@ -14,7 +14,7 @@ use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
 use crate::shard::{SocketId, TICK_NANOS};
-use crate::socket::{Stack, attach, stream};
+use crate::socket::{Stack, attach, local, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
@@ -59,10 +59,12 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         set.add_readable(shadows);
         set.add_readable(nudge);
         set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
+        set.add_readable(stack.local.descriptor());
         let mut timeout = drive.prepare(stack, &mut set);
         if unsent {
             timeout = Some(TICK_NANOS);
         }
+        timeout = timeout.into_iter().chain(stack.local.patience()).min();
         let fds = set.as_mut_slice();
         let result = ppoll(fds, timeout, None);
         if matches!(result, Err(errno) if errno != libc::EINTR) {
@@ -88,6 +90,9 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         {
             icmp.read(|notice| stream::path::on_icmp(stack, &notice));
         }
+        if fired(fds, 4) || stack.local.patience() == Some(0) {
+            local::serve(stack);
+        }
         if icmp.is_none() && !icmp_tried && stack.shard.try_lock().is_some_and(|s| s.has_tcp()) {
             icmp_tried = true;
             icmp = open_icmp();
@@ -102,10 +107,11 @@ fn run(process: &'static Process, mut monitor: Monitor) {
             set_served(process, true);
             exceptions = stream::exceptions::expire(stack, exceptions);
             stream::heir::review(stack);
+            process.tend_pipes();
             if let Some(mut state) = stack.shard.try_lock() {
                 state.expire_fragments();
                 // A group may have got members on this host, which no message tells.
-                attach::void_multicast_routes(&mut state);
+                attach::void_doubtful_routes(&mut state);
             }
         }
         if now.saturating_sub(last_refresh) >= refresh_nanos {
@@ -131,8 +137,10 @@ fn settle(config: &Config) {
     }
 }
 
-/// Children are answered. Said again now and then: an exec that failed took it back.
+/// Children and other processes are answered. Said again now and then: an exec that failed took it
+/// back.
 fn set_served(process: &Process, served: bool) {
+    process.stack.local.set_served(served);
     if let Some(board) = &process.board {
         board.set_served(served);
     }
@@ -196,6 +204,11 @@ fn note_shadows(stack: &Stack) {
             socket.os_ready = true;
             socket.os_error |= flags.contains(epoll::EventFlags::ERR);
         }
-        state.announce(id);
+        if stream::local::has_pipe(&mut state, id) {
+            stream::local::flush(&mut state, id);
+            state.announce_change(id);
+        } else {
+            state.announce(id);
+        }
     }
 }

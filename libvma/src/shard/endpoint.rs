@@ -29,6 +29,12 @@ pub struct Endpoint {
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
     pub(super) os_doubt: u64,
+    /// The number by which the kernel knows the socket; -1 if it is not told here.
+    pub shadow: i32,
+    /// The shadow may have datagrams that are older than what comes now.
+    pub os_first: bool,
+    /// Of a stream socket: its pipe to another process of this host.
+    pub(super) pipe: Option<u32>,
     /// Of a stream socket: its connection, or what it listens with.
     pub(super) connection: Option<u32>,
     pub(super) listener: Option<u32>,
@@ -47,6 +53,9 @@ impl Endpoint {
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,
+            shadow: -1,
+            os_first: false,
+            pipe: None,
             connection: None,
             listener: None,
             counters: SocketCounters::default(),
@@ -97,6 +106,12 @@ impl Endpoint {
     /// Does a thread sleep on the socket itself?
     pub fn is_waited_for(&self) -> bool {
         !self.sleepers.is_empty()
+    }
+
+    /// Is it a stream whose peer is a process of this host?
+    #[inline]
+    pub fn has_pipe(&self) -> bool {
+        self.pipe.is_some()
     }
 
     pub fn is_watched(&self) -> bool {

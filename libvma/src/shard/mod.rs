@@ -10,18 +10,22 @@ mod burst;
 pub mod clock;
 pub mod datagram;
 mod endpoint;
+mod local;
+pub mod pipe;
 mod ready;
 mod receive;
 pub mod tcp;
 mod transmit;
 
-use crate::device::{Interface, OpenError, Ring};
+use crate::device::{Interface, OpenError, Ring, shm, xdp};
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::device::Flow;
+pub use crate::device::shm::{LinkId, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
 pub use endpoint::Endpoint;
@@ -64,6 +68,8 @@ impl RingId {
 
 pub struct Shard<S> {
     lock: Lock<State<S>>,
+    /// Some ring may bring packets: polling may pay.
+    live: AtomicBool,
 }
 
 /// What the lock protects.
@@ -80,11 +86,15 @@ pub struct State<S> {
     lookup: Lookup,
     /// None until the first stream socket.
     tcp: Option<Box<tcp::Tcp>>,
+    /// Other processes of this host.
+    local: local::Local,
+    /// TCP connections whose bytes go through shared memory.
+    pipes: pipe::Pipes,
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
     sets: Vec<Option<Set>>,
-    /// Sources that are refused: the host's own addresses.
-    impossible_sources: Vec<std::net::Ipv4Addr>,
+    /// The host's own addresses, which nothing from a cable may come from, with their interfaces.
+    own_addresses: Vec<(std::net::Ipv4Addr, u32)>,
     /// Scratch of `receive::multicast_targets`.
     matches: Vec<u32>,
     /// Why received frames were not delivered, by [`DropReason::index`].
@@ -98,6 +108,8 @@ pub struct State<S> {
     /// Rises with every change of routes, neighbours, interfaces: cached next hops of an older
     /// epoch are void.
     epoch: u64,
+    /// See [`State::answers`].
+    answers: u64,
 }
 
 impl<S> Default for Shard<S> {
@@ -112,17 +124,21 @@ impl<S> Default for Shard<S> {
                 kicks: 0,
                 lookup: Lookup::default(),
                 tcp: None,
+                local: local::Local::default(),
+                pipes: pipe::Pipes::default(),
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
                 sets: Vec::new(),
-                impossible_sources: Vec::new(),
+                own_addresses: Vec::new(),
                 matches: Vec::new(),
                 drops: [0; DropReason::COUNT],
                 polls: 0,
                 ident: clock::seed(),
                 os_doubt: 0,
                 epoch: 1,
+                answers: 0,
             }),
+            live: AtomicBool::new(false),
         }
     }
 }
@@ -144,13 +160,40 @@ impl<S> Shard<S> {
         mode: Mode,
         limits: Limits,
     ) -> Result<RingId, OpenError> {
-        let ring = Ring::open(interface, mode, limits)?;
+        let ring = Ring::Xdp(xdp::Ring::open(interface, mode, limits)?);
+        self.add_ring(ring)
+    }
+
+    /// Makes the ring for links with other processes of this host.
+    pub fn open_local_ring(&self, interface: Interface) -> Result<RingId, OpenError> {
+        let ring = Ring::Shm(shm::Ring::open(interface)?);
+        let id = self.add_ring(ring)?;
+        if let Ok(mut state) = self.lock() {
+            state.local.ring = Some(id);
+        }
+        Ok(id)
+    }
+
+    fn add_ring(&self, ring: Ring) -> Result<RingId, OpenError> {
         let busy = |_| OpenError::System { call: "the shard's lock", errno: libc::EDEADLK };
         let mut state = self.lock().map_err(busy)?;
         state.rings.push(ring);
         // Who sleeps on the other rings must sleep on this one, too.
         state.wake_all();
-        Ok(RingId((state.rings.len() - 1) as u16))
+        let id = RingId((state.rings.len() - 1) as u16);
+        self.note_liveness(&state);
+        Ok(id)
+    }
+
+    /// A ring or a link came or went.
+    pub fn note_liveness(&self, state: &State<S>) {
+        self.live.store(state.rings.iter().any(Ring::is_live), Ordering::Relaxed);
+    }
+
+    /// May any ring bring packets? If not, waiting is the kernel's alone.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Relaxed)
     }
 }
 
@@ -264,8 +307,13 @@ impl<S> State<S> {
         Some(ring.interface().address)
     }
 
-    pub fn set_impossible_sources(&mut self, addresses: Vec<std::net::Ipv4Addr>) {
-        self.impossible_sources = addresses;
+    pub fn set_own_addresses(&mut self, addresses: Vec<(std::net::Ipv4Addr, u32)>) {
+        self.own_addresses = addresses;
+    }
+
+    /// Rings of interfaces, on which packets arrive whether anybody looks or not.
+    pub fn has_interfaces(&self) -> bool {
+        self.rings.iter().any(|ring| !ring.is_local())
     }
 
     pub fn has_rings(&self) -> bool {
@@ -277,7 +325,7 @@ impl<S> State<S> {
         use rustix::fd::AsRawFd;
         for ring in &mut self.rings {
             ring.settle();
-            ring.descriptors().for_each(|fd| each(fd.as_raw_fd()));
+            ring.descriptors(|fd| each(fd.as_raw_fd()));
         }
     }
 
@@ -297,6 +345,17 @@ impl<S> State<S> {
 
     pub fn epoch(&self) -> u64 {
         self.epoch
+    }
+
+    /// Rises when a process of this host may have been found: cached answers that there is none, of
+    /// an older count, are void.
+    pub fn answers(&self) -> u64 {
+        self.answers
+    }
+
+    /// Voids cached answers that nobody of this host has an address.
+    pub fn next_answers(&mut self) {
+        self.answers += 1;
     }
 
     /// Voids every cached next hop.

@@ -119,7 +119,7 @@ impl<S> State<S> {
 
     /// The socket goes: whoever sleeps on it wakes, and no set watches it any more.
     /// Wakes everybody who sleeps, to look around again.
-    pub(super) fn wake_all(&mut self) {
+    pub fn wake_all(&mut self) {
         for index in 0..self.sleepers.len() {
             if self.sleepers.get(index).is_some_and(|sleeper| sleeper.in_use) {
                 self.wake(SleeperId(index as u32));

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::datagram::{Body, Datagram};
 use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
+use crate::device::Received;
 use crate::device::Ring;
-use crate::device::xdp::Received;
 use crate::net::drop_reason::DropReason;
 use crate::net::udp::lookup::Tuple;
 use crate::net::wire::udp::PartialChecksum;
@@ -26,9 +26,9 @@ const CATCH_UP: usize = 256;
 const PATIENCE: usize = 8;
 
 /// A datagram's headers, judged good.
-struct Parsed {
-    ip: ipv4::Header,
-    udp: udp::Header,
+pub(super) struct Parsed {
+    pub ip: ipv4::Header,
+    pub udp: udp::Header,
 }
 
 impl<S> State<S> {
@@ -44,10 +44,19 @@ impl<S> State<S> {
         let mut packets = 0;
         for index in 0..self.rings.len() {
             for _ in 0..BUDGET {
-                let Some(ring) = self.rings.get_mut(index) else { break };
-                let Some(received) = ring.receive() else { break };
+                let id = RingId(index as u16);
+                match self.rings.get_mut(index) {
+                    Some(Ring::Xdp(ring)) => {
+                        let Some(received) = ring.receive() else { break };
+                        self.input(id, received);
+                    }
+                    Some(Ring::Shm(ring)) => {
+                        let Some(arrival) = ring.receive() else { break };
+                        self.input_local(id, arrival);
+                    }
+                    None => break,
+                }
                 packets += 1;
-                self.input(RingId(index as u16), received);
             }
         }
         self.after_poll(packets);
@@ -88,10 +97,14 @@ impl<S> State<S> {
         }
     }
 
-    fn input(&mut self, id: RingId, received: Received) {
+    #[inline]
+    pub(super) fn input(&mut self, id: RingId, received: Received) {
         let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
         let outcome = match parse_ip(ring, &received) {
-            Ok(ip) if self.impossible_sources.contains(&ip.src) => {
+            Ok(ip) if ring.is_local() => {
+                self.check_local(&ip).and_then(|()| parse_udp(ring, &received, ip))
+            }
+            Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => {
                 Err(DropReason::BadSourceAddress)
             }
             Err(reason) => Err(reason),
@@ -108,13 +121,22 @@ impl<S> State<S> {
     }
 
     fn deliver(&mut self, id: RingId, received: Received, parsed: &Parsed) {
-        let interface = self.ring(id).map_or(0, |ring| ring.interface().index);
-        let tuple = tuple(parsed, interface);
+        let Some(ring) = self.rings.get(id.index()) else { return };
+        let interface = ring.interface().index;
+        let local = ring.is_local();
+        let mut tuple = tuple(parsed, interface);
         let offset = ethernet::HEADER_LEN + parsed.ip.header_len() + udp::HEADER_LEN;
         if !tuple.destination.is_multicast() {
             let Some(index) = self.lookup.unicast(&tuple) else {
+                if local {
+                    return self.give_back_to_sender(id, received, parsed, offset);
+                }
                 return self.refuse(id, received, DropReason::NoSocket);
             };
+            if local {
+                self.note_local(id, index, &received);
+                tuple.interface = self.interface_told(tuple.destination, interface);
+            }
             return self.deliver_in_place(index, id, received, parsed, &tuple, offset);
         }
         let targets = self.multicast_targets(&tuple);
@@ -130,6 +152,15 @@ impl<S> State<S> {
             }
         }
         self.matches = targets;
+    }
+
+    #[inline]
+    fn note_local(&mut self, id: RingId, index: u32, received: &Received) {
+        let first = match self.rings.get(id.index()) {
+            Some(ring) => ring.first_bytes(&received.frame).first().copied(),
+            None => None,
+        };
+        self.note_switch(index, first.as_slice());
     }
 
     /// The sockets a multicast datagram is for, in a vector that is used again and again: put it
@@ -298,7 +329,7 @@ impl<S> State<S> {
         self.release_frame(id, received.frame);
     }
 
-    fn release_frame(&mut self, id: RingId, frame: crate::frame::Frame) {
+    pub(super) fn release_frame(&mut self, id: RingId, frame: crate::frame::Frame) {
         if let Some(ring) = self.rings.get_mut(usize::from(id.0)) {
             ring.release(frame);
         }
@@ -352,7 +383,8 @@ fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason
         return Err(DropReason::UnknownProtocol);
     }
     let nobodys = ip.src.is_unspecified() || ip.src.is_broadcast();
-    if ip.src.is_multicast() || ip.src.is_loopback() || nobodys {
+    let strange = ip.src.is_loopback() && !ring.is_local();
+    if ip.src.is_multicast() || strange || nobodys {
         return Err(DropReason::BadSourceAddress);
     }
     Ok(ip)
@@ -387,7 +419,7 @@ pub(super) fn partial(ring: &Ring) -> PartialChecksum {
     if ring.interface().is_virtual { PartialChecksum::Accept } else { PartialChecksum::Reject }
 }
 
-fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
+pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
     Tuple {
         source: parsed.ip.src,
         source_port: parsed.udp.src_port,

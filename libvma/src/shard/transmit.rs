@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use super::local::mark_switch;
 use super::{RingId, State};
 use crate::device::Ring;
 use crate::net::ip::fragment::{Fragment, fragments};
@@ -40,6 +41,8 @@ pub struct Egress<'a> {
     pub checksum: bool,
     /// Deliver to members of the group in this process, too.
     pub loop_back: bool,
+    /// The first one by a link, after others by the kernel.
+    pub after_kernel: bool,
     pub payload: &'a [IoSlice<'a>],
     pub len: usize,
 }
@@ -48,6 +51,8 @@ pub struct Egress<'a> {
 pub enum SendError {
     /// No frame is free: the ring is full.
     NoFrame,
+    /// The receiving process has no room: the datagram is lost.
+    ReceiverFull,
     /// EMSGSIZE.
     TooBig,
     /// The ring is gone.
@@ -102,6 +107,11 @@ impl<S> State<S> {
     #[inline]
     pub fn kick_or_wait(&mut self, ring: RingId) -> bool {
         let Some(ring) = self.rings.get_mut(usize::from(ring.0)) else { return false };
+        if ring.is_local() {
+            // No system call, unless the receiver sleeps.
+            ring.kick();
+            return false;
+        }
         if self.burst.may_wait(ring.unsent()) {
             return !core::mem::replace(&mut self.unsent, true);
         }
@@ -157,18 +167,24 @@ fn send_whole(
     mut ip: ipv4::Header,
     udp: udp::Header,
 ) -> Result<(), SendError> {
-    let frame = ring.allocate(HEADERS + egress.len).ok_or(SendError::NoFrame)?;
+    let local = ring.is_local();
+    // A receiver on this host that does not keep up loses datagrams, as with the kernel's loopback.
+    let full = if local { SendError::ReceiverFull } else { SendError::NoFrame };
+    let frame = ring.allocate(egress.hop.destination_mac.0, HEADERS + egress.len).ok_or(full)?;
     ip.dont_fragment = egress.dont_fragment;
     let mut gather = Gather::new(egress.payload);
     let mut sum = Sum::ZERO;
     // The payload first: the checksum in the headers before it comes from that copy.
     ring.write(&frame, |offset, bytes| {
         let data = if offset == 0 { bytes.get_mut(HEADERS..) } else { Some(bytes) };
-        if let Some(data) = data {
-            sum = sum.then(gather.copy_to(data));
+        match data {
+            // Between processes of one host nothing can spoil it.
+            Some(data) if local => gather.copy_plainly_to(data),
+            Some(data) => sum = sum.then(gather.copy_to(data)),
+            None => {}
         }
     });
-    let udp = if egress.checksum {
+    let udp = if egress.checksum && !local {
         udp.checksummed(*egress.source.ip(), *egress.destination.ip(), sum)
     } else {
         udp
@@ -176,6 +192,9 @@ fn send_whole(
     ring.write(&frame, |offset, bytes| {
         if offset == 0 {
             emit_link_and_ip(egress.hop, &ip, bytes);
+            if egress.after_kernel {
+                mark_switch(bytes);
+            }
             let at = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
             if let Some(out) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
                 udp.emit(out);
@@ -210,7 +229,8 @@ fn send_fragments(
     for Fragment { offset, len, more } in pieces {
         let ip = ip.for_fragment(offset, len, more).ok_or(SendError::TooBig)?;
         let lead = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-        let frame = ring.allocate(lead + len).ok_or(SendError::NoFrame)?;
+        let frame =
+            ring.allocate(egress.hop.destination_mac.0, lead + len).ok_or(SendError::NoFrame)?;
         ring.write(&frame, |at, bytes| {
             if at != 0 {
                 gather.copy_to(bytes);
@@ -261,8 +281,21 @@ impl<'a> Gather<'a> {
 
     /// Fills `out` as far as there is data; returns the sum of what was copied.
     #[inline]
-    fn copy_to(&mut self, mut out: &mut [u8]) -> Sum {
+    fn copy_to(&mut self, out: &mut [u8]) -> Sum {
         let mut sum = Sum::ZERO;
+        self.each(out, |target, source| sum = sum.then(copy_and_sum(target, source)));
+        sum
+    }
+
+    /// As [`Gather::copy_to`], without the sum.
+    #[inline]
+    fn copy_plainly_to(&mut self, out: &mut [u8]) {
+        self.each(out, |target, source| target.copy_from_slice(source));
+    }
+
+    /// Calls `copy` with pieces of equal length.
+    #[inline]
+    fn each(&mut self, mut out: &mut [u8], mut copy: impl FnMut(&mut [u8], &[u8])) {
         while let Some((first, rest)) = self.pieces.split_first() {
             if out.is_empty() {
                 break;
@@ -271,7 +304,7 @@ impl<'a> Gather<'a> {
             let count = source.len().min(out.len());
             let (target, left) = out.split_at_mut(count);
             if let Some(source) = source.get(..count) {
-                sum = sum.then(copy_and_sum(target, source));
+                copy(target, source);
             }
             out = left;
             self.done += count;
@@ -280,7 +313,6 @@ impl<'a> Gather<'a> {
                 self.done = 0;
             }
         }
-        sum
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::event::epoll;
 
-use super::{Plane, Socket, Stack, State, WhyOs, stream};
+use super::{Plane, Socket, Stack, State, Via, WhyOs, local, stream};
 use crate::config::XdpMode;
 use crate::config::rules::{Moment, Rules};
 use crate::control::Control;
@@ -16,6 +16,45 @@ use crate::shard::{self, Flow, Limits, Mode, RingId, SocketId};
 use crate::sys::{fd, shadow};
 
 type Shard = shard::State<Socket>;
+
+/// The program named the socket by bind(): other processes may find it.
+pub fn name(stack: &Stack, id: SocketId) {
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.named = true;
+    }
+    refresh(stack, id);
+    post(stack, id);
+}
+
+/// Lets other processes of this host find the socket, once it has an address.
+pub fn post(stack: &Stack, id: SocketId) {
+    let found = stack.shard.lock().ok().and_then(|mut state| {
+        let (_, socket) = state.socket(id)?;
+        let fits = socket.state == State::Offloaded
+            && socket.stream.is_none()
+            && socket.posted.is_none()
+            // Which member of a group gets what is the kernel's to choose.
+            && !socket.options.reuse_port
+            && socket.options.device.is_none();
+        Some((socket.shadow(), socket.local.filter(|_| fits)?))
+    });
+    let Some((shadow, address)) = found else { return };
+    if address.ip().is_multicast() || !stack.config.local {
+        return;
+    }
+    let Some(posted) = local::post(stack, protocol::UDP, shadow, address) else { return };
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+        && socket.state == State::Offloaded
+    {
+        socket.posted = Some(posted);
+        return;
+    }
+    // It was closed, or became the kernel's, meanwhile.
+    local::unpost(stack, posted);
+}
 
 /// Takes over what the shadow says of its addresses (after bind, connect, a first send) and
 /// installs the flows that follow. A socket that cannot be offloaded becomes the kernel's.
@@ -100,24 +139,26 @@ pub fn update_interfaces(stack: &Stack, plane: &mut Plane) {
     }
 }
 
-/// Routes of multicast destinations are looked up again: whether another process of the host
-/// listens to the group changes without a message.
-pub fn void_multicast_routes(state: &mut Shard) {
+/// Routes that may be others without a message are looked up again: whether another process of the
+/// host listens to a group, or serves a port with the library.
+pub fn void_doubtful_routes(state: &mut Shard) {
     for id in state.ids() {
-        if let Some((_, socket)) = state.socket(id)
-            && socket.options.multicast_loop
-        {
-            socket.route = socket.route.take().filter(|route| !route.destination.is_multicast());
-        }
+        let Some((_, socket)) = state.socket(id) else { continue };
+        let looped = socket.options.multicast_loop;
+        socket.route = socket.route.take().filter(|route| {
+            let group = route.destination.is_multicast() && looped;
+            !group && !matches!(route.via, Via::Os(WhyOs::LocalDestination))
+        });
     }
 }
 
 /// Brings the socket's flows and its filter in line with its addresses and memberships.
 fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, peer, device) = {
+    let (local, peer, device, known) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
-        (socket.local, socket.peer, socket.options.device)
+        let known = socket.named || socket.starts_locally;
+        (socket.local, socket.peer, socket.options.device, known)
     };
     let Some(local) = local else {
         // Nothing can arrive: not bound yet, or no longer (connect to AF_UNSPEC gives an automatic
@@ -177,7 +218,14 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
             wanted.push((ring, at_all(*local.ip())));
         }
     }
-    let unserved = wanted.is_empty() && !local.ip().is_multicast() && !ruled;
+    // Other processes of this host need no ring of the interface.
+    let own =
+        |address: Ipv4Addr| address.is_loopback() || plane.control.interface_of(address).is_some();
+    let within_host = stack.config.local
+        && device.is_none()
+        && (local.ip().is_unspecified() || own(*local.ip()))
+        && peer.map_or(known, |peer| own(*peer.ip()));
+    let unserved = wanted.is_empty() && !local.ip().is_multicast() && !within_host && !ruled;
     if unserved && !may_pass(why) {
         return Err(why);
     }
@@ -197,7 +245,7 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
     }
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
-    state.set_impossible_sources(plane.control.impossible_sources());
+    state.set_own_addresses(plane.control.own_addresses());
     let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
     let filter = Filter {
         local: *local.ip(),
@@ -307,8 +355,7 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
                 Limits { rx_frames: stack.config.rx_bufs, tx_frames: stack.config.tx_bufs };
             match stack.shard.open_ring(spec, mode, limits) {
                 Ok(ring) => {
-                    let mode =
-                        stack.shard.lock().ok().and_then(|state| Some(state.ring(ring)?.mode()));
+                    let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
                     log_line!(Debug, "{name}: offloaded through AF_XDP, {mode:?}");
                     stack.nudge_internal_thread();
                     Ok(ring)
@@ -335,6 +382,14 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     let descriptor = socket.shadow();
     socket.state = State::Os(why);
     let flows = core::mem::take(&mut socket.flows);
+    if let Some(posted) = socket.posted.take() {
+        drop(state);
+        local::unpost(stack, posted);
+        state = match stack.shard.lock() {
+            Ok(state) => state,
+            Err(_) => return,
+        };
+    }
     for (ring, flow) in &flows {
         state.remove_flow(*ring, *flow);
     }

@@ -3,11 +3,12 @@
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach};
+use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::net::wire::ethernet::MacAddr;
+use crate::net::wire::ipv4::protocol;
 use crate::net::wire::udp::MAX_DATA_LEN;
 use crate::shard::{self, Egress, NextHop, RingId, SendError, SocketId};
 use crate::sys::{shadow, thread};
@@ -46,8 +47,10 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
     let mut tries = 0;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
-        let epoch = state.epoch();
-        let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let (epoch, answers) = (state.epoch(), state.answers());
+        let Some((_, socket)) = state.socket(id) else {
+            return Outcome::Os(WhyOs::NotOurs);
+        };
         let Some(destination) = request.to.or(socket.peer) else {
             return Outcome::Os(WhyOs::Arguments);
         };
@@ -61,6 +64,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                     return passed(stack, id, request, WhyOs::Unbound);
                 }
                 tries += 1;
+                note_start(stack, id, *destination.ip());
                 attach::refresh(stack, id);
                 continue;
             }
@@ -80,21 +84,36 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             return passed(stack, id, request, WhyOs::Arguments);
         }
         let socket_ttl = socket.options.multicast_ttl;
-        let cached = socket
-            .route
-            .filter(|route| route.epoch == epoch && route.destination == *destination.ip());
+        let cached = socket.route.filter(|route| {
+            let passed = matches!(route.via, Via::Os(_));
+            route.epoch == epoch
+                && (!passed || route.answers == answers)
+                && route.destination == *destination.ip()
+                && route.port.is_none_or(|port| port == destination.port())
+        });
         let via = match cached {
             Some(route) => route.via,
             None => {
                 drop(state);
-                let via = find_route(stack, id, *destination.ip());
+                let via = find_route(stack, id, destination);
                 let Ok(mut state) = stack.shard.lock() else {
                     return Outcome::Os(WhyOs::Reentered);
                 };
+                let local_ring = state.local_ring_id();
                 if let Some((_, socket)) = state.socket(id) {
                     // Of the epoch before the search: a change during it voids the answer.
-                    let destination = *destination.ip();
-                    socket.route = Some(CachedRoute { destination, epoch, via });
+                    let local = match via {
+                        Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
+                        Via::Os(why) => why == WhyOs::LocalDestination,
+                    };
+                    socket.route = Some(CachedRoute {
+                        is_new: local,
+                        answers,
+                        destination: *destination.ip(),
+                        port: local.then_some(destination.port()),
+                        epoch,
+                        via,
+                    });
                 }
                 drop(state);
                 match via {
@@ -111,7 +130,13 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if destination.port() == 0 || stays_here {
             return passed_locked(state, id, len, WhyOs::Arguments);
         }
-        return transmit(stack, state, id, request, len, destination, (hop, source, hop_limit));
+        // A link is used for the first time now: what was sent before went by the kernel.
+        let after_kernel = match &mut socket.route {
+            Some(route) => core::mem::take(&mut route.is_new),
+            None => false,
+        };
+        let way = Way { hop, source, hop_limit, after_kernel };
+        return transmit(stack, state, id, request, len, destination, way);
     }
 }
 
@@ -122,6 +147,15 @@ pub fn kick(stack: &Stack, ring: RingId) {
     }
 }
 
+/// How this datagram goes.
+struct Way {
+    hop: NextHop,
+    source: Ipv4Addr,
+    hop_limit: Option<u8>,
+    /// By a link, after others by the kernel.
+    after_kernel: bool,
+}
+
 fn transmit<'a>(
     stack: &'a Stack,
     mut state: Guard<'a>,
@@ -129,7 +163,7 @@ fn transmit<'a>(
     request: &Request<'_>,
     len: usize,
     destination: SocketAddrV4,
-    (hop, source, hop_limit): (NextHop, Ipv4Addr, Option<u8>),
+    Way { hop, source, hop_limit, after_kernel }: Way,
 ) -> Outcome<(usize, RingId)> {
     let interruptions = thread::interruptions(false);
     loop {
@@ -148,6 +182,7 @@ fn transmit<'a>(
             never_fragment: options.never_fragment,
             checksum: options.checksum,
             loop_back: multicast && options.multicast_loop,
+            after_kernel,
             payload: request.payload,
             len,
         };
@@ -171,6 +206,10 @@ fn transmit<'a>(
             Err(SendError::TooBig) => {
                 counters.tx_errors += 1;
                 return Outcome::Errno(libc::EMSGSIZE);
+            }
+            Err(SendError::ReceiverFull) => {
+                counters.tx_drops += 1;
+                return Outcome::Ours((len, hop.ring));
             }
             Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
             Err(SendError::NoFrame) if blocking => {
@@ -221,8 +260,23 @@ fn name_shadow(descriptor: i32, request: &Request<'_>, destination: SocketAddrV4
     request.to.is_some() && valid && shadow::bind_any(descriptor).is_ok()
 }
 
+/// The socket was not named and sends its first datagram: only there may answers come from.
+fn note_start(stack: &Stack, id: SocketId, destination: Ipv4Addr) {
+    let own = destination.is_loopback()
+        || stack.plane.lock().is_ok_and(|plane| {
+            plane.as_ref().is_some_and(|plane| plane.control.interface_of(destination).is_some())
+        });
+    if own
+        && let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.starts_locally = true;
+    }
+}
+
 /// Asks the control plane how a destination is reached.
-fn find_route(stack: &Stack, id: SocketId, destination: Ipv4Addr) -> Via {
+fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
+    let destination = *to.ip();
     let query = {
         let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
         let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
@@ -242,12 +296,51 @@ fn find_route(stack: &Stack, id: SocketId, destination: Ipv4Addr) -> Via {
             ..RouteQuery::to(destination)
         }
     };
-    let Ok(mut plane) = stack.plane.lock() else { return Via::Os(WhyOs::Reentered) };
-    let Some(plane) = plane.as_mut() else { return Via::Os(WhyOs::NoControlPlane) };
-    match resolve(stack, plane, id, destination, &query) {
+    let found = match stack.plane.lock() {
+        Err(_) => Err(WhyOs::Reentered),
+        Ok(mut plane) => match plane.as_mut() {
+            None => Err(WhyOs::NoControlPlane),
+            Some(plane) => resolve(stack, plane, id, destination, &query),
+        },
+    };
+    match found {
         Ok(via) => via,
+        Err(WhyOs::LocalDestination)
+            if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
+        {
+            local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
+                .unwrap_or(Via::Os(WhyOs::LocalDestination))
+        }
         Err(why) => Via::Os(why),
     }
+}
+
+/// The way to another process of this host that uses the library, too.
+fn local_way(
+    stack: &Stack,
+    id: SocketId,
+    bound: Option<Ipv4Addr>,
+    port: u16,
+    destination: SocketAddrV4,
+) -> Option<Via> {
+    let source = match bound {
+        Some(source) => source,
+        // Not always the destination itself: a secondary address is reached from the primary one.
+        None => {
+            let mut plane = stack.plane.lock().ok()?;
+            let query = RouteQuery::to(*destination.ip());
+            plane.as_mut()?.control.route(&query).ok()?.prefsrc?
+        }
+    };
+    let from = SocketAddrV4::new(source, port);
+    let found = local::find(stack, protocol::UDP, from, destination);
+    if found != local::Found::Nobody {
+        // For the answers.
+        attach::post(stack, id);
+    }
+    let local::Found::Link(link) = found else { return None };
+    let hop = stack.shard.lock().ok()?.hop_by(link, destination)?;
+    Some(Via::Ring { hop, source, hop_limit: None })
 }
 
 fn resolve(

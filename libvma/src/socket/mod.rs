@@ -6,6 +6,7 @@
 
 pub mod attach;
 pub mod egress;
+pub mod local;
 pub mod message;
 pub mod multicast;
 pub mod options;
@@ -21,6 +22,7 @@ pub use crate::shard::{RingId, SocketId, clock};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use crate::config::Config;
 use crate::config::rules::Protocol;
@@ -48,12 +50,17 @@ pub enum Outcome<T> {
 pub struct Stack {
     pub config: Config,
     pub shard: Shard<Socket>,
+    /// When a receive call last took what had arrived though it need not have, for
+    /// VMA_RX_CQ_DRAIN_RATE_NSEC.
+    pub drained: AtomicU64,
     /// None until the first socket needs it, or if netlink is not to be had.
     pub plane: Lock<Option<Plane>>,
     /// The internal thread's epoll: it watches the shadows.
     pub shadows: Option<Fd>,
     /// Wakes the internal thread when there is something new for it to attend to.
     pub nudge: Option<Waker>,
+    /// Other processes of this host.
+    pub local: local::Local,
     pub stats: StatsFile,
     /// The host's TCP settings, read when the first stream socket is opened.
     pub system: OnceLock<stream::System>,
@@ -105,10 +112,16 @@ pub struct Socket {
     pending_error: i32,
     /// MSG_MORE data waits in the shadow.
     os_corked: bool,
+    /// The program chose its address by bind(), so that others may know it.
+    pub named: bool,
+    /// Other processes of this host find it.
+    pub posted: Option<local::Posted>,
+    /// Its first datagram went to an address of this host.
+    starts_locally: bool,
+    /// The last datagram came through the kernel: so may the next one.
+    kernel_led: bool,
     /// Polls since the shadow was looked at.
     polls_since_os: u64,
-    /// When a receive call last took what had arrived, if VMA_RX_CQ_DRAIN_RATE_NSEC asks for that.
-    drained: u64,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
 }
@@ -126,7 +139,13 @@ pub enum State {
 /// A destination's route, valid for one epoch of the shard.
 #[derive(Clone, Copy)]
 struct CachedRoute {
+    /// The last datagram went another way, which may be slower.
+    is_new: bool,
     destination: Ipv4Addr,
+    /// The shard's count of answers then; see `State::answers`.
+    answers: u64,
+    /// Within the host a port is another process's than the next one.
+    port: Option<u16>,
     epoch: u64,
     via: Via,
 }
@@ -153,8 +172,11 @@ impl Socket {
             os_error: false,
             pending_error: 0,
             os_corked: false,
+            named: false,
+            posted: None,
+            starts_locally: false,
+            kernel_led: true,
             polls_since_os: 0,
-            drained: 0,
             stream: None,
         }
     }
@@ -181,7 +203,12 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
         shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
     }
     let socket = Socket::new(descriptor, nonblocking, &stack.config);
-    Some(stack.shard.lock().ok()?.attach(socket, limit))
+    let mut state = stack.shard.lock().ok()?;
+    let id = state.attach(socket, limit);
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.shadow = descriptor;
+    }
+    Some(id)
 }
 
 /// The program closed one of the socket's descriptors; the last one ends it. Returns whether it
@@ -204,9 +231,10 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         // socket stay until the process ends; the caller closes the shadow all the same.
         return true;
     };
-    let Some((_, socket)) = state.socket(id) else { return true };
+    let Some((endpoint, socket)) = state.socket(id) else { return true };
     socket.descriptors.retain(|other| *other != descriptor);
-    if !socket.descriptors.is_empty() {
+    if let Some(living) = socket.descriptors.first() {
+        endpoint.shadow = *living;
         return false;
     }
     if let Some(watcher) = &stack.shadows {
@@ -222,8 +250,17 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         return true;
     }
     let flows = core::mem::take(&mut socket.flows);
+    let posted = socket.posted.take();
     for (ring, flow) in flows {
         state.remove_flow(ring, flow);
+    }
+    if let Some(posted) = posted {
+        drop(state);
+        local::unpost(stack, posted);
+        state = match stack.shard.lock() {
+            Ok(state) => state,
+            Err(_) => return true,
+        };
     }
     // What has arrived for it goes with it, not to the next socket on its port.
     state.catch_up();

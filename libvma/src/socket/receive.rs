@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
+use std::sync::atomic::Ordering;
 
 use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
@@ -66,21 +67,30 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
                 state.poll();
             }
         } else if stack.config.rx_drain_nanos != 0 {
-            drain(stack, &mut state, id);
+            drain(stack, &mut state);
         }
+        let live = stack.shard.is_live();
         let Some((endpoint, socket)) = state.socket(id) else {
             return Outcome::Os(WhyOs::NotOurs);
         };
         if socket.pending_error != 0 {
             return Outcome::Errno(core::mem::take(&mut socket.pending_error));
         }
+        socket.os_ready |= core::mem::take(&mut endpoint.os_first);
         let ratio = stack.config.rx_udp_poll_os_ratio;
         socket.polls_since_os = socket.polls_since_os.saturating_add(1);
-        let os_turn = socket.os_ready || ratio != 0 && socket.polls_since_os >= ratio;
-        let os_turn = os_turn && !core::mem::take(&mut asked);
+        // Where others of this host send through the kernel, too, a look at our rings is not all.
+        let local = stack.config.local && (socket.named || socket.starts_locally);
+        let doubtful = !live || local && socket.kernel_led && wait.is_none();
+        let doubtful = doubtful && !endpoint.is_readable();
+        let os_turn = socket.os_ready || doubtful || ratio != 0 && socket.polls_since_os >= ratio;
+        // What is queued is older than anything that the kernel's socket has got since it was ours.
+        let older = endpoint.is_readable() && matches!(socket.state, State::Os(_));
+        let os_turn = os_turn && !older && !core::mem::take(&mut asked);
         let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
         if endpoint.is_readable() && !os_turn {
             endpoint.counters.poll_hits += 1;
+            socket.kernel_led = false;
             return Outcome::Ours(take(&mut state, id, &mut request));
         }
         match socket.state {
@@ -103,14 +113,16 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             return would_block(stack, state, id, &mut request);
         }
         let timeout = socket.options.receive_timeout;
-        let steered = !socket.flows.is_empty();
+        let flowless = socket.flows.is_empty();
         let wait = wait.get_or_insert_with(|| {
-            let loops = if steered { stack.config.rx_poll } else { stack.config.rx_poll_init };
+            // Polling pays where packets of ours may come.
+            let polls = !flowless || state.has_links();
+            let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
             // signal(7): a receive call with SO_RCVTIMEO is not restarted.
             Wait::new(Patience::loops(loops), timeout, timeout.is_none())
                 .yielding(stack.config.rx_poll_yield)
         });
-        match wait.after_miss() {
+        match wait.after_miss(|| state.shares_cpu()) {
             Next::PollAgain => {}
             Next::TimedOut => return eagain(state, id),
             Next::Interrupted => return Outcome::Errno(libc::EINTR),
@@ -128,11 +140,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
 
 /// VMA_RX_CQ_DRAIN_RATE_NSEC: takes what has arrived, though the call could do without, if that was
 /// not done for so long.
-fn drain(stack: &Stack, state: &mut Guard<'_>, id: SocketId) {
+fn drain(stack: &Stack, state: &mut Guard<'_>) {
     let now = clock::now().as_nanos();
-    let Some((_, socket)) = state.socket(id) else { return };
-    if now.saturating_sub(socket.drained) >= stack.config.rx_drain_nanos {
-        socket.drained = now;
+    if now.saturating_sub(stack.drained.load(Ordering::Relaxed)) >= stack.config.rx_drain_nanos {
+        stack.drained.store(now, Ordering::Relaxed);
         state.poll();
     }
 }
@@ -212,6 +223,7 @@ fn ask_os(
     if let Some((endpoint, socket)) = state.socket(id) {
         // There may be more; only EAGAIN says that there is not.
         socket.os_ready = true;
+        socket.kernel_led = true;
         endpoint.counters.rx_errors += u64::from(result.is_err());
         if let Ok(len) = result
             && request.flags & libc::MSG_PEEK == 0

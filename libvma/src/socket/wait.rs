@@ -4,12 +4,22 @@
 //! `preload::signal`; while sleeping, the kernel does. Between the two, signals are blocked, so
 //! that one that arrives there interrupts the sleep.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::shard::clock;
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, ppoll};
 
 /// Polls between two looks at the clock and at signals.
 const STRIDE: u32 = 32;
+
+/// Whoever is polled for may be another process that needs this very CPU.
+static POLITE: AtomicBool = AtomicBool::new(false);
+
+/// From now on, who polls for long lets others run now and then.
+pub fn be_polite() {
+    POLITE.store(true, Ordering::Relaxed);
+}
 
 /// How long a blocking call polls before it sleeps.
 #[derive(Clone, Copy, Debug)]
@@ -78,21 +88,27 @@ impl Wait {
         self
     }
 
-    /// Call after each fruitless poll.
+    /// Call after each fruitless poll. `crowded` says whether whom it waits for needs this very CPU.
     #[inline]
-    pub fn after_miss(&mut self) -> Next {
+    pub fn after_miss(&mut self, crowded: impl FnOnce() -> bool) -> Next {
         self.loops += 1;
         let spent = matches!(self.patience, Patience::Loops(most) if self.loops >= most);
         if !spent && !self.loops.is_multiple_of(u64::from(STRIDE)) {
             // No pause instruction: on recent processors it takes longer than a poll.
             return Next::PollAgain;
         }
-        self.look_around(spent)
+        match self.look_around(spent) {
+            Next::PollAgain if crowded() => Next::Sleep,
+            next => next,
+        }
     }
 
     fn look_around(&self, spent: bool) -> Next {
         if self.is_interrupted() {
             return Next::Interrupted;
+        }
+        if POLITE.load(Ordering::Relaxed) {
+            thread::yield_now();
         }
         let timed = self.deadline.is_some() || matches!(self.patience, Patience::Nanos(_));
         let now = if timed { clock::now().as_nanos() } else { 0 };

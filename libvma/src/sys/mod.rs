@@ -9,11 +9,13 @@ pub mod fork_cell;
 pub mod lock;
 pub mod netlink;
 pub mod output;
+pub mod random;
 pub mod repair;
 pub mod shadow;
 pub mod shared_page;
 pub mod thread;
 pub mod time;
+pub mod unix_socket;
 pub mod wait;
 
 pub use fd::Fd;

@@ -35,7 +35,7 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// An `AF_NETLINK`, `NETLINK_ROUTE` socket of the network namespace the opening thread was in
+/// An `AF_NETLINK` socket, of `NETLINK_ROUTE` if nothing else is said, of the network namespace the opening thread was in
 /// (netlink(7)).
 ///
 /// It stays in that namespace when the thread moves to another one.
@@ -63,9 +63,22 @@ impl Socket {
     /// `socket`, `bind` and `getsockname` with their errno (EMFILE, ENFILE, ENOMEM; EPERM or
     /// EAFNOSUPPORT under a seccomp filter that knows no netlink).
     pub fn open(groups: u32) -> Result<Self, Error> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // `None` is protocol 0, and that is NETLINK_ROUTE.
-        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)
+        Self::open_for(None, groups)
+    }
+
+    /// Opens one that asks about sockets instead (sock_diag(7)).
+    ///
+    /// # Errors
+    /// As [`Socket::open`].
+    #[doc(alias = "NETLINK_SOCK_DIAG")]
+    pub fn open_diag() -> Result<Self, Error> {
+        Self::open_for(Some(rustix::net::netlink::SOCK_DIAG), 0)
+    }
+
+    fn open_for(protocol: Option<rustix::net::Protocol>, groups: u32) -> Result<Self, Error> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)
             .map_err(failed("socket"))?;
         let fd = Fd::adopt(fd).map_err(failed("fcntl"))?;
         // Port 0 asks the kernel to pick: the process id is usually taken by the application's own

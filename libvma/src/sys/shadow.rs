@@ -108,6 +108,21 @@ pub fn bind_any(fd: c_int) -> Result<(), c_int> {
     if result < 0 { Err(-result as c_int) } else { Ok(()) }
 }
 
+/// Sends a datagram from a socket, unless that would wait.
+pub fn send_to(fd: c_int, payload: &[u8], to: SocketAddrV4) {
+    let to = to_sockaddr(to);
+    let arguments = [
+        fd as usize,
+        payload.as_ptr() as usize,
+        payload.len(),
+        (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize,
+        core::ptr::from_ref(&to) as usize,
+        size_of::<libc::sockaddr_in>(),
+    ];
+    // SAFETY: `payload` and `to` outlive the call, with their sizes.
+    unsafe { raw_syscall(libc::SYS_sendto, arguments) };
+}
+
 /// The status flags of a descriptor (O_NONBLOCK ...).
 pub fn status_flags(fd: c_int) -> c_int {
     let arguments = [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0];

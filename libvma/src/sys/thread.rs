@@ -1,6 +1,6 @@
 //! Identity of threads and processes, and their signal masks.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 /// What the library keeps per thread. No destructor, so it is usable at any moment of a thread; the
 /// thread and its own signal handlers are the only ones to touch it, hence relaxed atomics.
@@ -12,6 +12,8 @@ struct Local {
     /// Signal handlers that ran: all of them, and those without SA_RESTART.
     handlers: AtomicU32,
     unrestartable: AtomicU32,
+    /// It called vfork(), and nobody has seen the parent go on since.
+    vforked: AtomicBool,
 }
 
 thread_local! {
@@ -21,6 +23,7 @@ thread_local! {
             put_off: AtomicU64::new(0),
             handlers: AtomicU32::new(0),
             unrestartable: AtomicU32::new(0),
+            vforked: AtomicBool::new(false),
         }
     };
 }
@@ -96,6 +99,31 @@ pub fn count_handler(restarts: bool) {
         local.handlers.fetch_add(1, Ordering::Relaxed);
         local.unrestartable.fetch_add(u32::from(!restarts), Ordering::Relaxed);
     });
+}
+
+/// The CPU that this thread runs on at the moment.
+pub fn current_cpu() -> u32 {
+    // SAFETY: takes no argument.
+    unsafe { libc::sched_getcpu() }.max(0) as u32
+}
+
+/// The thread is about to call vfork(): it may be the child from now on, which has its memory.
+/// (Elsewhere vfork() is fork().)
+#[cfg(target_arch = "x86_64")]
+pub fn note_vfork() {
+    LOCAL.with(|local| local.vforked.store(true, Ordering::Relaxed));
+}
+
+/// May this be a vfork() child of the process `own`? Costs a system call only after a vfork().
+#[inline]
+pub fn is_vforked(own: i32) -> bool {
+    LOCAL.with(|local| {
+        let vforked = local.vforked.load(Ordering::Relaxed) && process_id() != own;
+        if !vforked {
+            local.vforked.store(false, Ordering::Relaxed);
+        }
+        vforked
+    })
 }
 
 pub fn yield_now() {

@@ -38,6 +38,21 @@ pub fn process_start_nanos() -> u64 {
     monotonic_nanos().wrapping_sub(age)
 }
 
+/// Does [`cycles`] count at one rate for ever, whatever the processor's frequency and sleep states?
+/// Asks the processor, which in a virtual machine takes microseconds.
+pub fn cycles_are_steady() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::__cpuid;
+        const POWER_MANAGEMENT: u32 = 0x8000_0007;
+        const INVARIANT: u32 = 1 << 8;
+        __cpuid(0x8000_0000).eax >= POWER_MANAGEMENT
+            && __cpuid(POWER_MANAGEMENT).edx & INVARIANT != 0
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 fn nanos(clock: ClockId) -> u64 {
     let now = clock_gettime(clock);
     // Neither clock is negative, and u64 nanoseconds last until the year 2554.

@@ -13,6 +13,8 @@
 //! also writes what the kernel's UDP and TCP counted: nothing, unless the case is marked as the
 //! kernel's too.
 //!
+//! The same groups run again within one host, and a few more: see [`local`].
+//!
 //! What no run compares, because the kernel's behaviour is its own affair:
 //!
 //! * How many bytes a stream's buffers take (the kernel counts whole segments with their overhead),
@@ -27,13 +29,14 @@
 #[path = "../harness/mod.rs"]
 #[allow(unused_imports, reason = "each test binary uses its part")]
 mod harness;
+mod local;
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, OnceLock};
 
-use harness::{Namespaces, Side, Traffic};
+use harness::{Namespaces, Output, Side, Traffic};
 
 /// A peer's second address, for what concerns sources.
 const SECOND_ADDRESS: &str = "10.99.0.3";
@@ -64,7 +67,7 @@ static TURN: Mutex<()> = Mutex::new(());
 struct Run<'a> {
     group: &'a str,
     environment: &'a [(&'a str, &'a str)],
-    fortified: bool,
+    build: Build,
     /// Cases that are not compared in this run.
     except: &'a [&'a str],
 }
@@ -89,6 +92,26 @@ struct Transcript {
 }
 
 impl Transcript {
+    fn new(output: &Output, traffic: Traffic) -> Transcript {
+        let (lines, counters) = Transcript::parse(&output.stdout);
+        let trouble = if output.status.success() {
+            String::new()
+        } else {
+            format!("ended with {}, behind {:?}\n{}", output.status, lines.last(), output.stderr)
+        };
+        Transcript { lines, counters, trouble, traffic }
+    }
+
+    /// Panics unless it is one of a prober that was not under the library and went well.
+    #[track_caller]
+    fn is_reference(&self) {
+        assert!(self.trouble.is_empty(), "without the library: {}", self.trouble);
+        let last = self.lines.last().map_or("", |line| line);
+        assert!(last.starts_with("end | "), "the prober ended early: {last}");
+        let failed = self.lines.iter().find(|line| line.contains(" | ! "));
+        assert_eq!(failed, None, "the prober failed");
+    }
+
     fn parse(text: &str) -> (Vec<String>, Vec<Counters>) {
         let mut lines = Vec::new();
         let mut counters = Vec::new();
@@ -130,14 +153,26 @@ fn case_of(line: &str) -> &str {
     line.split_once(" | ").map_or(line, |(case, _)| case)
 }
 
+/// How the prober is compiled.
+#[derive(Clone, Copy)]
+enum Build {
+    Plain,
+    Fortified,
+    /// Its peer is another process of this host.
+    Local,
+}
+
 /// The prober, compiled once for all tests of a run.
-fn prober(fortified: bool) -> &'static Path {
+fn prober(build: Build) -> &'static Path {
     static PLAIN: OnceLock<PathBuf> = OnceLock::new();
     static FORTIFIED: OnceLock<PathBuf> = OnceLock::new();
-    let (slot, name, options): (_, _, &[&str]) = if fortified {
-        (&FORTIFIED, "prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
-    } else {
-        (&PLAIN, "prober", &["-O1"])
+    static LOCAL: OnceLock<PathBuf> = OnceLock::new();
+    let (slot, name, options): (_, _, &[&str]) = match build {
+        Build::Plain => (&PLAIN, "prober", &["-O1"]),
+        Build::Fortified => {
+            (&FORTIFIED, "prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
+        }
+        Build::Local => (&LOCAL, "prober-local", &["-O1", "-DWITHIN_ONE_HOST"]),
     };
     slot.get_or_init(|| {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");
@@ -185,7 +220,7 @@ fn probe(run: &Run<'_>, with_library: bool) -> Transcript {
     let mut program = net
         .program(Side::A, "timeout")
         .args(&format!("-s KILL {LIMIT}"))
-        .arg(&prober(run.fortified).to_string_lossy())
+        .arg(&prober(run.build).to_string_lossy())
         .args(&format!("run /run/netns/{} {}", net.name(Side::B), run.group));
     if with_library {
         program = program.with_library().env("VMA_TRACELEVEL", "warning");
@@ -194,19 +229,13 @@ fn probe(run: &Run<'_>, with_library: bool) -> Transcript {
         }
     }
     let output = program.run();
-    let (lines, counters) = Transcript::parse(&output.stdout);
-    let trouble = if output.status.success() {
-        String::new()
-    } else {
-        format!("ended with {}, behind {:?}\n{}", output.status, lines.last(), output.stderr)
-    };
-    Transcript { lines, counters, trouble, traffic: traffic(&net) }
+    Transcript::new(&output, traffic(&net.dir))
 }
 
 /// What the library counted in all processes of a run.
-fn traffic(net: &Namespaces) -> Traffic {
+fn traffic(dir: &Path) -> Traffic {
     let mut sum = Traffic::default();
-    for entry in std::fs::read_dir(&net.dir).expect("the test's files").flatten() {
+    for entry in std::fs::read_dir(dir).expect("the test's files").flatten() {
         if entry.file_name().to_string_lossy().starts_with("stats.") {
             let one = Traffic::read(&entry.path());
             sum.rx += one.rx;
@@ -300,12 +329,7 @@ fn check(run: &Run<'_>) {
     // What came late once is measured again; what differs for another reason never is.
     for _ in 0..3 {
         let kernel = probe(run, false);
-        assert!(kernel.trouble.is_empty(), "without the library: {}", kernel.trouble);
-        assert!(
-            kernel.lines.last().is_some_and(|line| line.starts_with("end | ")),
-            "the prober ended early"
-        );
-        assert!(!kernel.lines.iter().any(|line| line.contains(" | ! ")), "the prober failed");
+        kernel.is_reference();
         let library = probe(run, true);
         let mut text = difference(run, &kernel, &library);
         text.push_str(&library.trouble);
@@ -326,7 +350,7 @@ fn check(run: &Run<'_>) {
 }
 
 fn plain(group: &str) -> Run<'_> {
-    Run { group, environment: &[], fortified: false, except: &[] }
+    Run { group, environment: &[], build: Build::Plain, except: &[] }
 }
 
 #[track_caller]
@@ -341,7 +365,7 @@ fn alike_in(group: &str, environment: &[(&str, &str)]) {
 
 #[track_caller]
 fn alike_fortified(group: &str, environment: &[(&str, &str)]) {
-    check(&Run { environment, fortified: true, ..plain(group) });
+    check(&Run { environment, build: Build::Fortified, ..plain(group) });
 }
 
 // covers: API-01, API-04, API-05, API-16, API-30, FIX-10, FIX-21, LIM-34, LIM-79, NET-41

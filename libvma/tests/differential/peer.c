@@ -10,6 +10,25 @@
 int first_descriptor;
 static int control = -1, listening_for_barrier;
 
+void preload_of_peers(void)
+{
+	const char *library = getenv("PEER_PRELOAD");
+	if (library)
+		setenv("LD_PRELOAD", library, 1);
+	else
+		unsetenv("LD_PRELOAD");
+}
+
+static void go_to(const char *namespace)
+{
+	if (strcmp(namespace, "-") == 0)
+		return;
+	int fd = open(namespace, O_RDONLY);
+	must("open the namespace", fd);
+	must("setns", setns(fd, CLONE_NEWNET));
+	close(fd);
+}
+
 int peer_start(const char *namespace)
 {
 	int pair[2];
@@ -19,12 +38,9 @@ int peer_start(const char *namespace)
 	if (child == 0) {
 		char number[12];
 		snprintf(number, sizeof number, "%d", pair[1]);
-		int fd = open(namespace, O_RDONLY);
-		must("open the namespace", fd);
-		must("setns", setns(fd, CLONE_NEWNET));
-		close(fd);
+		go_to(namespace);
 		close(pair[0]);
-		unsetenv("LD_PRELOAD");
+		preload_of_peers();
 		execl("/proc/self/exe", "prober", "peer", number, (char *)NULL);
 		_exit(5);
 	}

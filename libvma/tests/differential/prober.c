@@ -35,6 +35,8 @@ static const struct {
 	{ "tcp_epoll", tcp_epoll_cases },
 	{ "tcp_options", tcp_option_cases },
 	{ "tcp_local", tcp_local_cases },
+	{ "local", local_cases },
+	{ "local_death", local_death_cases },
 };
 
 struct counters {
@@ -97,6 +99,8 @@ int main(int count, char **words)
 	signal(SIGPIPE, SIG_IGN);
 	if (count == 3 && strcmp(words[1], "peer") == 0)
 		return peer_main(atoi(words[2]));
+	if (count == 4 && strcmp(words[1], "other") == 0)
+		return other_main(words[2], atoi(words[3]));
 	if (count < 4 || strcmp(words[1], "run") != 0) {
 		fprintf(stderr, "usage: prober run <namespace of the peer> <group> [case]\n");
 		return 2;

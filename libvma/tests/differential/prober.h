@@ -30,9 +30,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HOST "10.99.0.1"  /* the prober's address */
-#define PEER "10.99.0.2"  /* the peer's address */
-#define OTHER "10.99.0.3" /* the peer's second address */
+/* The prober's address, the peer's, and the peer's second one. */
+#ifdef WITHIN_ONE_HOST
+#define HOST "127.0.0.1"
+#define PEER "127.0.0.2"
+#define OTHER "127.0.0.3"
+#else
+#define HOST "10.99.0.1"
+#define PEER "10.99.0.2"
+#define OTHER "10.99.0.3"
+#endif
 
 /* Behind the peer as a router: nobody answers, or ICMP does. */
 #define SILENT "10.97.1.1"
@@ -60,6 +67,7 @@ extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases
 extern const probe_case tcp_connect_cases[], tcp_accept_cases[], tcp_send_cases[],
 	tcp_receive_cases[], tcp_urgent_cases[], tcp_close_cases[], tcp_process_cases[],
 	tcp_ready_cases[], tcp_epoll_cases[], tcp_option_cases[], tcp_local_cases[];
+extern const probe_case local_cases[], local_death_cases[]; /* within one host only */
 
 /* trace.c: the transcript. */
 
@@ -111,9 +119,12 @@ long milliseconds(void);
 #define ADDRESS(ip, port) ((struct sockaddr *)&(struct sockaddr_in[]){ at(ip, port) }), \
 	sizeof(struct sockaddr_in)
 
-/* peer.c: the other host, a process in the other namespace with the kernel's sockets. */
+/* peer.c: the other host, a process in the other namespace with the kernel's sockets. If the
+ * namespace is "-" it is another process here, with the library that PEER_PRELOAD names. */
 
 int peer_start(const char *namespace);
+/* In a child: chooses what the program that exec starts has preloaded. */
+void preload_of_peers(void);
 int peer_main(int control);
 
 /* Opens a socket there; the number names it in what follows. */
@@ -168,6 +179,18 @@ void peer_shows(int socket, short awaited);
 void peer_forget(void);
 /* Bytes that tell their place. Static storage. */
 char *stream_bytes(long length);
+
+/* local_other.c: one more program on this host, that does something with a connection to a port, or
+ * with datagrams, and may be killed. Under the library if the peer is. */
+
+pid_t other_start(const char *what, int port);
+/* Waits until it said that it is where it should be. */
+void other_ready(void);
+/* Lets it go on behind that. */
+void other_go(void);
+int other_main(const char *what, int port);
+/* How it ended is shown. */
+void other_ends(pid_t other);
 
 /* tcp.c: a stream between the prober and its peer, from either side. */
 

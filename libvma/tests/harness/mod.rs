@@ -16,6 +16,8 @@
 //! * [`Namespaces::watch`] fails a test whose traffic fell back to the kernel in silence;
 //!   [`Namespaces::watch_tcp`] does it for TCP.
 //! * [`Ends`] is a server and its clients, one or both under the library.
+//! * [`Sandbox`] is another bench: one namespace with `lo` alone, without any privilege, for traffic
+//!   within one host; it needs no root.
 //! * [`Relay::splice`] puts faults in the cable: loss, duplicates, reordering, delay, corruption.
 //!
 //! The library under test is `<target>/release/libvma.so`, which `cargo build --release -p libvma`
@@ -28,14 +30,16 @@ mod net;
 mod program;
 mod puppet;
 mod relay;
+mod sandbox;
 mod stats;
 mod tcp_watch;
 
 pub use ends::{Ends, Library, Shown, installed};
 pub use net::{Namespaces, Side};
-pub use program::{Output, Program, compile};
+pub use program::{Output, Program, compile, compile_in};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};
+pub use sandbox::{Counters, Sandbox, Watch};
 pub use stats::Traffic;
 
 use std::path::{Path, PathBuf};

@@ -1,19 +1,47 @@
-//! Programs in a namespace: to their end, or beside the test.
+//! Programs in a namespace or a sandbox: to their end, or beside the test.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Namespaces, PATIENCE, Side, Traffic, library, wait_for};
+use super::{Namespaces, PATIENCE, Sandbox, Side, Traffic, library, wait_for};
+
+/// Where a program runs.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    Side(&'a Namespaces, Side),
+    Sandbox(&'a Sandbox),
+}
+
+impl Place<'_> {
+    pub(super) fn dir(&self) -> &Path {
+        match self {
+            Place::Side(net, _) => &net.dir,
+            Place::Sandbox(sandbox) => &sandbox.dir,
+        }
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.dir().join(name)
+    }
+
+    pub(super) fn spawn(&self, command: &mut Command) -> std::io::Result<Child> {
+        match self {
+            Place::Side(net, side) => net.within(*side, || command.spawn()),
+            // The words before the program take it there.
+            Place::Sandbox(_) => command.spawn(),
+        }
+    }
+}
 
 /// A program about to be started.
 pub struct Program<'a> {
-    net: &'a Namespaces,
-    side: Side,
+    place: Place<'a>,
+    name: String,
     command: Command,
 }
 
@@ -38,20 +66,33 @@ impl Output {
 
 impl<'a> Program<'a> {
     pub(super) fn new(net: &'a Namespaces, side: Side, name: &str) -> Program<'a> {
-        let mut command = Command::new(name);
-        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).current_dir(&net.dir);
+        Program::at(Place::Side(net, side), name, Command::new(name))
+    }
+
+    pub(super) fn in_sandbox(sandbox: &'a Sandbox, name: &str) -> Program<'a> {
+        let words = sandbox.words();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(name).env_remove("PRELOAD");
+        Program::at(Place::Sandbox(sandbox), name, command)
+    }
+
+    fn at(place: Place<'a>, name: &str, mut command: Command) -> Program<'a> {
+        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).current_dir(place.dir());
         for (variable, _) in std::env::vars_os() {
             if variable.to_string_lossy().starts_with("VMA_") {
                 command.env_remove(variable);
             }
         }
-        Program { net, side, command }
+        Program { place, name: name.to_owned(), command }
     }
 
     /// Preloads the library; its counters go to a file that [`Running::wait`] reads.
     pub fn with_library(mut self) -> Self {
-        self.command.env("LD_PRELOAD", library());
-        self.command.env("VMA_STATS_FILE", self.net.file("stats.%d"));
+        match self.place {
+            Place::Side(..) => self.command.env("LD_PRELOAD", library()),
+            Place::Sandbox(sandbox) => self.command.env("PRELOAD", sandbox.library()),
+        };
+        self.command.env("VMA_STATS_FILE", self.place.file("stats.%d"));
         self
     }
 
@@ -84,15 +125,14 @@ impl<'a> Program<'a> {
     /// Starts it with its output in files.
     #[track_caller]
     pub fn start(self) -> Running {
-        let Program { net, side, mut command } = self;
-        let (stdout, stderr) = (output_file(net), output_file(net));
+        let Program { place, name, mut command } = self;
+        let (stdout, stderr) = (output_file(place), output_file(place));
         let file = |path: &PathBuf| Stdio::from(File::create(path).expect("an output file"));
         command.stdout(file(&stdout)).stderr(file(&stderr));
-        let name = command.get_program().to_string_lossy().into_owned();
-        let child = net
-            .within(side, || command.spawn())
+        let child = place
+            .spawn(&mut command)
             .unwrap_or_else(|error| panic!("{name} cannot be started: {error}"));
-        let stats = net.file(&format!("stats.{}", child.id()));
+        let stats = place.file(&format!("stats.{}", child.id()));
         Running { name, child, stdout, stderr, stats }
     }
 
@@ -103,14 +143,14 @@ impl<'a> Program<'a> {
     }
 
     /// The command itself, for a caller that wants to talk to the child through pipes.
-    pub(super) fn into_parts(self) -> (&'a Namespaces, Side, Command) {
-        (self.net, self.side, self.command)
+    pub(super) fn into_parts(self) -> (Place<'a>, Command) {
+        (self.place, self.command)
     }
 }
 
-pub(super) fn output_file(net: &Namespaces) -> PathBuf {
+pub(super) fn output_file(place: Place<'_>) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    net.file(&format!("output.{}", COUNT.fetch_add(1, Ordering::Relaxed)))
+    place.file(&format!("output.{}", COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
 /// A program beside the test. Killed when dropped.
@@ -157,6 +197,15 @@ impl Running {
         }
     }
 
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Waits for the end of one that was killed.
+    pub fn wait_for_end(&mut self) {
+        let _ = self.child.wait();
+    }
+
     /// Ends it by SIGINT and waits.
     #[track_caller]
     pub fn interrupt(self) -> Output {
@@ -199,7 +248,13 @@ pub(super) fn wait_for_end(child: &mut Child, deadline: Instant) -> Option<ExitS
 /// Compiles a C program; `options` go before the source, as `-static`.
 #[track_caller]
 pub fn compile(net: &Namespaces, name: &str, source: &str, options: &[&str]) -> PathBuf {
-    let (code, program) = (net.file(&format!("{name}.c")), net.file(name));
+    compile_in(&net.dir, name, source, options)
+}
+
+/// The same in a directory.
+#[track_caller]
+pub fn compile_in(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
+    let (code, program) = (dir.join(format!("{name}.c")), dir.join(name));
     std::fs::write(&code, source).expect("a source file");
     let output = Command::new("cc")
         .args(["-O1", "-Wall", "-pthread"])

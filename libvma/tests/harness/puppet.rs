@@ -70,13 +70,13 @@ impl Puppet {
     /// environment. The script follows the arguments that are already there.
     #[track_caller]
     pub fn start(program: Program<'_>) -> Puppet {
-        let (net, side, mut command) = program.into_parts();
-        let (script, stderr) = (net.file("stage.py"), output_file(net));
+        let (place, mut command) = program.into_parts();
+        let (script, stderr) = (place.file("stage.py"), output_file(place));
         std::fs::write(&script, STAGE).expect("a script");
         command.arg("-u").arg(&script);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(File::create(&stderr).expect("an output file"));
-        let mut child = net.within(side, || command.spawn()).expect("python3 is installed");
+        let mut child = place.spawn(&mut command).expect("python3 is installed");
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("it is piped");
         let (sender, answers) = channel();
@@ -88,7 +88,7 @@ impl Puppet {
                 }
             }
         });
-        let stats = net.file(&format!("stats.{}", child.id()));
+        let stats = place.file(&format!("stats.{}", child.id()));
         Puppet { child, stdin, answers, stderr, stats }
     }
 

@@ -10,6 +10,7 @@ mod configuration;
 mod fallback;
 mod hostile;
 mod live;
+mod local;
 mod programs;
 mod python;
 mod regress;

@@ -24,7 +24,7 @@ use self::queue::{Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
-use super::{Flow, Interface, OpenError};
+use super::{Flow, Interface, OpenError, Received};
 use crate::frame::{Extent, Frame, Pool};
 
 /// How much memory a ring may take, in frames of 2 KiB.
@@ -41,13 +41,6 @@ const MOST_QUEUES: u32 = 64;
 
 /// Consumed RX entries and empty fill entries are given back in batches of this size.
 const BATCH: u32 = 64;
-
-/// A received packet: a chain of frames.
-pub struct Received {
-    pub frame: Frame,
-    /// Bytes in the whole chain.
-    pub len: u32,
-}
 
 /// A shard's endpoint on one interface.
 pub struct Ring {
@@ -197,6 +190,7 @@ impl Ring {
             }
             return None;
         };
+        self.umem.prefetch(Extent { offset: first.address, len: first.len });
         let mut more = first.options & CONTINUED != 0;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{EDGE, Epoll, Event, ONESHOT};
-use crate::mux::{READABLE, look, patience};
+use crate::mux::{READABLE, is_crowded, look, patience};
 use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
 use crate::sys::wait::PollSet;
@@ -75,7 +75,7 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         if timeout == Some(0) {
             return Ok(0);
         }
-        match wait.after_miss() {
+        match wait.after_miss(|| is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
@@ -135,9 +135,9 @@ impl Found<'_> {
         } else {
             state.poll_patiently();
         }
-        let mut listed = state.listed(epoll.set);
+        let last = state.last_entry(epoll.set);
         while self.count < self.out.len() && spent.is_none() {
-            let Some(id) = state.next_listed(epoll.set, &mut listed) else { break };
+            let Some(id) = state.next_listed(epoll.set, last) else { break };
             let Some(seen) = look(&mut state, id) else { continue };
             let mut stays = false;
             for interest in state.interests(epoll.set, id) {

@@ -37,7 +37,7 @@ impl<B> ReceiveQueue<B> {
     }
 
     /// Appends a piece; an empty one is given back.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, piece: Piece<B>, link: &mut impl Link<B>) {
         if piece.len == 0 {
             return link.release(piece.body);

@@ -87,7 +87,7 @@ impl RttEstimator {
     }
 
     /// [`sample`](Self::sample) of so many nanoseconds.
-    #[inline]
+    #[inline(always)]
     pub(in crate::net::tcp) fn sample_nanos(&mut self, rtt: u64, now: Instant) {
         let rtt = rtt.clamp(1, nanos(MAX_RTO));
         self.backoffs = 0;

@@ -112,6 +112,13 @@ impl Scoreboard {
             if front.start >= una {
                 break;
             }
+            if front.end <= una && !front.sacked && !front.lost {
+                self.in_flight = self.in_flight.saturating_sub(front.len());
+                each(front);
+                self.sent.pop_front();
+                self.hint = self.hint.saturating_sub(1);
+                continue;
+            }
             let gone = Sent { end: front.end.min(una), ..*front };
             self.in_flight = self.in_flight.saturating_sub(gone.in_flight());
             if gone.sacked {

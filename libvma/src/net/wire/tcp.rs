@@ -42,6 +42,14 @@ impl Header {
     /// `ip_payload_len` bytes. Also returns the header's length, which is where the data begins.
     #[inline]
     pub fn parse(bytes: &[u8], ip_payload_len: usize) -> Result<(Header, usize), DropReason> {
+        let mut header = Header::default();
+        let len = header.parse_from(bytes, ip_payload_len)?;
+        Ok((header, len))
+    }
+
+    /// The same in place, into a default header.
+    #[inline]
+    pub fn parse_from(&mut self, bytes: &[u8], ip_payload_len: usize) -> Result<usize, DropReason> {
         let bytes = bytes.get(..ip_payload_len).unwrap_or(bytes);
         let Some((fixed, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
             return Err(DropReason::TooShort);
@@ -59,18 +67,16 @@ impl Header {
         let Some(options) = rest.get(..len.saturating_sub(HEADER_LEN)) else {
             return Err(DropReason::TooShort);
         };
-        let header = Header {
-            src_port: u16::from_be_bytes([s0, s1]),
-            dst_port: u16::from_be_bytes([d0, d1]),
-            seq: u32::from_be_bytes(seq),
-            ack: u32::from_be_bytes(ack),
-            flags: Flags(flags),
-            window: u16::from_be_bytes([w0, w1]),
-            checksum: u16::from_be_bytes([c0, c1]),
-            urgent: u16::from_be_bytes([u0, u1]),
-            options: Options::parse(options),
-        };
-        Ok((header, len))
+        self.src_port = u16::from_be_bytes([s0, s1]);
+        self.dst_port = u16::from_be_bytes([d0, d1]);
+        self.seq = u32::from_be_bytes(seq);
+        self.ack = u32::from_be_bytes(ack);
+        self.flags = Flags(flags);
+        self.window = u16::from_be_bytes([w0, w1]);
+        self.checksum = u16::from_be_bytes([c0, c1]);
+        self.urgent = u16::from_be_bytes([u0, u1]);
+        self.options.parse_into(options);
+        Ok(len)
     }
 
     /// The length of this header on the wire: 20 to 60 bytes.
@@ -81,7 +87,7 @@ impl Header {
 
     /// Writes the header with its options to the start of `out` and returns its length; 0 if `out`
     /// is too short.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, out: &mut [u8]) -> usize {
         if let Some(timestamps) = self.options.only_timestamps() {
             let Some(out) = out.first_chunk_mut::<{ HEADER_LEN + TIMESTAMPS_LEN }>() else {
@@ -91,6 +97,13 @@ impl Header {
             put_words(fixed, self.fixed_words(HEADER_LEN + TIMESTAMPS_LEN));
             put_words(options, [NOPS_AND_TIMESTAMPS, timestamps.value, timestamps.echo]);
             return HEADER_LEN + TIMESTAMPS_LEN;
+        }
+        if self.options.is_empty() {
+            let Some(out) = out.first_chunk_mut::<HEADER_LEN>() else {
+                return 0;
+            };
+            put_words(out, self.fixed_words(HEADER_LEN));
+            return HEADER_LEN;
         }
         let len = self.header_len();
         let Some(out) = out.get_mut(..len) else {
@@ -210,7 +223,7 @@ impl Header {
     }
 
     /// The first 20 bytes of a header of `len` bytes, as words in host byte order.
-    #[inline]
+    #[inline(always)]
     fn fixed_words(&self, len: usize) -> [u32; 5] {
         // `len` is 20 to 60, so the number of words fits the four bits of the data offset.
         let offset = (len as u32 >> 2) << 28;

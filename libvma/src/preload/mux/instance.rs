@@ -7,7 +7,7 @@ use super::waits::{KernelWait, call_back, strip};
 use super::{Events, steer, table_size};
 use crate::fd::Object;
 use crate::mux;
-use crate::mux::epoll::{self, Change, Epoll};
+use crate::mux::epoll::{self, Change, Epoll, Event};
 use crate::preload::{Found, convert, errno, find, fork, real};
 use crate::process::{self, Process, inherit};
 use crate::socket::{WhyOs, attach, clock};
@@ -92,8 +92,26 @@ pub unsafe fn control_alone(
     event: Events,
 ) -> Option<Result<(), i32>> {
     let Found::Stream(process, id) = find(fd) else { return None };
-    if fork::is_vfork_child(process) {
+    if fork::is_noted_vfork_child(process) {
         return None;
+    }
+    let read = |event: Events| {
+        if operation == libc::EPOLL_CTL_DEL {
+            return Some(None);
+        }
+        // SAFETY: an event, by the contract of the call.
+        convert::is_plausible(event, size_of::<Event>()).then(|| Some(unsafe { *event }))
+    };
+    // What programs do with every request.
+    if let Some(Object::Epoll(number)) = process.fds.get(epfd)
+        && let Some(event) = read(event)
+        && let Some(instance) = process.epolls.get(number)
+        && !instance.is_nested()
+    {
+        let change = Change { operation, descriptor: fd, id, event };
+        if let Some(result) = epoll::control_alone(&process.stack, &instance, &change) {
+            return Some(result);
+        }
     }
     if mux::unsteered(&process.stack, [id]).is_some() {
         steer(process, id);
@@ -101,14 +119,7 @@ pub unsafe fn control_alone(
     if !epoll::is_alone(&process.stack, id) {
         return None;
     }
-    let event = if operation == libc::EPOLL_CTL_DEL {
-        None
-    } else if convert::is_plausible(event, size_of::<libc::epoll_event>()) {
-        // SAFETY: an event, by the contract of the call.
-        Some(unsafe { *event })
-    } else {
-        return Some(Err(libc::EFAULT));
-    };
+    let Some(event) = read(event) else { return Some(Err(libc::EFAULT)) };
     if !matches!(process.fds.get(epfd), Some(Object::Epoll(_))) {
         // Is it an epoll instance at all? The kernel does not have the socket in it.
         // SAFETY: this operation reads no event.
@@ -124,7 +135,7 @@ pub unsafe fn control_alone(
         return None;
     }
     let change = Change { operation, descriptor: fd, id, event };
-    Some(epoll::control_alone(&process.stack, &instance, &change))
+    epoll::control_alone(&process.stack, &instance, &change)
 }
 
 /// The kernel has accepted a change; it may be of a shadow.

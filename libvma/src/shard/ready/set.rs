@@ -5,6 +5,7 @@
 //! (`relist`) what stays ready. As in the kernel, each registration is listed by itself: news that
 //! it does not wait for leave it alone.
 
+use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashSet, VecDeque};
 
 use super::SleeperId;
@@ -39,22 +40,54 @@ pub struct Registration {
 /// One set's interest in a socket: a registration for each descriptor of it that was added.
 pub(in crate::shard) struct Watch {
     set: SetId,
-    /// Already in the set's list.
-    listed: bool,
+    /// The number of its entry in the set's list; 0 if there is none.
+    listed: u64,
     interests: Vec<Interest>,
 }
 
 pub(in crate::shard) struct Set {
     /// Of the epoll instance.
     descriptor: i32,
-    /// Those with news, in the order in which they got them. One that is not watched any more, or
-    /// was looked at meanwhile, may be in it still.
-    listed: VecDeque<SocketId>,
+    /// Those with news, in the order in which they got them, by the number of the entry. One that
+    /// was not watched any more meanwhile is in it still, but its number is nobody's.
+    listed: VecDeque<(SocketId, u64)>,
+    /// Of the last entry.
+    entry: u64,
     sleepers: Vec<SleeperId>,
-    members: HashSet<SocketId>,
+    members: Members,
     /// Members whose shadow the kernel's instance watches, too.
-    shared: HashSet<SocketId>,
+    shared: Members,
+    /// What watches that ended have left: programs add and remove a socket with each request.
+    spare: Vec<Vec<Interest>>,
 }
+
+type Members = HashSet<SocketId, BuildHasherDefault<Mixer>>;
+
+/// A hash for names that we give ourselves: nobody chooses them so that they collide.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        // The golden ratio, which spreads consecutive numbers (Knuth).
+        let mixed = (self.0 ^ u64::from(word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// Watches that ended leave so many of theirs.
+const SPARE: usize = 64;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM | libc::EPOLLRDBAND | libc::EPOLLPRI) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM | libc::EPOLLWRBAND) as u32;
@@ -99,9 +132,11 @@ impl<S> State<S> {
             *slot = Some(Set {
                 descriptor,
                 listed: VecDeque::new(),
+                entry: 0,
                 sleepers: Vec::new(),
-                members: HashSet::new(),
-                shared: HashSet::new(),
+                members: Members::default(),
+                shared: Members::default(),
+                spare: Vec::new(),
             });
         }
         SetId(index as u32)
@@ -167,23 +202,31 @@ impl<S> State<S> {
         let known = endpoint.watches.iter().position(|watch| watch.set == id);
         let at = known.unwrap_or(endpoint.watches.len());
         if known.is_none() {
-            endpoint.watches.push(Watch { set: id, listed: false, interests: Vec::new() });
+            let interests = self.set_mut(id)?.spare.pop().unwrap_or_default();
+            let (endpoint, _) = self.socket(socket)?;
+            endpoint.watches.push(Watch { set: id, listed: 0, interests });
         }
-        endpoint.watches.get_mut(at)
+        self.socket(socket)?.0.watches.get_mut(at)
     }
 
     /// Takes a registration back; false if there is none.
     pub fn unwatch(&mut self, id: SetId, socket: SocketId, descriptor: i32) -> bool {
         let Some((endpoint, _)) = self.socket(socket) else { return false };
-        let Some(watch) = endpoint.watches.iter_mut().find(|watch| watch.set == id) else {
+        let Some(at) = endpoint.watches.iter().position(|watch| watch.set == id) else {
             return false;
         };
+        let Some(watch) = endpoint.watches.get_mut(at) else { return false };
         let before = watch.interests.len();
         watch.interests.retain(|interest| interest.descriptor != descriptor);
         let found = watch.interests.len() < before;
         if watch.interests.is_empty() {
-            endpoint.watches.retain(|watch| watch.set != id);
+            let Watch { interests, .. } = endpoint.watches.remove(at);
             self.forget_member(id, socket);
+            if let Some(set) = self.set_mut(id)
+                && set.spare.len() < SPARE
+            {
+                set.spare.push(interests);
+            }
         }
         found
     }
@@ -243,16 +286,23 @@ impl<S> State<S> {
         }
     }
 
-    /// The next socket in the set's list, taken out of it, among the first `most` entries. Start
-    /// with how many there are ([`State::listed`]): what is put back meanwhile is not met again.
-    pub fn next_listed(&mut self, id: SetId, most: &mut usize) -> Option<SocketId> {
+    /// The number of the last entry of the set's list.
+    pub fn last_entry(&self, set: SetId) -> u64 {
+        let slot = self.sets.get(set.0 as usize);
+        slot.and_then(Option::as_ref).map_or(0, |set| set.entry)
+    }
+
+    /// The next socket in the set's list, taken out of it, among the entries up to `last`. Start
+    /// with the last one there is ([`State::last_entry`]): what is put back meanwhile is not met
+    /// again.
+    pub fn next_listed(&mut self, id: SetId, last: u64) -> Option<SocketId> {
         loop {
-            *most = most.checked_sub(1)?;
-            let socket = self.set_mut(id)?.listed.pop_front()?;
-            let watches = self.socket(socket).map(|(endpoint, _)| &mut endpoint.watches);
-            let watch =
-                watches.and_then(|watches| watches.iter_mut().find(|watch| watch.set == id));
-            if watch.is_some_and(|watch| core::mem::take(&mut watch.listed)) {
+            let (socket, entry) =
+                self.set_mut(id)?.listed.pop_front_if(|(_, entry)| *entry <= last)?;
+            if let Some(watch) = self.watch_of(id, socket)
+                && watch.listed == entry
+            {
+                watch.listed = 0;
                 return Some(socket);
             }
         }
@@ -266,15 +316,36 @@ impl<S> State<S> {
 
     /// Puts a socket (back) at the end of the set's list.
     pub fn relist(&mut self, id: SetId, socket: SocketId) {
-        let Some((endpoint, _)) = self.socket(socket) else { return };
-        let Some(watch) = endpoint.watches.iter_mut().find(|watch| watch.set == id) else {
+        let Some(set) = self.set_mut(id) else { return };
+        let entry = set.entry + 1;
+        let Some(watch) = self.watch_of(id, socket) else { return };
+        if watch.listed != 0 {
             return;
-        };
-        if !core::mem::replace(&mut watch.listed, true)
-            && let Some(set) = self.set_mut(id)
-        {
-            set.listed.push_back(socket);
         }
+        watch.listed = entry;
+        let Some(set) = self.set_mut(id) else { return };
+        set.entry = entry;
+        set.listed.push_back((socket, entry));
+        if set.listed.len() > 2 * set.members.len() + SPARE {
+            self.weed(id);
+        }
+    }
+
+    /// Takes what is not watched any more out of the list: more than half of it.
+    #[cold]
+    fn weed(&mut self, id: SetId) {
+        let Some(set) = self.set_mut(id) else { return };
+        let mut listed = core::mem::take(&mut set.listed);
+        listed.retain(|(socket, entry)| {
+            self.watch_of(id, *socket).is_some_and(|watch| watch.listed == *entry)
+        });
+        if let Some(set) = self.set_mut(id) {
+            set.listed = listed;
+        }
+    }
+
+    fn watch_of(&mut self, id: SetId, socket: SocketId) -> Option<&mut Watch> {
+        self.socket(socket)?.0.watches.iter_mut().find(|watch| watch.set == id)
     }
 
     pub(super) fn announce_to_sets(&mut self, socket: SocketId, news: Events) {

@@ -36,7 +36,7 @@ const SETTLING: Duration = Duration::from_secs(1);
 
 impl Listening {
     /// Ways are forgotten when there are more than requests: the peer's next SYN brings its way.
-    fn remember_way(&mut self, arrival: &Arrival) {
+    fn remember_way(&mut self, arrival: &Arrival<'_>) {
         const MOST: usize = 1024;
         if self.ways.len() > MOST && self.ways.len() > 2 * self.engine.len() {
             self.ways = FlowTable::new(self.seed);
@@ -278,7 +278,7 @@ impl Tcp {
     pub(super) fn passive_input(
         &mut self,
         io: &mut Io<'_>,
-        arrival: &Arrival,
+        arrival: &Arrival<'_>,
         body: Body,
     ) -> Result<(), DropReason> {
         let now = self.now();
@@ -306,7 +306,7 @@ impl Tcp {
             listening.engine.on_segment(
                 now,
                 arrival.key,
-                &arrival.header,
+                arrival.header,
                 arrival.payload_len,
                 &context,
             )

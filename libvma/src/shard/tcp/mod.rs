@@ -28,7 +28,8 @@ pub use wire::Wire;
 use self::body::Heaps;
 use self::listen::Listening;
 use self::wire::Envelope;
-use super::{Flow, NextHop, RingId, SocketId, State, clock};
+use super::clock::Clock;
+use super::{Flow, NextHop, RingId, SocketId, State};
 use crate::device::Ring;
 use crate::net::tcp::State::TimeWait;
 use crate::net::tcp::isn::Secret;
@@ -122,6 +123,7 @@ pub(super) struct Tcp {
     heaps: Heaps,
     /// Sockets that were given to the kernel lately.
     departed: VecDeque<SocketId>,
+    clock: Clock,
     /// The time of this batch, once it was read.
     now: Option<Instant>,
     /// Polls without a segment since the clock was read.
@@ -136,6 +138,7 @@ struct Io<'a> {
 
 impl Tcp {
     fn new(setup: Setup) -> Tcp {
+        let mut clock = Clock::new();
         Tcp {
             secret: Secret::new(setup.secret),
             seed: setup.seed,
@@ -144,7 +147,7 @@ impl Tcp {
             table: FlowTable::new(setup.seed),
             listeners: Vec::new(),
             listening: HashMap::new(),
-            timers: TimerWheel::new(clock::now()),
+            timers: TimerWheel::new(clock.now()),
             listeners_due: None,
             keepers: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -154,6 +157,7 @@ impl Tcp {
             news: Vec::new(),
             heaps: Heaps::default(),
             departed: VecDeque::new(),
+            clock,
             now: None,
             idle: 0,
         }
@@ -162,7 +166,7 @@ impl Tcp {
     /// The time of this batch.
     #[inline]
     fn now(&mut self) -> Instant {
-        *self.now.get_or_insert_with(clock::now)
+        *self.now.get_or_insert_with(|| self.clock.now())
     }
 
     fn insert(&mut self, mut block: Block) -> u32 {

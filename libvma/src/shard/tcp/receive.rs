@@ -2,8 +2,8 @@
 
 use super::wire::transmit;
 use super::{Body, Io, Tcp};
+use crate::device::Received;
 use crate::device::Ring;
-use crate::device::xdp::Received;
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembled;
 use crate::net::tcp::lookup::FlowKey;
@@ -20,9 +20,9 @@ const CE: u8 = 0b11;
 const DEFAULT_TTL: u8 = 64;
 
 /// A segment judged good, and the way back.
-pub(super) struct Arrival {
+pub(super) struct Arrival<'a> {
     pub key: FlowKey,
-    pub header: Header,
+    pub header: &'a Header,
     pub payload_len: u32,
     pub tos: u8,
     pub hop: NextHop,
@@ -36,7 +36,9 @@ impl<S> State<S> {
             return self.refuse(id, received, DropReason::UnknownProtocol);
         };
         let Some(ring) = io.rings.get(id.index()) else { return };
-        match parse(ring, id, &received, &ip) {
+        // Parsed in place: a header of every option is too large to be handed on.
+        let mut header = Header::default();
+        match parse(ring, id, &received, &ip, &mut header) {
             Ok((arrival, offset)) => {
                 let body = Body::Frames { ring: id, frame: received.frame, offset };
                 if let Err(reason) = tcp.input(&mut io, &arrival, body) {
@@ -61,7 +63,7 @@ impl<S> State<S> {
             let payload = whole.payload.get(header_len..).unwrap_or_default().to_vec();
             let payload_len = payload.len() as u32;
             let key = key(&ip, &header);
-            let arrival = Arrival { key, header, payload_len, tos: ip.tos, hop };
+            let arrival = Arrival { key, header: &header, payload_len, tos: ip.tos, hop };
             tcp.input(&mut io, &arrival, Body::Heap(payload))
         });
         if let Err(reason) = result {
@@ -72,12 +74,17 @@ impl<S> State<S> {
 
 impl Tcp {
     #[inline]
-    fn input(&mut self, io: &mut Io<'_>, arrival: &Arrival, body: Body) -> Result<(), DropReason> {
+    fn input(
+        &mut self,
+        io: &mut Io<'_>,
+        arrival: &Arrival<'_>,
+        body: Body,
+    ) -> Result<(), DropReason> {
         if let Some(index) = self.table.get(&arrival.key) {
             let now = self.now();
             let replaced = self
                 .block(index)
-                .is_some_and(|block| block.connection.may_be_replaced_by(&arrival.header, now));
+                .is_some_and(|block| block.connection.may_be_replaced_by(arrival.header, now));
             // Only a listener could take the SYN: for nobody the wait is not cut short (RFC 1337).
             if !replaced || !self.is_listened_to(&arrival.key) {
                 self.feed(io, index, arrival, body);
@@ -91,7 +98,7 @@ impl Tcp {
 
     /// Gives a segment to its connection; the answer is put off to the end of the batch.
     #[inline]
-    pub(super) fn feed(&mut self, io: &mut Io<'_>, index: u32, arrival: &Arrival, body: Body) {
+    pub(super) fn feed(&mut self, io: &mut Io<'_>, index: u32, arrival: &Arrival<'_>, body: Body) {
         let now = self.now();
         let ce = arrival.tos & CE == CE;
         let len = arrival.payload_len;
@@ -102,7 +109,7 @@ impl Tcp {
                 wire.release(body);
                 None
             };
-            connection.input(now, &arrival.header, piece, ce, wire)
+            connection.input(now, arrival.header, piece, ce, wire)
         });
         self.note(index, events.unwrap_or_default());
         let streams = self.streams;
@@ -131,24 +138,24 @@ impl Tcp {
     }
 
     /// RFC 9293 section 3.10.7.1.
-    pub(super) fn reset(&mut self, io: &mut Io<'_>, arrival: &Arrival) {
-        if let Some(header) = reset_for(arrival.key, &arrival.header, arrival.payload_len) {
+    pub(super) fn reset(&mut self, io: &mut Io<'_>, arrival: &Arrival<'_>) {
+        if let Some(header) = reset_for(arrival.key, arrival.header, arrival.payload_len) {
             self.reply(io, &arrival.hop, arrival.key, &header);
         }
     }
 }
 
 #[inline]
-fn parse(
+fn parse<'a>(
     ring: &Ring,
     id: RingId,
     received: &Received,
     ip: &ipv4::Header,
-) -> Result<(Arrival, u16), DropReason> {
+    header: &'a mut Header,
+) -> Result<(Arrival<'a>, u16), DropReason> {
     let bytes = ring.first_bytes(&received.frame);
     let skip = ethernet::HEADER_LEN + ip.header_len();
-    let (header, header_len) =
-        Header::parse(bytes.get(skip..).unwrap_or_default(), ip.payload_len())?;
+    let header_len = header.parse_from(bytes.get(skip..).unwrap_or_default(), ip.payload_len())?;
     let partial = crate::shard::receive::partial(ring);
     let segment = skipping(ring.pieces(&received.frame), skip);
     header.verify(ip.src, ip.dst, segment, ip.payload_len(), partial)?;
@@ -157,7 +164,7 @@ fn parse(
     }
     let payload_len = ip.payload_len().saturating_sub(header_len) as u32;
     let hop = way_back(ring, id, bytes)?;
-    let arrival = Arrival { key: key(ip, &header), header, payload_len, tos: ip.tos, hop };
+    let arrival = Arrival { key: key(ip, header), header, payload_len, tos: ip.tos, hop };
     Ok((arrival, (skip + header_len) as u16))
 }
 

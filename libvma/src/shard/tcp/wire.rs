@@ -117,7 +117,7 @@ pub(super) fn transmit(
     let lead = LEAD + header_len;
     let [first, second] = payload;
     let len = first.len() + second.len();
-    let Some(frame) = ring.allocate(lead + len) else { return false };
+    let Some(frame) = ring.allocate(hop.destination_mac.0, lead + len) else { return false };
     let mut sum = Sum::ZERO;
     if len > 0 {
         // The payload first: the checksum in the headers before it comes from that copy.

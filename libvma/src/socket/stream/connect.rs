@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::wait::{Ended, Manner, until};
-use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, route, set_phase, view};
+use super::wait::{Ended, Manner, Watches, until};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::net::tcp::State as TcpState;
@@ -20,7 +20,20 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
     drop(state);
     let started = match view.phase {
         Phase::Listening { .. } | Phase::Connected => return Outcome::Errno(libc::EISCONN),
+        Phase::Connecting if view.has_pipe => {
+            return local::connect::go_on(stack, id, view.shadow, peer);
+        }
         Phase::Connecting => false,
+        Phase::Fresh
+            if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, None) =>
+        {
+            return Outcome::Os(WhyOs::Rule(place));
+        }
+        Phase::Fresh
+            if let Some(outcome) = local::connect::connect(stack, id, view.shadow, peer) =>
+        {
+            return outcome;
+        }
         Phase::Fresh => match start(stack, id, view.shadow, peer) {
             Ok(()) => true,
             Err(Refusal::Os(why)) => return Outcome::Os(why),
@@ -32,14 +45,19 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
 }
 
 /// connect() to AF_UNSPEC: whatever the socket is, it is as new afterwards, but for its port, its
-/// options and an error to tell. The caller lets the shadow do the same.
-pub fn disconnect(stack: &Stack, id: SocketId) {
+/// options and an error to tell. The caller lets the shadow do the same. True if the shadow was the
+/// connection: then the socket is the kernel's for good.
+pub fn disconnect(stack: &Stack, id: SocketId) -> bool {
     use TcpState::{Closed, Closing, LastAck, TimeWait};
-    let Ok(mut state) = stack.shard.lock() else { return };
-    let Some(view) = view(&mut state, id) else { return };
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some(view) = view(&mut state, id) else { return false };
     match view.phase {
-        Phase::Fresh => return,
+        Phase::Fresh => return false,
         Phase::Listening { .. } => super::give_back::end_listening(&mut state, id),
+        Phase::Connecting | Phase::Connected if view.has_pipe => {
+            local::connect::undo(&mut state, id);
+            return true;
+        }
         Phase::Connecting | Phase::Connected => {
             let left = state.connection(id).map(|connection| {
                 let over = matches!(connection.state(), Closed | Closing | LastAck | TimeWait);
@@ -58,6 +76,7 @@ pub fn disconnect(stack: &Stack, id: SocketId) {
     }
     set_phase(&mut state, id, Phase::Fresh);
     state.announce_change(id);
+    false
 }
 
 enum Refusal {
@@ -127,7 +146,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     still_fresh(&mut state, id)?;
-    state.set_impossible_sources(plane.control.impossible_sources());
+    state.set_own_addresses(plane.control.own_addresses());
     state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
     let opening = Opening {
         key,
@@ -188,7 +207,7 @@ fn finish(stack: &Stack, id: SocketId, nonblocking: bool, started: bool) -> Outc
         let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
         stream.and_then(|stream| stream.send_timeout)
     };
-    let manner = Manner { blocking: !nonblocking, timeout, watches_shadow: false };
+    let manner = Manner { blocking: !nonblocking, timeout, watches: Watches::Nothing };
     if started && nonblocking {
         // As on Linux, however fast the answer is.
         return Outcome::Errno(libc::EINPROGRESS);

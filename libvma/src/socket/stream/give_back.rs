@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
 
-use super::{Guard, Phase, Stack, WhyOs, is_established, set_phase, view};
+use super::{Guard, Phase, Stack, WhyOs, is_established, local, set_phase, view};
 use crate::log::log_line;
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
@@ -28,6 +28,10 @@ pub fn give_back(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
 pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some(view) = view(&mut state, id) else { return true };
+    if view.has_pipe {
+        drop(state);
+        return local::end::give_back_to(stack, id, shadow, why);
+    }
     // At the end of the process the kernel sends FIN at once, whose answer tells as much, unless
     // there is data before it.
     let over = state.connection(id).is_some_and(|connection| is_over(connection.state()));

@@ -108,6 +108,8 @@ pub fn leave_listener(stack: &Stack, id: SocketId) -> bool {
     }
     if !core::mem::replace(&mut stream.left, true) {
         leave_to_kernel(&mut state, id);
+        drop(state);
+        super::local::accept::unpost(stack, id);
     }
     true
 }

@@ -9,7 +9,8 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::wait::{Ended, Manner, until};
+use super::local::accept as other_processes;
+use super::wait::{Ended, Manner, Watches, until};
 use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, heir, set_phase, system, view,
 };
@@ -39,7 +40,11 @@ pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
             drop(state);
             update(stack, id);
         }
-        _ => set_phase(&mut state, id, Phase::Listening { steered: false }),
+        _ => {
+            set_phase(&mut state, id, Phase::Listening { steered: false });
+            drop(state);
+            other_processes::post(stack, id);
+        }
     }
 }
 
@@ -92,6 +97,7 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
 /// Before a fork: listeners that nobody has waited on may be the child's to serve, and it can only
 /// have the interface if we do not hold it.
 pub fn give_up_ahead(stack: &Stack) {
+    other_processes::unpost_idle(stack);
     let Ok(mut plane) = stack.plane.lock() else { return };
     let Ok(mut state) = stack.shard.lock() else { return };
     let mut any = false;
@@ -147,7 +153,14 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
         },
         Err(_) => Err(WhyOs::Reentered),
     };
+    // It may have been given up before a fork.
+    other_processes::post(stack, id);
     match result {
+        // The shadow's connections are to be looked at.
+        Err(_) if other_processes::is_posted(stack, id) => {
+            attach::watch_shadow(stack, id, descriptor);
+            Ok(())
+        }
         Err(why) if !attach::may_pass(why) => {
             if let Ok(mut state) = stack.shard.lock() {
                 state.end_listening(id);
@@ -256,7 +269,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     // Connections that the kernel has from this listener stay its own.
     super::exceptions::except_older(stack, local);
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
-    state.set_impossible_sources(plane.control.impossible_sources());
+    state.set_own_addresses(plane.control.own_addresses());
     // The listener first: a packet that a flow brings must find it.
     let spec = spec(stack, &mut state, id).ok_or(WhyOs::NotOurs)?;
     state.listen(id, spec);
@@ -295,7 +308,7 @@ pub fn accept(
             return Outcome::Errno(libc::EINVAL);
         }
         let timeout = state.socket(id).and_then(|(_, socket)| socket.options.receive_timeout);
-        (Manner { blocking: !view.nonblocking, timeout, watches_shadow: true }, view.shadow)
+        (Manner { blocking: !view.nonblocking, timeout, watches: Watches::Listener }, view.shadow)
     };
     let mut polls = 0u64;
     loop {

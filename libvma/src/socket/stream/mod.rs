@@ -7,7 +7,7 @@
 //!
 //! `connect` and `listen` open connections, `send` and `receive` move bytes, `shutdown` ends them,
 //! `options` sets and `tell` tells, `route` finds the way, `wait` blocks, `give_back` ends our part,
-//! `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
+//! `local` serves connections with processes of this host, `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
 //! the host's settings say.
 
 pub mod connect;
@@ -15,6 +15,7 @@ pub mod exceptions;
 pub mod give_back;
 pub mod heir;
 pub mod listen;
+pub mod local;
 pub mod options;
 pub mod path;
 pub mod receive;
@@ -155,16 +156,20 @@ pub struct View {
     pub phase: Phase,
     pub nonblocking: bool,
     pub shadow: i32,
+    /// Its peer is a process of this host.
+    pub has_pipe: bool,
 }
 
 /// None: it is gone, or a UDP socket.
 pub fn view(state: &mut Guard<'_>, id: SocketId) -> Option<View> {
-    let (_, socket) = state.socket(id)?;
+    let (endpoint, socket) = state.socket(id)?;
+    let has_pipe = endpoint.has_pipe();
     let stream = socket.stream.as_ref()?;
     Some(View {
         phase: stream.phase,
         nonblocking: socket.nonblocking,
         shadow: socket.descriptors.first().copied().unwrap_or(-1),
+        has_pipe,
     })
 }
 
@@ -196,6 +201,7 @@ fn is_established(state: &mut Guard<'_>, id: SocketId) -> bool {
     use crate::net::tcp::State::{Closed, SynReceived, SynSent};
     match view(state, id).map(|view| view.phase) {
         Some(Phase::Connected) => true,
+        Some(Phase::Connecting) if local::has_pipe(state, id) => local::is_established(state, id),
         Some(Phase::Connecting) => state.connection(id).is_some_and(|connection| {
             !matches!(connection.state(), Closed | SynReceived | SynSent)
         }),
@@ -203,7 +209,7 @@ fn is_established(state: &mut Guard<'_>, id: SocketId) -> bool {
     }
 }
 
-fn set_phase(state: &mut Guard<'_>, id: SocketId, phase: Phase) {
+fn set_phase(state: &mut shard::State<Socket>, id: SocketId, phase: Phase) {
     if let Some((_, socket)) = state.socket(id)
         && let Some(stream) = socket.stream.as_mut()
     {
@@ -228,6 +234,9 @@ pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketAddrV4> {
 /// The address of the other end; ENOTCONN while there is none. None: the shadow knows.
 pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketAddrV4, i32>> {
     let mut state = stack.shard.lock().ok()?;
+    if state.pipe(id).is_some_and(|pipe| pipe.has_ended()) {
+        return Some(Err(libc::ENOTCONN));
+    }
     let connection = state.connection(id)?;
     Some(peer_of(connection))
 }

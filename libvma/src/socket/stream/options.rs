@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{Inherited, Stack, Stream, WhyOs, listen};
+use super::{Inherited, Stack, Stream, WhyOs, listen, local};
 use crate::net::tcp::congestion::Algorithm;
 use crate::net::tcp::{Buffer, Settings};
 use crate::shard::SocketId;
@@ -124,6 +124,24 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         _ => {}
     }
     listen::update(stack, id);
+    local_level(stack, id, option)
+}
+
+/// What a pipe to another process needs of an option.
+fn local_level(stack: &Stack, id: SocketId, option: (i32, i32)) -> Effect {
+    let has_pipe = |mut state: super::Guard<'_>| local::has_pipe(&mut state, id);
+    if !stack.shard.lock().is_ok_and(has_pipe) {
+        return Effect::Done;
+    }
+    match option {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+            local::after_buffer_change(stack, id);
+        }
+        (level @ libc::SOL_SOCKET, name @ libc::SO_PEEK_OFF) => {
+            return Effect::Os(WhyOs::Option { level, name });
+        }
+        _ => {}
+    }
     Effect::Done
 }
 

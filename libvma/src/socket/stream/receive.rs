@@ -2,8 +2,8 @@
 
 use std::io::IoSliceMut;
 
-use super::wait::{Ended, Manner, Step, until_or_partly};
-use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, pending_error, view};
+use super::wait::{Ended, Manner, Step, Watches, until_or_partly};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 
@@ -31,13 +31,16 @@ pub fn receive_up_to(
     if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
         return pending_error(&mut state, id).map_or(Outcome::Os(WhyOs::Unbound), Outcome::Errno);
     }
+    if view.has_pipe {
+        return local::receive::receive(stack, state, id, &view, (buffers, room), flags);
+    }
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.options.receive_timeout;
     let stream = socket.stream.as_ref();
     let low_water = stream.map_or(1, |stream| stream.low_water);
     let peek_offset = stream.and_then(|stream| stream.peek_offset);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches_shadow: false };
+    let manner = Manner { blocking, timeout, watches: Watches::Nothing };
     if flags & libc::MSG_ERRQUEUE != 0 {
         // Nothing of ours puts anything there.
         return Outcome::Errno(libc::EAGAIN);

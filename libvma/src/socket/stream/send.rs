@@ -2,8 +2,8 @@
 
 use std::io::IoSlice;
 
-use super::wait::{Ended, Manner, Step, until, until_or_partly};
-use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, pending_error, view};
+use super::wait::{Ended, Manner, Step, Watches, until, until_or_partly};
+use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::{SendFlags, State as TcpState};
 use crate::shard::SocketId;
 
@@ -18,10 +18,13 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
         // The shadow, which is in the same state, says what is wrong.
         return pending_error(&mut state, id).map_or(Outcome::Os(WhyOs::Unbound), Outcome::Errno);
     }
+    if view.has_pipe {
+        return local::send::send(stack, state, id, &view, data, flags);
+    }
     let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
     let timeout = stream.and_then(|stream| stream.send_timeout);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches_shadow: false };
+    let manner = Manner { blocking, timeout, watches: Watches::Nothing };
     let total: usize = data.iter().map(|piece| piece.len()).sum();
     let engine_flags =
         SendFlags { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
@@ -67,7 +70,10 @@ pub fn is_failed(stack: &Stack, id: SocketId) -> bool {
 }
 
 fn has_failed(state: &mut Guard<'_>, id: SocketId) -> bool {
-    state.connection(id).is_some_and(|connection| connection.has_error())
+    match state.connection(id) {
+        Some(connection) => connection.has_error(),
+        None => state.pipe(id).is_some_and(|pipe| pipe.is_reset()),
+    }
 }
 
 /// How much a send call would take now; waits until that is something.
@@ -78,9 +84,13 @@ pub fn wait_for_room(stack: &Stack, id: SocketId) -> Outcome<usize> {
         if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
             return Outcome::Os(WhyOs::Unbound);
         }
+        if view.has_pipe {
+            drop(state);
+            return local::send::wait_for_room(stack, id, view.nonblocking);
+        }
         !view.nonblocking
     };
-    let manner = Manner { blocking, timeout: None, watches_shadow: false };
+    let manner = Manner { blocking, timeout: None, watches: Watches::Nothing };
     let ended = until(stack, id, manner, |state| {
         let Some(connection) = state.connection(id) else { return Some(Err(libc::EPIPE)) };
         if matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived) {

@@ -1,6 +1,6 @@
 //! The end of a socket: shutdown(), close(), SO_LINGER.
 
-use super::wait::{Manner, until};
+use super::wait::{Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, view};
 use crate::net::tcp::State as TcpState;
 use crate::process::inherit;
@@ -39,6 +39,9 @@ pub fn shutdown(stack: &Stack, id: SocketId, how: i32) -> Outcome<()> {
         }
         Phase::Connecting | Phase::Connected => {}
     }
+    if view.has_pipe {
+        return super::local::end::shutdown(&mut state, id, read, write);
+    }
     let now = state.connection(id).map(|connection| connection.state());
     if now == Some(TcpState::SynSent) {
         // As Linux: the attempt ends, and another may follow.
@@ -76,6 +79,9 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
         fd::with_borrowed(descriptor, |shadow| {
             let _ = rustix::event::epoll::delete(watcher, shadow);
         });
+    }
+    if stack.shard.lock().is_ok_and(|mut state| super::local::has_pipe(&mut state, id)) {
+        return super::local::end::close(stack, id, descriptor);
     }
     if descriptor != NO_SHADOW && is_shared(stack, id) {
         // A forked child may go on with it; if none does, the kernel ends it.
@@ -135,7 +141,7 @@ fn linger(stack: &Stack, id: SocketId) {
         time
     };
     let timeout = Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let manner = Manner { blocking: true, timeout, watches_shadow: false };
+    let manner = Manner { blocking: true, timeout, watches: Watches::Nothing };
     let _ = until(stack, id, manner, |state| {
         let under_way = state.connection(id).is_some_and(|connection| {
             matches!(

@@ -1,6 +1,6 @@
 //! What getsockopt() and ioctl() tell of a connection; of everything else the shadow tells.
 
-use super::{Phase, Stack, errno, view};
+use super::{Phase, Stack, errno, local, view};
 use crate::net::tcp::connection::Info;
 use crate::net::tcp::{Connection, State as TcpState};
 use crate::shard::tcp::Body;
@@ -25,6 +25,9 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             if pending != 0 {
                 return Some(Value::Number(pending));
             }
+            if let Some(error) = local::ready::take_error(&mut state, id) {
+                return Some(Value::Number(error));
+            }
             let connection = state.connection(id)?;
             let error = connection.take_error().map_or(0, errno);
             return Some(Value::Number(error));
@@ -34,7 +37,7 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             let offset = socket.stream.as_ref()?.peek_offset?;
             return Some(Value::Number(i32::try_from(offset).unwrap_or(i32::MAX)));
         }
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) if !local::has_pipe(&mut state, id) => {
             let (_, socket) = state.socket(id)?;
             let name = socket.stream.as_ref()?.settings.congestion.name();
             // The kernel's names are 16 bytes (TCP_CA_NAME_MAX).
@@ -49,6 +52,16 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             return about_listener(descriptor, waiting).map(Value::Bytes);
         }
         _ => {}
+    }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INFO)
+        && let Some(own) = local::ready::tcp_state(&mut state, id)
+    {
+        let descriptor = state.socket(id)?.1.shadow();
+        let mut bytes = vec![0; 2 * SIZE_OF_INFO];
+        let len = shadow::option(descriptor, level, name, &mut bytes)?;
+        bytes.truncate(len);
+        *bytes.first_mut()? = state_number(own);
+        return Some(Value::Bytes(bytes));
     }
     let connection = state.connection(id)?;
     let now = clock::now();
@@ -105,6 +118,11 @@ pub fn ioctl(stack: &Stack, id: SocketId, request: u64) -> Option<Result<i32, i3
         return None;
     }
     state.poll();
+    if local::has_pipe(&mut state, id) {
+        // What the pipe took is in the peer's memory.
+        let unread = (request == FIONREAD).then(|| local::ready::unread(&mut state, id));
+        return unread.flatten().map(Ok);
+    }
     let connection = state.connection(id)?;
     let number = match request {
         FIONREAD => hidden_left_out(connection),

@@ -1,11 +1,11 @@
 //! Blocking: look, poll the rings, look again, sleep.
 
-use super::Guard;
+use super::{Guard, local};
 use crate::shard::SocketId;
 use crate::socket::wait::{Next, Patience, Wait};
 use crate::socket::{Stack, State};
 use crate::sys::thread;
-use crate::sys::wait::PollSet;
+use crate::sys::wait::{PollFd, PollSet};
 
 /// How a call waits.
 #[derive(Clone, Copy)]
@@ -14,8 +14,20 @@ pub(super) struct Manner {
     pub blocking: bool,
     /// Nanoseconds; None for ever.
     pub timeout: Option<u64>,
-    /// The shadow may end the wait, too (accept).
-    pub watches_shadow: bool,
+    /// What else may end the wait.
+    pub watches: Watches,
+}
+
+/// Whether the shadow may end a wait, too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watches {
+    Nothing,
+    /// A listener's, which has connections of its own.
+    Listener,
+    /// Of a connection with a process of this host.
+    Pipe {
+        writing: bool,
+    },
 }
 
 /// Why a wait ended without what it waited for.
@@ -113,11 +125,13 @@ pub(super) fn until_or_partly<'a, T>(
         }
         // signal(7): a call with a timeout is not restarted.
         let wait = wait.get_or_insert_with(|| {
-            let patience = Patience::loops(stack.config.rx_poll);
+            // Where no packets of ours can come, polling is of no use.
+            let live = stack.shard.is_live();
+            let patience = Patience::loops(if live { stack.config.rx_poll } else { 0 });
             Wait::new(patience, manner.timeout, manner.timeout.is_none())
                 .yielding(stack.config.rx_poll_yield)
         });
-        let next = match wait.after_miss() {
+        let next = match wait.after_miss(|| state.shares_cpu()) {
             Next::Sleep => sleep(stack, state, id, manner, wait),
             other => other,
         };
@@ -145,15 +159,16 @@ fn sleep(
     state.sleep_on(id, sleeper);
     let mut fds = PollSet::default();
     fds.add_readable(waker);
-    let shadow = match manner.watches_shadow {
+    let (shadow, events) = match manner.watches {
         // While another thread accepts from it, that one wakes this one.
-        true => state.socket(id).map_or(-1, |(_, socket)| match &socket.stream {
-            Some(stream) if stream.os_accepting => -1,
-            _ => socket.shadow(),
+        Watches::Listener => state.socket(id).map_or((-1, 0), |(_, socket)| match &socket.stream {
+            Some(stream) if stream.os_accepting => (-1, 0),
+            _ => (socket.shadow(), libc::POLLIN),
         }),
-        false => -1,
+        Watches::Pipe { writing } => local::wakes(&mut state, id, writing).unwrap_or((-1, 0)),
+        Watches::Nothing => (-1, 0),
     };
-    fds.add_readable(shadow);
+    fds.add(PollFd { fd: shadow, events, revents: 0 });
     state.sleep_on_rings(|fd| fds.add_readable(fd));
     let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
     drop(state);

@@ -2,11 +2,12 @@
 
 usage: echo.py server|client makefile|fork|selectors|select|asyncio|ssl
 
-The server runs on 10.99.0.1:7000 until it is killed. The client compares every byte, then prints
+The server runs on 10.99.0.1:7000, or on that port of $ADDRESS, until it is killed. The client compares every byte, then prints
 `connections <number>` and `all echoed`.
 """
 import asyncio
 import hashlib
+import os
 import select
 import selectors
 import socket
@@ -15,7 +16,7 @@ import ssl
 import sys
 import threading
 
-AT = ("10.99.0.1", 7000)
+AT = (os.environ.get("ADDRESS", "10.99.0.1"), 7000)
 
 
 def pattern(size, seed):

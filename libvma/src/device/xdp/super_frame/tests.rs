@@ -13,8 +13,8 @@ use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size_force, set_socke
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use super::*;
-use crate::device::xdp::{Limits, Mode};
-use crate::device::{Flow, Ring};
+use crate::device::Flow;
+use crate::device::xdp::{Limits, Mode, Ring};
 
 const MSS: u16 = 1448;
 const HEADERS: usize = 14 + 20 + 32;

@@ -32,7 +32,7 @@ impl<B> Connection<B> {
     }
 
     /// The acknowledgment of a predicted segment, or of our SYN.
-    #[inline]
+    #[inline(always)]
     pub(super) fn acknowledged_plainly(&mut self, arrival: &Arrival<'_>) -> Events {
         let repeats = self.is_repetition(arrival);
         self.note_window(arrival);
@@ -109,7 +109,7 @@ impl<B> Connection<B> {
     }
 
     /// SND.UNA moves.
-    #[inline]
+    #[inline(always)]
     fn advance(&mut self, arrival: &Arrival<'_>) -> Delivery {
         let ack = arrival.ack;
         let echo_early = self.is_echo_early(arrival);
@@ -150,7 +150,7 @@ impl<B> Connection<B> {
     }
 
     /// What follows once SND.UNA has moved: timers, room for the program, our FIN.
-    #[inline]
+    #[inline(always)]
     fn after_advance(&mut self, arrival: &Arrival<'_>) -> Events {
         self.rtt.reset_backoff();
         self.stalled_since = None;
@@ -229,7 +229,7 @@ impl<B> Connection<B> {
     /// as Linux has it: what acknowledges more is newer, even if it repeats old data, or an old window
     /// would be added to the new SND.UNA; and of the windows of one acknowledgment the larger one is
     /// newer, as no window shrinks, unless it is closed.
-    #[inline]
+    #[inline(always)]
     fn note_window(&mut self, arrival: &Arrival<'_>) {
         let offered = self.scaled_window(arrival);
         let newer = arrival.ack > self.snd_una
@@ -254,7 +254,7 @@ impl<B> Connection<B> {
 
     /// RFC 6298 section 3 with Karn's rule; for retransmissions the echoed time stamp tells (RFC
     /// 7323 section 4).
-    #[inline]
+    #[inline(always)]
     fn sample_rtt(&mut self, arrival: &Arrival<'_>, delivery: &Delivery) {
         if let Some(oldest) = delivery.oldest
             && !delivery.retransmitted
@@ -333,7 +333,7 @@ impl<B> Connection<B> {
 
     /// A duplicate acknowledgment of RFC 5681 section 2: the same again, without data or news. To be
     /// asked before the window is taken.
-    #[inline]
+    #[inline(always)]
     fn is_repetition(&self, arrival: &Arrival<'_>) -> bool {
         arrival.len == 0
             && arrival.ack == self.snd_una

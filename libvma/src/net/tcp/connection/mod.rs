@@ -450,7 +450,8 @@ impl<B> Connection<B> {
         self.state == State::Closed && !self.reset_due
     }
 
-    /// When [`Connection::on_timer`] is to be called.
+    /// When [`Connection::on_timer`] is to be called; it may find that it is too early, and then
+    /// there is another deadline.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.next()

@@ -4,8 +4,12 @@
 use super::timers::{CORK, TRIM, Timer};
 use super::{Connection, Phase, State};
 use crate::net::tcp::Link;
+use crate::net::tcp::rtt::MIN_VARIANCE;
 use crate::net::tcp::seq::Seq;
 use crate::net::time::Instant;
+
+/// No retransmission timeout is below this.
+const LEAST_RTO_NANOS: u64 = MIN_VARIANCE.as_nanos() as u64;
 
 impl<B> Connection<B> {
     /// Would [`Connection::output`] send something, as far as that can be said cheaply?
@@ -185,7 +189,7 @@ impl<B> Connection<B> {
             sent_any = true;
             self.board.push(start, end, now);
             self.snd_nxt = end;
-            if len.checked_rem(self.mss).unwrap_or(0) != 0 {
+            if len != self.mss && len.checked_rem(self.mss).unwrap_or(0) != 0 {
                 self.small_end = end;
             }
             if self.phase == Phase::Recovery {
@@ -257,7 +261,8 @@ impl<B> Connection<B> {
             return;
         }
         let since = self.last_sent.max(self.last_received);
-        if now.nanos_since(since) > self.rtt.rto_nanos() {
+        let idle = now.nanos_since(since);
+        if idle > LEAST_RTO_NANOS && idle > self.rtt.rto_nanos() {
             let idle = now.saturating_duration_since(since);
             self.congestion.after_idle(now, idle, self.rtt.rto());
         }

@@ -34,7 +34,7 @@ impl<B> Connection<B> {
 
     /// Sends the bytes and FIN from `start` to `end`, at most what fits one segment or what the
     /// device cuts. True if it left.
-    #[inline]
+    #[inline(always)]
     pub(super) fn send_range(
         &mut self,
         start: Seq,

@@ -35,32 +35,40 @@ const COUNT: usize = 9;
 
 /// One deadline each.
 #[derive(Debug)]
-pub(super) struct Timers([Instant; COUNT]);
+pub(super) struct Timers {
+    at: [Instant; COUNT],
+    /// No timer is due before this, and perhaps none then: one that is stopped or moved back leaves
+    /// it, and every segment does that.
+    earliest: Instant,
+}
 
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl Default for Timers {
     fn default() -> Self {
-        Timers([NEVER; COUNT])
+        Timers { at: [NEVER; COUNT], earliest: NEVER }
     }
 }
 
 impl Timers {
     #[inline]
     pub fn set(&mut self, timer: Timer, at: Instant) {
-        if let Some(slot) = self.0.get_mut(timer as usize) {
+        if let Some(slot) = self.at.get_mut(timer as usize) {
             *slot = at;
         }
+        self.earliest = self.earliest.min(at);
     }
 
     #[inline]
     pub fn stop(&mut self, timer: Timer) {
-        self.set(timer, NEVER);
+        if let Some(slot) = self.at.get_mut(timer as usize) {
+            *slot = NEVER;
+        }
     }
 
     #[inline]
     pub fn get(&self, timer: Timer) -> Option<Instant> {
-        self.0.get(timer as usize).copied().filter(|at| *at != NEVER)
+        self.at.get(timer as usize).copied().filter(|at| *at != NEVER)
     }
 
     #[inline]
@@ -68,10 +76,23 @@ impl Timers {
         self.get(timer).is_some()
     }
 
+    /// When to look at the timers: it may be too early, never too late.
     #[inline]
     pub fn next(&self) -> Option<Instant> {
-        let next = self.0.iter().fold(NEVER, |least, at| least.min(*at));
-        (next != NEVER).then_some(next)
+        (self.earliest != NEVER).then_some(self.earliest)
+    }
+
+    /// Is any timer due?
+    fn any_due(&mut self, now: Instant) -> bool {
+        if self.earliest > now {
+            return false;
+        }
+        self.refresh();
+        self.earliest <= now
+    }
+
+    fn refresh(&mut self) {
+        self.earliest = self.at.iter().fold(NEVER, |least, at| least.min(*at));
     }
 
     /// Is the timer due? Then it is stopped.
@@ -102,7 +123,7 @@ const MOST_ACK_DELAY_NANOS: u64 = 200_000_000;
 impl<B> Connection<B> {
     /// Does what is due, and sends what follows from it. Early or repeated calls do nothing.
     pub fn on_timer(&mut self, now: Instant, link: &mut impl Link<B>) -> Events {
-        if self.timers.next().is_none_or(|at| at > now) {
+        if !self.timers.any_due(now) {
             return Events::NONE;
         }
         let mut events = Events::NONE;
@@ -137,6 +158,7 @@ impl<B> Connection<B> {
             self.more_follows = false;
             self.push_corked(now, link);
         }
+        self.timers.refresh();
         self.output(now, link);
         events
     }
@@ -298,7 +320,7 @@ impl<B> Connection<B> {
     }
 
     /// After something was sent or acknowledged: the timers of what is in flight.
-    #[inline]
+    #[inline(always)]
     pub(super) fn arm_for_flight(&mut self, now: Instant, restart: bool) {
         if self.board.is_empty() {
             self.timers.stop(Timer::Retransmission);
@@ -313,6 +335,7 @@ impl<B> Connection<B> {
     }
 
     /// RFC 8985 section 7.2.
+    #[inline(always)]
     fn arm_loss_probe(&mut self, now: Instant) {
         let wanted = self.phase == Phase::Open
             && self.sack
@@ -333,5 +356,43 @@ impl<B> Connection<B> {
             return self.timers.stop(Timer::LossProbe);
         }
         self.timers.set(Timer::LossProbe, at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_nanos(nanos)
+    }
+
+    #[test]
+    fn the_next_look_is_never_too_late() {
+        let mut timers = Timers::default();
+        assert_eq!(timers.next(), None);
+        timers.set(Timer::Retransmission, at(50));
+        timers.set(Timer::DelayedAck, at(20));
+        assert_eq!(timers.next(), Some(at(20)));
+        // Too early from here on, until somebody looks.
+        timers.stop(Timer::DelayedAck);
+        timers.set(Timer::Retransmission, at(70));
+        assert!(!timers.any_due(at(20)));
+        assert_eq!(timers.next(), Some(at(70)));
+        assert!(!timers.any_due(at(69)));
+        assert!(timers.any_due(at(70)) && timers.take_due(Timer::Retransmission, at(70)));
+        assert!(!timers.any_due(at(70)));
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn an_earlier_timer_is_next_at_once() {
+        let mut timers = Timers::default();
+        timers.set(Timer::KeepAlive, at(90));
+        assert!(!timers.any_due(at(10)));
+        timers.set(Timer::Persist, at(30));
+        assert_eq!(timers.next(), Some(at(30)));
+        timers.clear();
+        assert_eq!(timers.next(), None);
     }
 }

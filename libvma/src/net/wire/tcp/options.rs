@@ -38,6 +38,9 @@ impl Options {
     /// The length of the options on the wire, padding to a multiple of 4 included.
     #[inline]
     pub fn len_on_wire(&self) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
         let len = self.len_without_sack();
         match self.sack_on_wire().len() {
             0 => len,
@@ -53,17 +56,23 @@ impl Options {
     #[inline]
     pub fn parse(bytes: &[u8]) -> Options {
         let mut options = Options::default();
+        options.parse_into(bytes);
+        options
+    }
+
+    /// The same in place, into the default: nothing is copied.
+    #[inline]
+    pub(super) fn parse_into(&mut self, bytes: &[u8]) {
         // What every segment of an established connection carries.
         if let Ok(bytes) = <&[u8; TIMESTAMPS_LEN]>::try_from(bytes)
             && let (&[kind, value, echo], _) = bytes.as_chunks::<4>()
             && u32::from_be_bytes(kind) == NOPS_AND_TIMESTAMPS
         {
             let (value, echo) = (u32::from_be_bytes(value), u32::from_be_bytes(echo));
-            options.timestamps = Some(Timestamps { value, echo });
+            self.timestamps = Some(Timestamps { value, echo });
         } else if !bytes.is_empty() {
-            options.read_all(bytes);
+            self.read_all(bytes);
         }
-        options
     }
 
     #[inline(never)]
@@ -116,6 +125,15 @@ impl Options {
             }
             _ => {}
         }
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.mss.is_none()
+            && self.window_scale.is_none()
+            && !self.sack_permitted
+            && self.timestamps.is_none()
+            && self.sack.count == 0
     }
 
     /// The timestamps, if there is nothing else.

@@ -15,8 +15,8 @@ fn interest(descriptor: i32, events: i32) -> Interest {
 /// Takes what is listed, and which of its registrations have news.
 fn take(state: &mut State<()>, set: SetId) -> Vec<(SocketId, Vec<i32>)> {
     let mut taken = Vec::new();
-    let mut most = state.listed(set);
-    while let Some(id) = state.next_listed(set, &mut most) {
+    let last = state.last_entry(set);
+    while let Some(id) = state.next_listed(set, last) {
         let interests = state.interests(set, id).iter_mut();
         let fired =
             interests.filter_map(|one| core::mem::take(&mut one.news).then_some(one.descriptor));
@@ -81,11 +81,81 @@ fn what_is_put_back_is_not_met_again() {
         state.watch(set, id, Interest { news: true, ..interest(3, libc::EPOLLIN) });
     }
     state.detach(gone);
-    let mut most = state.listed(set);
-    assert_eq!(state.next_listed(set, &mut most), Some(stays));
+    let last = state.last_entry(set);
+    assert_eq!(state.next_listed(set, last), Some(stays));
     state.relist(set, stays);
-    assert_eq!(state.next_listed(set, &mut most), None);
+    assert_eq!(state.next_listed(set, last), None);
     assert_eq!(state.listed(set), 1);
+}
+
+#[test]
+fn a_socket_that_was_taken_out_and_put_in_again_is_met_once() {
+    let shard = Shard::default();
+    let mut state = shard.lock().unwrap();
+    let set = state.new_set(9);
+    let id = state.attach((), 0);
+    let ready = Interest { news: true, ..interest(3, libc::EPOLLIN) };
+    for _ in 0..3 {
+        state.watch(set, id, ready);
+        state.unwatch(set, id, 3);
+    }
+    state.watch(set, id, ready);
+    // As a wait does with what is level-triggered.
+    let last = state.last_entry(set);
+    let mut met = 0;
+    while let Some(id) = state.next_listed(set, last) {
+        met += 1;
+        state.relist(set, id);
+    }
+    assert_eq!(met, 1);
+}
+
+#[test]
+fn weeding_while_the_list_is_read_brings_nobody_back() {
+    let shard = Shard::default();
+    let mut state = shard.lock().unwrap();
+    let set = state.new_set(9);
+    let ready = Interest { news: true, ..interest(3, libc::EPOLLIN) };
+    for _ in 0..3 {
+        let stays = state.attach((), 0);
+        state.watch(set, stays, ready);
+    }
+    let leave = |state: &mut State<()>| {
+        for _ in 0..SPARE / 2 {
+            let gone = state.attach((), 0);
+            state.watch(set, gone, ready);
+            state.detach(gone);
+        }
+    };
+    leave(&mut state);
+    let last = state.last_entry(set);
+    let (mut met, mut weeded) = (0, false);
+    while let Some(id) = state.next_listed(set, last) {
+        met += 1;
+        state.relist(set, id);
+        let before = state.listed(set);
+        leave(&mut state);
+        leave(&mut state);
+        weeded |= state.listed(set) < before + SPARE;
+    }
+    assert!(weeded);
+    assert_eq!(met, 3);
+}
+
+#[test]
+fn what_is_not_watched_any_more_does_not_fill_the_list() {
+    let shard = Shard::default();
+    let mut state = shard.lock().unwrap();
+    let set = state.new_set(9);
+    let (id, other) = (state.attach((), 0), state.attach((), 0));
+    let ready = Interest { news: true, ..interest(3, libc::EPOLLIN) };
+    state.watch(set, other, ready);
+    for _ in 0..10_000 {
+        state.watch(set, id, ready);
+        state.unwatch(set, id, 3);
+    }
+    assert!(state.listed(set) < 100, "{} are listed", state.listed(set));
+    assert_eq!(take(&mut state, set), [(other, vec![3])]);
 }
 
 #[test]

@@ -1,0 +1,211 @@
+//! What processes say to each other on a connection of the rendezvous: messages of one fixed size.
+//!
+//! Whatever is not exactly a message of this version is nothing: another program on our name, an
+//! older or newer library. Descriptors travel beside the bytes.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+/// Bytes of every message.
+pub const LENGTH: usize = 48;
+
+/// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
+/// too, so that versions do not even meet.
+pub const VERSION: u8 = 1;
+
+/// Names a process for its whole life, and no other one: random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ProcessId(pub [u8; 16]);
+
+/// What a socket is found by.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Key {
+    /// The inode of the kernel's socket.
+    Inode(u64),
+    /// Its protocol and address, where the kernel does not tell inodes.
+    Address(u8, SocketAddrV4),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Message {
+    /// A caller introduces itself and asks for a socket; with memory and its bell.
+    Hello { process: ProcessId, key: Key },
+    /// With the other bell if the status is `Linked`.
+    Answer { process: ProcessId, key: Key, status: Status },
+    /// There is a new socket that can be found.
+    Posted { key: Key },
+    /// A socket can no longer be found.
+    Gone { key: Key },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Status {
+    /// The memory is taken: a link exists from now on, as long as this connection.
+    Linked,
+    /// The two processes have a link already.
+    Known,
+    /// Not this process's socket (any more).
+    NotServed,
+    /// It is, but there shall be no link.
+    Refused,
+}
+
+impl Message {
+    /// Reads a message; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Message> {
+        let bytes: &[u8; LENGTH] = bytes.try_into().ok()?;
+        let (magic, rest) = bytes.split_first_chunk::<6>()?;
+        let ([version, kind], rest) = rest.split_first_chunk::<2>()?;
+        if magic != MAGIC || *version != VERSION {
+            return None;
+        }
+        let (process, rest) = rest.split_first_chunk::<16>()?;
+        let (key, rest) = rest.split_first_chunk::<KEY>()?;
+        let (status, padding) = rest.split_first()?;
+        let (process, key) = (ProcessId(*process), Key::parse(key)?);
+        if padding.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        Some(match (*kind, *status) {
+            (1, 0) => Message::Hello { process, key },
+            (2, status) => Message::Answer { process, key, status: Status::parse(status)? },
+            (3, 0) => Message::Posted { key },
+            (4, 0) => Message::Gone { key },
+            _ => return None,
+        })
+    }
+
+    pub fn emit(&self) -> [u8; LENGTH] {
+        let nobody = ProcessId([0; 16]);
+        let (kind, process, key, status) = match *self {
+            Message::Hello { process, key } => (1, process, key, 0),
+            Message::Answer { process, key, status } => (2, process, key, status as u8),
+            Message::Posted { key } => (3, nobody, key, 0),
+            Message::Gone { key } => (4, nobody, key, 0),
+        };
+        let mut bytes = [0; LENGTH];
+        let fields: [&[u8]; 5] = [MAGIC, &[VERSION, kind], &process.0, &key.emit(), &[status]];
+        let mut places = bytes.iter_mut();
+        for byte in fields.into_iter().flatten() {
+            if let Some(place) = places.next() {
+                *place = *byte;
+            }
+        }
+        bytes
+    }
+}
+
+impl Key {
+    fn parse(bytes: &[u8; KEY]) -> Option<Key> {
+        let [kind, protocol, p, q, a, b, c, d, number @ ..] = *bytes;
+        let address = SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p, q]));
+        let number = u64::from_le_bytes(number);
+        match (kind, protocol, number) {
+            (1, 0, inode) if address == NO_ADDRESS => Some(Key::Inode(inode)),
+            (2, protocol, 0) => Some(Key::Address(protocol, address)),
+            _ => None,
+        }
+    }
+
+    fn emit(self) -> [u8; KEY] {
+        let (kind, protocol, address, number) = match self {
+            Key::Inode(inode) => (1, 0, NO_ADDRESS, inode),
+            Key::Address(protocol, address) => (2, protocol, address, 0),
+        };
+        let [p, q] = address.port().to_be_bytes();
+        let [a, b, c, d] = address.ip().octets();
+        let [s, t, u, v, w, x, y, z] = number.to_le_bytes();
+        [kind, protocol, p, q, a, b, c, d, s, t, u, v, w, x, y, z]
+    }
+
+    /// The abstract name under which the socket's process listens.
+    pub fn name(self) -> Vec<u8> {
+        let name = match self {
+            Key::Inode(inode) => format!("libvma-{VERSION}/socket/{inode}"),
+            Key::Address(protocol, address) => format!("libvma-{VERSION}/{protocol}/{address}"),
+        };
+        name.into_bytes()
+    }
+}
+
+impl Status {
+    fn parse(byte: u8) -> Option<Status> {
+        let all = [Status::Linked, Status::Known, Status::NotServed, Status::Refused];
+        all.into_iter().find(|status| *status as u8 == byte)
+    }
+}
+
+const MAGIC: &[u8; 6] = b"libvma";
+const KEY: usize = 16;
+const NO_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+const _: () = assert!(MAGIC.len() + 2 + 16 + KEY < LENGTH, "the status does not fit");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys() -> impl Strategy<Value = Key> {
+        let address = |(protocol, ip, port): (u8, u32, u16)| {
+            Key::Address(protocol, SocketAddrV4::new(Ipv4Addr::from_bits(ip), port))
+        };
+        prop_oneof![any::<u64>().prop_map(Key::Inode), any::<(u8, u32, u16)>().prop_map(address)]
+    }
+
+    fn messages() -> impl Strategy<Value = Message> {
+        (keys(), any::<[u8; 16]>(), 0u8..4, 0u8..4).prop_map(|(key, process, kind, status)| {
+            let process = ProcessId(process);
+            match kind {
+                0 => Message::Hello { process, key },
+                1 => Message::Answer { process, key, status: Status::parse(status).unwrap() },
+                2 => Message::Posted { key },
+                _ => Message::Gone { key },
+            }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_message_survives_the_wire(message in messages()) {
+            prop_assert_eq!(Message::parse(&message.emit()), Some(message));
+        }
+
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+            let _ = Message::parse(&bytes);
+        }
+
+        /// Also beyond the magic, which random bytes do not pass.
+        #[test]
+        fn what_parses_is_what_would_be_emitted(
+            message in messages(), at in 0..LENGTH, byte in any::<u8>()
+        ) {
+            let mut bytes = message.emit();
+            bytes[at] = byte;
+            if let Some(parsed) = Message::parse(&bytes) {
+                let unused = matches!(parsed, Message::Posted { .. } | Message::Gone { .. })
+                    && (8..24).contains(&at);
+                prop_assert!(unused || parsed.emit() == bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_or_length_is_nothing() {
+        let message = Message::Gone { key: Key::Inode(7) };
+        let bytes = message.emit();
+        for len in 0..LENGTH {
+            assert_eq!(Message::parse(&bytes[..len]), None);
+        }
+        assert_eq!(Message::parse(&[&bytes[..], &[0]].concat()), None);
+        let mut newer = bytes;
+        newer[6] = VERSION + 1;
+        assert_eq!(Message::parse(&newer), None);
+    }
+
+    #[test]
+    fn names_carry_the_version() {
+        let address = Key::Address(17, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53));
+        assert_eq!(address.name(), b"libvma-1/17/127.0.0.1:53");
+        assert_eq!(Key::Inode(9).name(), b"libvma-1/socket/9");
+    }
+}

@@ -1,0 +1,208 @@
+//! The way out of a shared-memory ring: packets, messages, the peers' bells.
+
+use super::lane::{INLINE, Inline, Violation};
+use super::link::{self, Link};
+use super::record::{HEADER, MOST_CHUNKS, MOST_INLINE_PAYLOAD, Shape};
+use super::segment::CHUNK;
+use super::{LinkId, Ring, link_mut};
+use crate::frame::{Frame, Pool};
+
+/// No room in the link now, or no such link: [`super::Arrival::Relief`] tells when there is some
+/// (or [`super::Arrival::Broken`]). A packet that finds no room is lost without relief.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The packet under construction. What goes into the slot is put together here, so that the slot's
+/// cache lines, which the peer polls, are written to once.
+pub struct Outgoing {
+    /// `None` if there is no packet under construction.
+    link: Option<LinkId>,
+    len: usize,
+    shape: Shape,
+    bytes: Inline,
+}
+
+impl Outgoing {
+    pub fn new() -> Outgoing {
+        let shape = Shape { start: 0, end: 0, chunks: 0, used: 0 };
+        Outgoing { link: None, len: 0, shape, bytes: [0; INLINE] }
+    }
+}
+
+impl Ring {
+    /// A frame for a packet of `len` bytes by this link; `None` if there is no room, or never will
+    /// be: the packet is lost, nothing tells when there is room. Only one is under construction at a time: the one before it is forgotten.
+    #[inline]
+    pub fn allocate(&mut self, link: LinkId, len: usize) -> Option<Frame> {
+        self.abandon();
+        let shape = Shape::packet(len)?;
+        match self.open_link(link)?.has_room_for_packet(shape.chunks) {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(Violation) => {
+                self.break_off_later(link);
+                return None;
+            }
+        }
+        let outgoing = &mut self.outgoing;
+        // What an earlier packet left there is not this peer's business.
+        outgoing.bytes = [0; INLINE];
+        if shape.chunks > 0 {
+            link_mut(&mut self.places, link.index)?.lend(&mut outgoing.bytes, shape.chunks);
+        }
+        outgoing.link = Some(link);
+        outgoing.len = len;
+        outgoing.shape = shape;
+        self.heads.outgoing()
+    }
+
+    /// The link, if it has room for a message.
+    #[inline]
+    fn make_room(&mut self, id: LinkId, chunks: usize, urgent: bool) -> Option<&mut Link> {
+        match self.open_link(id)?.has_room(chunks, urgent) {
+            Ok(true) => return self.open_link(id),
+            Ok(false) => self.count_attention(),
+            Err(Violation) => self.break_off_later(id),
+        }
+        None
+    }
+
+    /// Hands the pieces of an allocated frame, in order, to `write` with their offset in the
+    /// packet.
+    #[inline]
+    pub fn write(&mut self, frame: &Frame, mut write: impl FnMut(usize, &mut [u8])) {
+        if !self.heads.is_outgoing(frame) {
+            return;
+        }
+        let Outgoing { link: Some(id), len, shape, bytes } = &mut self.outgoing else { return };
+        if let Some(inline) = bytes.get_mut(..shape.end) {
+            write(0, inline);
+        }
+        let Some(link) = link_mut(&mut self.places, id.index) else { return };
+        let mut offset = shape.end;
+        for place in 0..shape.chunks {
+            link.chunk_mut(bytes, place, *len - offset, |piece| write(offset, piece));
+            offset += CHUNK;
+        }
+    }
+
+    /// Sends a written packet; a peer that sleeps learns of it with the next [`Ring::kick`].
+    #[inline]
+    pub fn transmit(&mut self, frame: Frame) {
+        if !self.heads.is_outgoing(&frame) {
+            self.release(frame);
+            return;
+        }
+        let _number = Pool::surrender(frame);
+        let Outgoing { link, len, shape, bytes } = &mut self.outgoing;
+        let Some(id) = link.take() else { return };
+        let Some(link) = link_mut(&mut self.places, id.index) else { return };
+        if !link.is_open() {
+            return;
+        }
+        // Urgent messages may have taken the slot meanwhile.
+        if link.has_slot() != Ok(true) {
+            link.reclaim(bytes, shape.chunks);
+            return;
+        }
+        link.counters.packets_out += 1;
+        link.counters.bytes_out += *len as u64;
+        link.publish(0, *len, bytes, *shape);
+        if !link.fresh {
+            link.fresh = true;
+            self.fresh.push(id.index);
+        }
+    }
+
+    /// Sends a message; a peer that sleeps learns of it with the next [`Ring::kick`]. `fill` is
+    /// called with the pieces of the payload, `len` bytes in all, in order. The last slots are kept
+    /// for what is `urgent`.
+    #[inline]
+    pub fn send_message(
+        &mut self,
+        link: LinkId,
+        kind: u8,
+        header: [u64; 3],
+        len: usize,
+        urgent: bool,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> Result<(), Full> {
+        let shape = Shape::message(len).filter(|_| kind != 0).ok_or(Full)?;
+        let open = self.make_room(link, shape.chunks, urgent).ok_or(Full)?;
+        let mut bytes = [0; INLINE];
+        for (bytes, word) in bytes.chunks_exact_mut(8).zip(header) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        if shape.chunks > 0 {
+            open.lend(&mut bytes, shape.chunks);
+            for place in 0..shape.chunks {
+                open.chunk_mut(&bytes, place, len - place * CHUNK, &mut fill);
+            }
+        } else if len > 0
+            && let Some(inline) = bytes.get_mut(HEADER..shape.end)
+        {
+            fill(inline);
+        }
+        open.counters.messages_out += 1;
+        open.counters.bytes_out += len as u64;
+        open.publish(kind, len, &bytes, shape);
+        if !open.fresh {
+            open.fresh = true;
+            self.fresh.push(link.index);
+        }
+        Ok(())
+    }
+
+    /// Bytes of payload that one message could carry now; 0 if not even an empty one fits.
+    pub fn room(&mut self, link: LinkId) -> usize {
+        let Some(open) = self.open_link(link) else { return 0 };
+        match open.room() {
+            Ok(None) => 0,
+            Ok(Some(0)) => MOST_INLINE_PAYLOAD,
+            Ok(Some(chunks)) => chunks.min(MOST_CHUNKS) * CHUNK,
+            Err(Violation) => {
+                self.break_off_later(link);
+                0
+            }
+        }
+    }
+
+    /// Rings the bells of the peers that sleep, as far as something was sent to them.
+    #[inline]
+    pub fn kick(&mut self) {
+        if self.fresh.is_empty() {
+            return;
+        }
+        link::fence();
+        while let Some(index) = self.fresh.pop() {
+            if let Some(link) = link_mut(&mut self.places, index)
+                && core::mem::take(&mut link.fresh)
+                && link.is_open()
+            {
+                link.wake();
+            }
+        }
+    }
+
+    /// Links with something sent that waits for a kick.
+    #[inline]
+    pub fn unsent(&self) -> u32 {
+        self.fresh.len() as u32
+    }
+
+    /// Forgets the packet under construction.
+    #[inline]
+    pub(super) fn abandon(&mut self) {
+        if let Some(id) = self.outgoing.link.take()
+            && let Some(link) = link_mut(&mut self.places, id.index)
+        {
+            link.reclaim(&self.outgoing.bytes, self.outgoing.shape.chunks);
+        }
+    }
+
+    pub(super) fn abandon_for(&mut self, id: LinkId) {
+        if self.outgoing.link == Some(id) {
+            self.abandon();
+        }
+    }
+}

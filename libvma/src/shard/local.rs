@@ -1,0 +1,262 @@
+//! Other processes of this host: what their rings bring, and who is behind which link.
+//!
+//! Datagrams come as frames like any others; the link's number stands in the MAC addresses. Bytes of
+//! TCP connections come as messages, which are `pipe`'s. Nothing that a peer says is believed beyond
+//! its own sockets.
+//!
+//! The kernel decides who gets a datagram. One that finds no socket here, because that became the
+//! kernel's or was closed meanwhile, goes back to its sender, which sends it again through the
+//! kernel: so nothing is lost, and errors are the kernel's own.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::receive::{Parsed, skipping};
+use super::{NextHop, RingId, State};
+use crate::device::shm::{self, Arrival, LinkId};
+use crate::device::{Received, Ring};
+use crate::net::drop_reason::DropReason;
+use crate::net::udp::lookup::Tuple;
+use crate::net::wire::ethernet::{self, MacAddr};
+use crate::net::wire::{ipv4, udp};
+use crate::sys::shadow;
+use crate::sys::thread::current_cpu;
+
+/// A message: nobody here has the port that a datagram of yours was for; this was in it. Kinds
+/// below are `pipe`'s.
+const RETURNED: u8 = 0x80;
+
+/// In the destination's MAC address: the sender's last datagram to there went by the kernel.
+const AFTER_KERNEL: u8 = 4;
+
+/// Destinations that are remembered; what comes back from others is lost.
+const MOST_REACHED: usize = 4096;
+/// Addresses that turned out to be nobody's, between two looks of who keeps answers.
+const MOST_VACANT: usize = 64;
+
+#[derive(Default)]
+pub(super) struct Local {
+    pub ring: Option<RingId>,
+    /// By which link datagrams went to whom: only from there may they come back.
+    reached: HashMap<SocketAddrV4, LinkId>,
+    /// Addresses that peers said nobody has any more.
+    vacant: Vec<SocketAddrV4>,
+}
+
+impl<S> State<S> {
+    /// The ring that is shared with other processes, if there is one.
+    #[inline]
+    pub fn local_ring(&mut self) -> Option<&mut shm::Ring> {
+        match self.rings.get_mut(self.local.ring?.index())? {
+            Ring::Shm(ring) => Some(ring),
+            Ring::Xdp(_) => None,
+        }
+    }
+
+    #[inline]
+    pub fn local_ring_id(&self) -> Option<RingId> {
+        self.local.ring
+    }
+
+    pub fn has_links(&mut self) -> bool {
+        self.local_ring().is_some_and(|ring| ring.has_links())
+    }
+
+    /// Does a peer that is awake run on the CPU of this thread? Polling would keep it from sending.
+    pub fn shares_cpu(&mut self) -> bool {
+        self.local_ring().is_some_and(|ring| ring.has_links() && ring.shares_cpu(current_cpu()))
+    }
+
+    /// How datagrams to this address go to the other end of a link.
+    pub fn hop_by(&mut self, link: LinkId, destination: SocketAddrV4) -> Option<NextHop> {
+        let id = self.local.ring?;
+        let ring = self.local_ring()?;
+        let interface = ring.interface();
+        let hop = NextHop {
+            ring: id,
+            interface: interface.index,
+            source_mac: MacAddr(interface.mac),
+            destination_mac: MacAddr(link.mac()),
+            mtu: interface.mtu,
+        };
+        if self.local.reached.len() >= MOST_REACHED {
+            self.local.reached.clear();
+        }
+        self.local.reached.insert(destination, link);
+        Some(hop)
+    }
+
+    /// Addresses that turned out to be nobody's, since the last call. None: too many to name.
+    pub fn take_vacant(&mut self) -> Option<Vec<SocketAddrV4>> {
+        let vacant = core::mem::take(&mut self.local.vacant);
+        (vacant.len() < MOST_VACANT).then_some(vacant)
+    }
+
+    /// The other process is gone, or was cut off. What it sent before is delivered.
+    pub fn link_gone(&mut self, link: LinkId) {
+        self.local.reached.retain(|_, known| *known != link);
+        self.pipe_link_gone(link);
+        if let Some(ring) = self.local_ring() {
+            ring.unlink(link);
+        }
+        self.next_epoch();
+    }
+
+    #[inline]
+    pub(super) fn input_local(&mut self, id: RingId, arrival: Arrival) {
+        match arrival {
+            Arrival::Packet(received) => self.input(id, received),
+            Arrival::Message { link, kind: RETURNED, header, payload } => {
+                self.take_back(id, link, header, payload);
+            }
+            Arrival::Message { link, kind, header, payload } => {
+                self.input_message(link, kind, header, payload);
+            }
+            Arrival::Relief(link) => self.relief(link),
+            Arrival::Broken(link) => {
+                crate::log::log_line!(
+                    Warning,
+                    "a process of this host broke the rules of shared memory and was cut off"
+                );
+                self.link_gone(link);
+            }
+        }
+    }
+
+    /// The interface that IP_PKTINFO tells of a datagram by a link: the one that has the address.
+    pub(super) fn interface_told(&self, destination: Ipv4Addr, lo: u32) -> u32 {
+        if destination.is_loopback() {
+            return lo;
+        }
+        let own = self.own_addresses.iter().find(|(address, _)| *address == destination);
+        own.map_or(lo, |(_, interface)| *interface)
+    }
+
+    /// A datagram came by a link for this socket: what its sender sent by the kernel before lies in
+    /// the shadow.
+    #[inline]
+    pub(super) fn note_switch(&mut self, index: u32, frame: &[u8]) {
+        if frame.first().is_some_and(|byte| byte & AFTER_KERNEL != 0)
+            && let Some(slot) = self.slots.get_mut(index as usize)
+            && let Some((endpoint, _)) = slot.content.as_mut()
+        {
+            endpoint.os_first = true;
+        }
+    }
+
+    /// Nobody has the port: the datagram goes back.
+    #[cold]
+    pub(super) fn give_back_to_sender(
+        &mut self,
+        id: RingId,
+        received: Received,
+        parsed: &Parsed,
+        offset: usize,
+    ) {
+        let Some(ring) = self.rings.get(id.index()) else { return };
+        let link = ethernet::Header::parse(ring.first_bytes(&received.frame))
+            .ok()
+            .and_then(|header| LinkId::from_mac(header.src.0));
+        let len = parsed.udp.data_len();
+        let mut payload = Vec::with_capacity(len);
+        for piece in skipping(ring.pieces(&received.frame), offset) {
+            let left = len - payload.len();
+            payload.extend_from_slice(piece.get(..left).unwrap_or(piece));
+        }
+        self.refuse(id, received, DropReason::NoSocket);
+        let header =
+            [pack(parsed.ip.src, parsed.udp.src_port), pack(parsed.ip.dst, parsed.udp.dst_port), 0];
+        let (Some(link), Some(ring)) = (link, self.local_ring()) else { return };
+        let mut rest = &payload[..];
+        let _ = ring.send_message(link, RETURNED, header, payload.len(), true, |room| {
+            let (now, later) = rest.split_at(room.len().min(rest.len()));
+            room.get_mut(..now.len()).unwrap_or_default().copy_from_slice(now);
+            rest = later;
+        });
+        ring.kick();
+    }
+
+    /// A datagram of ours came back: the kernel shall send it.
+    #[cold]
+    fn take_back(
+        &mut self,
+        id: RingId,
+        link: LinkId,
+        [sender, destination, _]: [u64; 3],
+        received: Option<Received>,
+    ) {
+        let mut payload = Vec::new();
+        if let Some(received) = received {
+            if let Some(ring) = self.rings.get(id.index()) {
+                ring.pieces(&received.frame).for_each(|piece| payload.extend_from_slice(piece));
+            }
+            self.release_frame(id, received.frame);
+        }
+        let (sender, destination) = (unpack(sender), unpack(destination));
+        if self.local.reached.get(&destination) != Some(&link) || payload.len() > udp::MAX_DATA_LEN
+        {
+            return;
+        }
+        if self.local.vacant.len() < MOST_VACANT {
+            self.local.vacant.push(destination);
+            self.next_epoch();
+        }
+        // The socket that sent it is the one that would get the answer.
+        let tuple = Tuple {
+            source: *destination.ip(),
+            source_port: destination.port(),
+            destination: *sender.ip(),
+            port: sender.port(),
+            interface: 0,
+        };
+        if let Some(index) = self.lookup.unicast(&tuple)
+            && let Some(slot) = self.slots.get(index as usize)
+            && let Some((endpoint, _)) = slot.content.as_ref()
+        {
+            shadow::send_to(endpoint.shadow, &payload, destination);
+        }
+    }
+
+    /// What may come by a link; a peer has no business with anything else.
+    #[inline]
+    pub(super) fn check_local(&self, ip: &ipv4::Header) -> Result<(), DropReason> {
+        if ip.is_fragment() || ip.protocol != ipv4::protocol::UDP {
+            return Err(DropReason::NotForUs);
+        }
+        match self.is_own(ip.src) && self.is_own(ip.dst) {
+            true => Ok(()),
+            false => Err(DropReason::BadSourceAddress),
+        }
+    }
+
+    #[inline]
+    fn is_own(&self, address: Ipv4Addr) -> bool {
+        address.is_loopback() || self.own_addresses.iter().any(|(own, _)| *own == address)
+    }
+}
+
+/// Marks a frame to a link as the first after others by the kernel.
+pub(super) fn mark_switch(frame: &mut [u8]) {
+    if let Some(byte) = frame.first_mut() {
+        *byte |= AFTER_KERNEL;
+    }
+}
+
+fn pack(address: Ipv4Addr, port: u16) -> u64 {
+    u64::from(address.to_bits()) << 16 | u64::from(port)
+}
+
+fn unpack(bits: u64) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from_bits((bits >> 16) as u32), bits as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_fits_a_word() {
+        let address = SocketAddrV4::new(Ipv4Addr::new(127, 255, 1, 254), 65_535);
+        assert_eq!(unpack(pack(*address.ip(), address.port())), address);
+    }
+}

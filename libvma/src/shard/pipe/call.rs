@@ -1,0 +1,197 @@
+//! What sockets ask of their pipes.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddrV4;
+
+use super::message::Message;
+use super::{Carrier, Offer, Pipe, SocketId, State, clock};
+use crate::device::shm::{self, LinkId};
+
+impl<S> State<S> {
+    /// The socket's pipe.
+    #[inline]
+    pub fn pipe(&mut self, id: SocketId) -> Option<&mut Pipe> {
+        let index = self.socket(id)?.0.pipe?;
+        self.pipes.get(index)
+    }
+
+    /// Does something to the socket's pipe, and sends what follows.
+    #[inline]
+    fn with_pipe<T>(
+        &mut self,
+        id: SocketId,
+        call: impl FnOnce(&mut Pipe, &mut shm::Ring) -> T,
+    ) -> Option<T> {
+        let index = self.socket(id)?.0.pipe?;
+        let (pipes, ring) = self.pipes_and_ring()?;
+        let result = call(pipes.get(index)?, ring);
+        if ring.unsent() > 0 {
+            ring.kick();
+        }
+        Some(result)
+    }
+
+    /// Offers an end to who is at the other end of a link: the socket has a pipe from now on. False
+    /// if the link is full.
+    pub fn offer_pipe(&mut self, id: SocketId, link: LinkId, offer: Offer) -> bool {
+        let now = clock::now().as_nanos();
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return false };
+        let (index, _) = pipes.add(link, id, u64::from(offer.limit), now);
+        ring.set_note(link, index, 0);
+        let from = pipes.name(index);
+        let told = from.is_some_and(|from| ring.tell(link, Message::Offer { from, offer }));
+        ring.kick();
+        if !told {
+            pipes.remove(index);
+            return false;
+        }
+        match self.socket(id) {
+            Some((endpoint, _)) => endpoint.pipe = Some(index),
+            None => self.pipes.remove(index),
+        }
+        true
+    }
+
+    pub fn has_offers(&self) -> bool {
+        self.pipes.has_offers()
+    }
+
+    /// A connection was accepted: if its client has offered a pipe, this socket gets its other end.
+    pub fn accept_pipe(
+        &mut self,
+        peer: SocketAddrV4,
+        local: SocketAddrV4,
+        limit: u64,
+        socket: impl FnOnce() -> S,
+    ) -> Option<SocketId> {
+        let (link, from, offer) = self.pipes.take_offer(peer, local)?;
+        let id = self.attach(socket(), 0);
+        let now = clock::now().as_nanos();
+        let index = match self.pipes_and_ring() {
+            Some((pipes, ring)) => {
+                let (index, pipe) = pipes.add(link, id, limit, now);
+                ring.set_note(link, index, 0);
+                let confirmed = pipe.confirm(ring, from, u64::from(offer.limit));
+                ring.kick();
+                if !confirmed {
+                    pipes.remove(index);
+                }
+                confirmed.then_some(index)
+            }
+            None => None,
+        };
+        if index.is_none() {
+            self.detach(id);
+            return None;
+        }
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.pipe = index;
+        }
+        Some(id)
+    }
+
+    /// Copies what is unread into the buffers, of which `filled` bytes are in use, and takes it off
+    /// the queue. To `peek` from a byte of the queue on leaves it there.
+    #[inline]
+    pub fn pipe_read(
+        &mut self,
+        id: SocketId,
+        out: &mut [IoSliceMut<'_>],
+        filled: usize,
+        peek: Option<usize>,
+    ) -> usize {
+        let read = self.with_pipe(id, |pipe, ring| {
+            let count = pipe.copy_out(ring, peek.unwrap_or(0), out, filled);
+            if peek.is_none() {
+                pipe.consume(ring, count);
+            }
+            count
+        });
+        read.unwrap_or(0)
+    }
+
+    /// Throws bytes away.
+    pub fn pipe_discard(&mut self, id: SocketId, count: usize) {
+        self.with_pipe(id, |pipe, ring| pipe.consume(ring, count));
+    }
+
+    /// This process uses the connection.
+    #[inline]
+    pub fn use_pipe(&mut self, id: SocketId) {
+        self.with_pipe(id, |pipe, ring| pipe.use_it(ring));
+    }
+
+    /// Sends bytes of the pieces behind the first `skip`, of `total` in all; returns how many found
+    /// room.
+    #[inline]
+    pub fn pipe_write(
+        &mut self,
+        id: SocketId,
+        data: &[IoSlice<'_>],
+        skip: usize,
+        total: usize,
+    ) -> usize {
+        let written = self
+            .with_pipe(id, |pipe, ring| pipe.write(ring, data, skip, total.saturating_sub(skip)));
+        written.unwrap_or(0)
+    }
+
+    /// The program sends no more.
+    pub fn shut_pipe(&mut self, id: SocketId) {
+        self.with_pipe(id, |pipe, ring| pipe.shut(ring));
+    }
+
+    /// How many bytes may be unread.
+    pub fn limit_pipe(&mut self, id: SocketId, limit: u64) {
+        self.with_pipe(id, |pipe, ring| pipe.set_limit(ring, limit));
+    }
+
+    /// Begins to give the connection to the kernel, or takes an offer back.
+    pub fn stop_pipe(&mut self, id: SocketId) {
+        let now = clock::now().as_nanos();
+        self.with_pipe(id, |pipe, ring| {
+            if !pipe.withdraw(ring, now) {
+                pipe.stop(ring);
+            }
+        });
+    }
+
+    /// The socket has no pipe any more.
+    pub fn close_pipe(&mut self, id: SocketId) {
+        let Some(index) = self.socket(id).and_then(|(endpoint, _)| endpoint.pipe.take()) else {
+            return;
+        };
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return };
+        let Some(pipe) = pipes.get(index) else { return };
+        let ended = pipe.close(ring);
+        ring.kick();
+        if ended {
+            pipes.remove(index);
+        }
+    }
+
+    /// Sockets whose pipe is over, or was offered longer ago and not confirmed: the kernel's.
+    pub fn idle_pipes(&mut self, offered_before: u64) -> Vec<SocketId> {
+        let idle = |pipe: &mut Pipe| {
+            let late = pipe.is_offered() && pipe.since < offered_before;
+            pipe.owner.filter(|_| late || pipe.is_dissolved())
+        };
+        self.pipes.all().filter_map(idle).collect()
+    }
+
+    /// The peer is gone, though it did not say so.
+    pub fn cut_pipe(&mut self, id: SocketId) {
+        if let Some(events) = self.with_pipe(id, |pipe, ring| pipe.cut(ring)) {
+            self.announce_news(id, events);
+        }
+    }
+
+    /// All sockets with a pipe.
+    pub fn pipe_owners(&mut self) -> Vec<SocketId> {
+        self.pipes.all().filter_map(|pipe| pipe.owner).collect()
+    }
+
+    pub fn has_pipes(&self) -> bool {
+        !self.pipes.is_empty()
+    }
+}

@@ -1,0 +1,182 @@
+//! What the ends of a pipe say to each other: a kind and three words, perhaps with bytes behind.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Names a pipe of one process for its whole life; never 0 on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub index: u32,
+    pub generation: u32,
+}
+
+impl Name {
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    pub fn from_bits(bits: u64) -> Option<Name> {
+        let generation = (bits >> 32) as u32;
+        (generation != 0).then_some(Name { index: bits as u32, generation })
+    }
+}
+
+/// Addresses and ports of a connection to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The address is 0.0.0.0 if the kernel chooses it.
+    pub source: SocketAddrV4,
+    pub destination: SocketAddrV4,
+    /// How many bytes the client takes unread.
+    pub limit: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// Client: I am about to connect; this is my end.
+    Offer { from: Name, offer: Offer },
+    /// Client: forget the offer; the socket is closed, too, or is not.
+    Withdraw { from: Name, closed: bool },
+    /// Server: it is forgotten.
+    Withdrawn { to: Name },
+    /// Server: accepted; this is my end, whose bytes all come by the pipe.
+    Confirm { to: Name, from: Name, limit: u64 },
+    /// Client: after so many bytes by the kernel mine come by the pipe, too.
+    Switch { to: Name, kernel: u64 },
+    /// Bytes; and how many of yours have been read so far.
+    Data { to: Name, read: u64 },
+    /// So many of yours have been read, so many may be unread.
+    Credit { to: Name, read: u64, limit: u64 },
+    /// I send no more.
+    Fin { to: Name },
+    /// I send nothing by the pipe any more: the kernel shall take over. You do the same.
+    Stop { to: Name },
+    /// Bytes of yours that were not read: send them by the kernel, before all others.
+    Return { to: Name },
+    /// All that was not read is returned.
+    Stopped { to: Name },
+    /// My socket is closed; the kernel has told yours how.
+    Closed { to: Name },
+}
+
+const OFFER: u8 = 1;
+const WITHDRAW: u8 = 2;
+const WITHDRAWN: u8 = 3;
+const CONFIRM: u8 = 4;
+const SWITCH: u8 = 5;
+const DATA: u8 = 6;
+const CREDIT: u8 = 7;
+const FIN: u8 = 8;
+const STOP: u8 = 9;
+const RETURN: u8 = 10;
+const STOPPED: u8 = 11;
+const CLOSED: u8 = 12;
+
+impl Message {
+    #[inline]
+    pub fn encode(self) -> (u8, [u64; 3]) {
+        match self {
+            Message::Data { to, read } => (DATA, [to.to_bits(), read, 0]),
+            Message::Credit { to, read, limit } => (CREDIT, [to.to_bits(), read, limit]),
+            Message::Offer { from, offer } => {
+                let ends = pair(offer.source.ip().to_bits(), offer.destination.ip().to_bits());
+                let ports =
+                    u32::from(offer.source.port()) << 16 | u32::from(offer.destination.port());
+                (OFFER, [from.to_bits(), ends, pair(offer.limit, ports)])
+            }
+            Message::Withdraw { from, closed } => {
+                (WITHDRAW, [from.to_bits(), u64::from(closed), 0])
+            }
+            Message::Withdrawn { to } => (WITHDRAWN, [to.to_bits(), 0, 0]),
+            Message::Confirm { to, from, limit } => {
+                (CONFIRM, [to.to_bits(), from.to_bits(), limit])
+            }
+            Message::Switch { to, kernel } => (SWITCH, [to.to_bits(), kernel, 0]),
+            Message::Fin { to } => (FIN, [to.to_bits(), 0, 0]),
+            Message::Stop { to } => (STOP, [to.to_bits(), 0, 0]),
+            Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
+            Message::Stopped { to } => (STOPPED, [to.to_bits(), 0, 0]),
+            Message::Closed { to } => (CLOSED, [to.to_bits(), 0, 0]),
+        }
+    }
+
+    /// None: nothing that this version knows.
+    #[inline]
+    pub fn decode(kind: u8, [name, one, two]: [u64; 3]) -> Option<Message> {
+        let name = Name::from_bits(name)?;
+        Some(match kind {
+            DATA => Message::Data { to: name, read: one },
+            CREDIT => Message::Credit { to: name, read: one, limit: two },
+            OFFER => {
+                let (source, destination) = halves(one);
+                let (limit, ports) = halves(two);
+                let end = |ip: u32, port: u32| SocketAddrV4::new(Ipv4Addr::from(ip), port as u16);
+                let offer = Offer {
+                    source: end(source, ports >> 16),
+                    destination: end(destination, ports),
+                    limit,
+                };
+                Message::Offer { from: name, offer }
+            }
+            WITHDRAW => Message::Withdraw { from: name, closed: one != 0 },
+            WITHDRAWN => Message::Withdrawn { to: name },
+            CONFIRM => Message::Confirm { to: name, from: Name::from_bits(one)?, limit: two },
+            SWITCH => Message::Switch { to: name, kernel: one },
+            FIN => Message::Fin { to: name },
+            STOP => Message::Stop { to: name },
+            RETURN => Message::Return { to: name },
+            STOPPED => Message::Stopped { to: name },
+            CLOSED => Message::Closed { to: name },
+            _ => return None,
+        })
+    }
+}
+
+fn pair(high: u32, low: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}
+
+fn halves(word: u64) -> (u32, u32) {
+    ((word >> 32) as u32, word as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_survive_the_wire() {
+        let name = Name { index: 7, generation: u32::MAX };
+        let other = Name { index: u32::MAX, generation: 1 };
+        let offer = Offer {
+            source: SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 1), 65_535),
+            destination: SocketAddrV4::new(Ipv4Addr::new(255, 1, 2, 3), 80),
+            limit: 4 << 20,
+        };
+        let all = [
+            Message::Offer { from: name, offer },
+            Message::Withdraw { from: name, closed: true },
+            Message::Withdrawn { to: name },
+            Message::Confirm { to: name, from: other, limit: 1 << 40 },
+            Message::Switch { to: other, kernel: u64::MAX },
+            Message::Data { to: name, read: 3 },
+            Message::Credit { to: name, read: 4, limit: 5 },
+            Message::Fin { to: name },
+            Message::Stop { to: name },
+            Message::Return { to: name },
+            Message::Stopped { to: name },
+            Message::Closed { to: name },
+        ];
+        for message in all {
+            let (kind, header) = message.encode();
+            assert_eq!(Message::decode(kind, header), Some(message));
+            assert!(kind < 0x80);
+        }
+    }
+
+    #[test]
+    fn what_is_no_message_is_none() {
+        assert_eq!(Message::decode(DATA, [0, 0, 0]), None);
+        assert_eq!(Message::decode(0x7f, [1 << 32, 0, 0]), None);
+        assert_eq!(Message::decode(CONFIRM, [1 << 32, 0, 0]), None);
+    }
+}

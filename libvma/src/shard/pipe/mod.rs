@@ -1,0 +1,167 @@
+//! Pipes: the bytes of TCP connections between two processes of one host.
+//!
+//! The kernel makes the connection, between the shadows; then the bytes go through a link. Each
+//! direction is a sequence of the kernel's bytes, then the pipe's, and the kernel's again when the
+//! pipe is given up; every change comes at an exact position, so that no byte is lost or overtakes.
+//!
+//! 1. The client *offers* its end before it connects. Until it hears more its bytes go by the kernel.
+//! 2. The server, when it has accepted, finds the offer and *confirms*. All its bytes go by the pipe.
+//! 3. When the server's process uses the connection itself (it may as well leave it to a child), the
+//!    client *switches*: so many of its bytes went by the kernel, the rest comes by the pipe.
+//! 4. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
+//!    to them by the kernel, before all else. From then on the kernel's sockets are all there is.
+//!
+//! `message` is what they say, `pipe` one end, `queue` what is unread, `table` all ends of a process,
+//! `call` what sockets ask. Nothing here knows sockets or makes system calls; reading and writing
+//! what is the kernel's is `socket::stream::local`'s.
+
+mod call;
+mod message;
+mod pipe;
+mod queue;
+mod table;
+
+#[cfg(test)]
+mod tests;
+
+pub use message::Offer;
+pub use pipe::{LARGEST_WINDOW, Pipe, Turn, Way};
+pub use table::Pipes;
+
+use self::message::Message;
+use super::{SocketId, State, clock};
+use crate::device::Received;
+use crate::device::shm::{self, LinkId};
+use crate::frame::Frame;
+
+/// What pipes need of the ring.
+pub(super) trait Carrier {
+    /// Sends a message of `len` bytes, which `fill` writes piece by piece. False: the link is full.
+    fn send(
+        &mut self,
+        link: LinkId,
+        kind: u8,
+        header: [u64; 3],
+        len: usize,
+        urgent: bool,
+        fill: impl FnMut(&mut [u8]),
+    ) -> bool;
+
+    /// How many bytes a message could carry now.
+    fn room(&mut self, link: LinkId) -> usize;
+
+    fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]>;
+
+    fn release(&mut self, frame: Frame);
+
+    fn is_short_of_frames(&self) -> bool;
+
+    /// Leaves a word that the peer finds even if this process is dead by then.
+    fn set_note(&mut self, link: LinkId, number: u32, value: u64);
+
+    fn note_of_peer(&self, link: LinkId, number: u32) -> Option<u64>;
+
+    /// Sends a message without bytes. False: the link is full.
+    fn tell(&mut self, link: LinkId, message: Message) -> bool {
+        let (kind, header) = message.encode();
+        self.send(link, kind, header, 0, true, |_| {})
+    }
+}
+
+impl Carrier for shm::Ring {
+    #[inline]
+    fn send(
+        &mut self,
+        link: LinkId,
+        kind: u8,
+        header: [u64; 3],
+        len: usize,
+        urgent: bool,
+        fill: impl FnMut(&mut [u8]),
+    ) -> bool {
+        self.send_message(link, kind, header, len, urgent, fill).is_ok()
+    }
+
+    #[inline]
+    fn room(&mut self, link: LinkId) -> usize {
+        shm::Ring::room(self, link)
+    }
+
+    #[inline]
+    fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
+        shm::Ring::pieces(self, frame)
+    }
+
+    #[inline]
+    fn release(&mut self, frame: Frame) {
+        shm::Ring::release(self, frame);
+    }
+
+    #[inline]
+    fn set_note(&mut self, link: LinkId, number: u32, value: u64) {
+        shm::Ring::set_note(self, link, number as usize, value);
+    }
+
+    fn note_of_peer(&self, link: LinkId, number: u32) -> Option<u64> {
+        shm::Ring::note_of_peer(self, link, number as usize)
+    }
+
+    #[inline]
+    fn is_short_of_frames(&self) -> bool {
+        shm::Ring::is_short_of_frames(self)
+    }
+}
+
+impl<S> State<S> {
+    #[inline]
+    fn pipes_and_ring(&mut self) -> Option<(&mut Pipes, &mut shm::Ring)> {
+        let id = self.local.ring?;
+        match self.rings.get_mut(id.index())? {
+            crate::device::Ring::Shm(ring) => Some((&mut self.pipes, ring)),
+            crate::device::Ring::Xdp(_) => None,
+        }
+    }
+
+    /// A message came by a link.
+    #[inline]
+    pub(in crate::shard) fn input_message(
+        &mut self,
+        link: LinkId,
+        kind: u8,
+        header: [u64; 3],
+        payload: Option<Received>,
+    ) {
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return };
+        let Some(message) = Message::decode(kind, header) else {
+            if let Some(received) = payload {
+                ring.release(received.frame);
+            }
+            return;
+        };
+        let told = pipes.input(ring, link, message, payload);
+        if ring.unsent() > 0 {
+            ring.kick();
+        }
+        if let Some((socket, events)) = told {
+            self.announce_news(socket, events);
+        }
+    }
+
+    /// The link has room again.
+    pub(in crate::shard) fn relief(&mut self, link: LinkId) {
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return };
+        let told = pipes.relieved(ring, link);
+        ring.kick();
+        for (socket, events) in told {
+            self.announce_news(socket, events);
+        }
+    }
+
+    /// The link is over; what came by it has been taken.
+    pub(in crate::shard) fn pipe_link_gone(&mut self, link: LinkId) {
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return };
+        for (socket, events) in pipes.cut(ring, link) {
+            self.announce_news(socket, events);
+        }
+    }
+}

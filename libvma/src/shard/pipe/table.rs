@@ -1,0 +1,235 @@
+//! All ends of pipes in a process, and the offers that wait to be accepted.
+
+use std::net::SocketAddrV4;
+
+use super::message::{Message, Name, Offer};
+use super::pipe::Pipe;
+use super::{Carrier, SocketId};
+use crate::device::Received;
+use crate::device::shm::LinkId;
+use crate::net::tcp::Events;
+
+/// The pipes of a shard.
+#[derive(Default)]
+pub struct Pipes {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    offers: Vec<Waiting>,
+}
+
+struct Slot {
+    generation: u32,
+    pipe: Option<Box<Pipe>>,
+}
+
+/// An offer of a peer's.
+struct Waiting {
+    link: LinkId,
+    from: Name,
+    offer: Offer,
+}
+
+/// More than a listener's backlog.
+const MOST_OFFERS: usize = 65_536;
+
+impl Pipes {
+    /// Makes a pipe.
+    pub(super) fn add(
+        &mut self,
+        link: LinkId,
+        owner: SocketId,
+        limit: u64,
+        now: u64,
+    ) -> (u32, &mut Pipe) {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.slots.push(Slot { generation: 0, pipe: None });
+                (self.slots.len() - 1) as u32
+            }
+        };
+        // The index is of a slot that was free, or was made just now.
+        let slot = &mut self.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1).max(1);
+        let own = Name { index, generation: slot.generation };
+        (index, slot.pipe.insert(Box::new(Pipe::new(link, owner, own, limit, now))))
+    }
+
+    pub(super) fn remove(&mut self, index: u32) {
+        if let Some(slot) = self.slots.get_mut(index as usize)
+            && slot.pipe.take().is_some()
+        {
+            self.free.push(index);
+        }
+    }
+
+    #[inline]
+    pub fn get(&mut self, index: u32) -> Option<&mut Pipe> {
+        self.slots.get_mut(index as usize)?.pipe.as_deref_mut()
+    }
+
+    pub(super) fn name(&self, index: u32) -> Option<Name> {
+        let slot = self.slots.get(index as usize)?;
+        Some(Name { index, generation: slot.generation })
+    }
+
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut Pipe> {
+        self.slots.iter_mut().filter_map(|slot| slot.pipe.as_deref_mut())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
+    pub fn has_offers(&self) -> bool {
+        !self.offers.is_empty()
+    }
+
+    /// Takes the offer for a connection that was accepted.
+    pub(super) fn take_offer(
+        &mut self,
+        peer: SocketAddrV4,
+        local: SocketAddrV4,
+    ) -> Option<(LinkId, Name, Offer)> {
+        let at = self.offers.iter().position(|waiting| {
+            let Offer { source, destination, .. } = waiting.offer;
+            destination == local
+                && source.port() == peer.port()
+                && (source.ip().is_unspecified() || source.ip() == peer.ip())
+        })?;
+        let Waiting { link, from, offer } = self.offers.swap_remove(at);
+        Some((link, from, offer))
+    }
+
+    /// Takes a message; which socket it concerns, and how.
+    #[inline]
+    pub(super) fn input(
+        &mut self,
+        carrier: &mut impl Carrier,
+        link: LinkId,
+        message: Message,
+        payload: Option<Received>,
+    ) -> Option<(SocketId, Events)> {
+        let to = match message {
+            Message::Data { to, .. }
+            | Message::Credit { to, .. }
+            | Message::Withdrawn { to }
+            | Message::Confirm { to, .. }
+            | Message::Switch { to, .. }
+            | Message::Fin { to }
+            | Message::Stop { to }
+            | Message::Return { to }
+            | Message::Stopped { to }
+            | Message::Closed { to } => to,
+            Message::Offer { from, offer } => {
+                self.drop_payload(carrier, payload);
+                // A peer that offers without end has the rest of its connections by the kernel.
+                if self.offers.len() < MOST_OFFERS {
+                    self.offers.push(Waiting { link, from, offer });
+                }
+                return None;
+            }
+            Message::Withdraw { from, closed } => {
+                self.drop_payload(carrier, payload);
+                return self.withdraw(carrier, link, from, closed);
+            }
+        };
+        let slot = self.slots.get_mut(to.index as usize);
+        let slot = slot.filter(|slot| slot.generation == to.generation);
+        let pipe = slot.and_then(|slot| slot.pipe.as_deref_mut()).filter(|pipe| pipe.link == link);
+        let Some(pipe) = pipe else {
+            self.drop_payload(carrier, payload);
+            return None;
+        };
+        let Some(owner) = pipe.owner else {
+            // Its socket is closed.
+            self.drop_payload(carrier, payload);
+            return None;
+        };
+        let events = match pipe.input(carrier, message, payload) {
+            Ok(events) => events,
+            Err(_) => pipe.condemn(carrier),
+        };
+        Some((owner, events))
+    }
+
+    #[cold]
+    fn drop_payload(&mut self, carrier: &mut impl Carrier, payload: Option<Received>) {
+        if let Some(received) = payload {
+            carrier.release(received.frame);
+        }
+    }
+
+    #[cold]
+    fn withdraw(
+        &mut self,
+        carrier: &mut impl Carrier,
+        link: LinkId,
+        from: Name,
+        closed: bool,
+    ) -> Option<(SocketId, Events)> {
+        self.offers.retain(|waiting| waiting.link != link || waiting.from != from);
+        match self.all().find(|pipe| pipe.is_with(link, from)) {
+            // It was confirmed meanwhile.
+            Some(pipe) if closed => {
+                let owner = pipe.owner?;
+                pipe.leave_alone();
+                Some((owner, Events::CLOSED))
+            }
+            Some(_) => None,
+            None => {
+                if !closed {
+                    // If that finds no room, it asks again.
+                    carrier.tell(link, Message::Withdrawn { to: from });
+                }
+                None
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn relieved(
+        &mut self,
+        carrier: &mut impl Carrier,
+        link: LinkId,
+    ) -> Vec<(SocketId, Events)> {
+        let mut told = Vec::new();
+        let mut ended = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(pipe) = slot.pipe.as_deref_mut().filter(|pipe| pipe.link == link) else {
+                continue;
+            };
+            let events = pipe.relieved(carrier);
+            match pipe.owner {
+                Some(owner) if events != Events::NONE => told.push((owner, events)),
+                None if !pipe.owes() => ended.push(index as u32),
+                _ => {}
+            }
+        }
+        ended.into_iter().for_each(|index| self.remove(index));
+        told
+    }
+
+    #[cold]
+    pub(super) fn cut(
+        &mut self,
+        carrier: &mut impl Carrier,
+        link: LinkId,
+    ) -> Vec<(SocketId, Events)> {
+        self.offers.retain(|waiting| waiting.link != link);
+        let mut told = Vec::new();
+        let mut ended = Vec::new();
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let Some(pipe) = slot.pipe.as_deref_mut().filter(|pipe| pipe.link == link) else {
+                continue;
+            };
+            let events = pipe.cut(carrier);
+            match pipe.owner {
+                Some(owner) => told.push((owner, events)),
+                None => ended.push(index as u32),
+            }
+        }
+        ended.into_iter().for_each(|index| self.remove(index));
+        told
+    }
+}

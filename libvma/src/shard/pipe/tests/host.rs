@@ -1,0 +1,354 @@
+//! A model of two processes: what the socket layer does with a pipe, without sockets.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::rc::Rc;
+
+use crate::device::Received;
+use crate::device::shm::LinkId;
+use crate::frame::{Frame, Pool};
+use crate::net::tcp::Events;
+use crate::shard::SocketId;
+use crate::shard::pipe::message::{Message, Offer};
+use crate::shard::pipe::{Carrier, Pipe, Pipes, Turn, Way};
+
+pub struct Record {
+    pub kind: u8,
+    pub header: [u64; 3],
+    pub payload: Vec<u8>,
+}
+
+pub type Wire = Rc<RefCell<VecDeque<Record>>>;
+
+/// One direction of the kernel's connection.
+#[derive(Default)]
+pub struct Kernel {
+    pub bytes: VecDeque<u8>,
+    pub shut: bool,
+}
+
+/// One end of a link in memory.
+pub struct Model {
+    out: Wire,
+    /// Records that fit.
+    pub most: usize,
+    /// Records that only urgent ones may use.
+    reserve: usize,
+    pool: Pool,
+    bytes: Vec<Vec<u8>>,
+    pub short: bool,
+    held: usize,
+    notes: Rc<RefCell<HashMap<(usize, u32), u64>>>,
+    side: usize,
+}
+
+const FRAMES: u32 = 4096;
+const PIECE: usize = 7;
+
+impl Model {
+    fn received(&mut self, payload: Vec<u8>) -> Option<Received> {
+        if payload.is_empty() {
+            return None;
+        }
+        let frame = self.pool.allocate().expect("a frame");
+        let len = payload.len() as u32;
+        self.bytes[frame.index() as usize] = payload;
+        self.held += 1;
+        Some(Received { frame, len })
+    }
+}
+
+impl Carrier for Model {
+    fn send(
+        &mut self,
+        _: LinkId,
+        kind: u8,
+        header: [u64; 3],
+        len: usize,
+        urgent: bool,
+        mut fill: impl FnMut(&mut [u8]),
+    ) -> bool {
+        let mut out = self.out.borrow_mut();
+        let reserve = if urgent { 0 } else { self.reserve };
+        if out.len() + reserve >= self.most {
+            return false;
+        }
+        let mut payload = vec![0; len];
+        payload.chunks_mut(PIECE).for_each(&mut fill);
+        out.push_back(Record { kind, header, payload });
+        true
+    }
+
+    fn room(&mut self, _: LinkId) -> usize {
+        if self.out.borrow().len() + self.reserve >= self.most { 0 } else { 1000 }
+    }
+
+    fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
+        self.bytes[frame.index() as usize].chunks(PIECE)
+    }
+
+    fn release(&mut self, frame: Frame) {
+        self.held -= 1;
+        self.pool.release(frame);
+    }
+
+    fn set_note(&mut self, _: LinkId, number: u32, value: u64) {
+        self.notes.borrow_mut().insert((self.side, number), value);
+    }
+
+    fn note_of_peer(&self, _: LinkId, number: u32) -> Option<u64> {
+        self.notes.borrow().get(&(1 - self.side, number)).copied()
+    }
+
+    fn is_short_of_frames(&self) -> bool {
+        self.short
+    }
+}
+
+/// One process with one socket.
+pub struct Host {
+    pub pipes: Pipes,
+    pub carrier: Model,
+    pub index: Option<u32>,
+    incoming: Wire,
+    kernel_in: Rc<RefCell<Kernel>>,
+    kernel_out: Rc<RefCell<Kernel>>,
+    /// How many bytes the kernel's connection holds.
+    pub kernel_room: usize,
+    pub sent: Vec<u8>,
+    pub got: Vec<u8>,
+    pub at_end: bool,
+    pub shut: bool,
+    pub events: Events,
+}
+
+pub fn link() -> LinkId {
+    LinkId::from_mac([2, 0, 0, 0, 0, 1]).expect("a link's address")
+}
+
+pub fn socket() -> SocketId {
+    SocketId::from_bits(1 << 32).expect("a name")
+}
+
+pub const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 40_000);
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+
+/// A client and a server that are linked.
+pub fn hosts() -> (Host, Host) {
+    let wires: [Wire; 2] = Default::default();
+    let notes: Rc<RefCell<HashMap<(usize, u32), u64>>> = Rc::default();
+    let kernels: [Rc<RefCell<Kernel>>; 2] = Default::default();
+    let host = |own: usize| Host {
+        pipes: Pipes::default(),
+        carrier: Model {
+            out: wires[own].clone(),
+            most: 64,
+            reserve: 8,
+            pool: Pool::new(FRAMES),
+            bytes: vec![Vec::new(); FRAMES as usize],
+            short: false,
+            held: 0,
+            notes: notes.clone(),
+            side: own,
+        },
+        index: None,
+        incoming: wires[1 - own].clone(),
+        kernel_in: kernels[1 - own].clone(),
+        kernel_out: kernels[own].clone(),
+        kernel_room: usize::MAX,
+        sent: Vec::new(),
+        got: Vec::new(),
+        at_end: false,
+        shut: false,
+        events: Events::NONE,
+    };
+    (host(0), host(1))
+}
+
+impl Host {
+    pub fn pipe(&mut self) -> &mut Pipe {
+        self.pipes.get(self.index.expect("a pipe")).expect("a pipe")
+    }
+
+    pub fn with<T>(&mut self, call: impl FnOnce(&mut Pipe, &mut Model) -> T) -> T {
+        let pipe = self.pipes.get(self.index.expect("a pipe")).expect("a pipe");
+        call(pipe, &mut self.carrier)
+    }
+
+    pub fn offer(&mut self, limit: u32) {
+        let offer = Offer { source: CLIENT, destination: SERVER, limit };
+        let (index, _) = self.pipes.add(link(), socket(), u64::from(limit), 0);
+        let from = self.pipes.name(index).expect("a name");
+        assert!(self.carrier.tell(link(), Message::Offer { from, offer }));
+        self.index = Some(index);
+    }
+
+    /// Accepts; false if there is no offer.
+    pub fn accept(&mut self, limit: u64) -> bool {
+        let Some((link, from, offer)) = self.pipes.take_offer(CLIENT, SERVER) else { return false };
+        let (index, pipe) = self.pipes.add(link, socket(), limit, 0);
+        assert!(pipe.confirm(&mut self.carrier, from, u64::from(offer.limit)));
+        self.index = Some(index);
+        true
+    }
+
+    /// Takes one message of the peer's; false if there is none.
+    pub fn deliver(&mut self) -> bool {
+        let Some(record) = self.incoming.borrow_mut().pop_front() else { return false };
+        let Record { kind, header, payload } = record;
+        let payload = self.carrier.received(payload);
+        let message = Message::decode(kind, header).expect("a message");
+        let told = self.pipes.input(&mut self.carrier, link(), message, payload);
+        if let Some((_, events)) = told {
+            self.events = self.events.union(events);
+        }
+        true
+    }
+
+    /// Room on the link again.
+    pub fn relieve(&mut self) {
+        self.pipes.relieved(&mut self.carrier, link());
+    }
+
+    fn to_kernel(&mut self, bytes: &[u8]) -> usize {
+        let mut kernel = self.kernel_out.borrow_mut();
+        assert!(!kernel.shut || bytes.is_empty(), "sent after the end");
+        let count = bytes.len().min(self.kernel_room.saturating_sub(kernel.bytes.len()));
+        kernel.bytes.extend(&bytes[..count]);
+        count
+    }
+
+    /// What the internal thread does: the backlog goes, a late end is told. True if anything went.
+    pub fn tend(&mut self) -> bool {
+        if self.index.is_none() {
+            return false;
+        }
+        let backlog = self.pipe().backlog().to_vec();
+        let gone = self.to_kernel(&backlog);
+        self.pipe().backlog_gone(gone);
+        if self.shut && self.pipe().is_end_the_kernels() && self.pipe().backlog().is_empty() {
+            self.kernel_out.borrow_mut().shut = true;
+        }
+        gone > 0
+    }
+
+    /// Sends what there is room for; returns how much.
+    pub fn send(&mut self, bytes: &[u8]) -> usize {
+        self.tend();
+        let count = match self.index.map_or(Way::Kernel, |_| self.pipe().way()) {
+            Way::Kernel => {
+                let count = self.to_kernel(bytes);
+                if self.index.is_some() {
+                    self.pipe().kernel_sent(count as u64);
+                }
+                count
+            }
+            Way::Pipe => {
+                let data = bytes.chunks(3).map(IoSlice::new).collect::<Vec<_>>();
+                self.with(|pipe, carrier| pipe.write(carrier, &data, 0, bytes.len()))
+            }
+            Way::Nowhere | Way::Shut => 0,
+        };
+        self.sent.extend_from_slice(&bytes[..count]);
+        count
+    }
+
+    /// Reads up to so many bytes; returns how many.
+    pub fn receive(&mut self, room: usize) -> usize {
+        let turn = match self.index {
+            Some(_) => self.with(|pipe, carrier| {
+                pipe.use_it(carrier);
+                pipe.turn()
+            }),
+            None => Turn::Kernel { most: u64::MAX },
+        };
+        match turn {
+            Turn::Kernel { most } => {
+                let most = usize::try_from(most).unwrap_or(usize::MAX).min(room);
+                let mut kernel = self.kernel_in.borrow_mut();
+                let count = kernel.bytes.len().min(most);
+                self.at_end |= kernel.shut && kernel.bytes.is_empty() && room > 0;
+                self.got.extend(kernel.bytes.drain(..count));
+                drop(kernel);
+                if self.index.is_some() {
+                    self.pipe().kernel_read(count as u64);
+                }
+                count
+            }
+            Turn::Pipe => {
+                let mut bytes = vec![0; room];
+                let (one, two) = bytes.split_at_mut(room / 3);
+                let mut out = [IoSliceMut::new(one), IoSliceMut::new(two)];
+                let count = self.with(|pipe, carrier| {
+                    let count = pipe.copy_out(carrier, 0, &mut out, 0);
+                    pipe.consume(carrier, count);
+                    count
+                });
+                self.got.extend_from_slice(&bytes[..count]);
+                count
+            }
+            Turn::End => {
+                self.at_end = true;
+                0
+            }
+        }
+    }
+
+    /// For messages of tests that fail.
+    pub fn describe(&mut self) -> String {
+        let (waiting, room) = (self.kernel_out.borrow().bytes.len(), self.kernel_room);
+        let place = match self.index {
+            Some(_) => {
+                let pipe = self.pipe();
+                format!("{:?} {:?} unread {}", pipe.way(), pipe.turn(), pipe.unread_by_peer())
+            }
+            None => "no pipe".into(),
+        };
+        format!("{place}, {waiting} of {room} bytes in the kernel")
+    }
+
+    pub fn shut(&mut self) {
+        self.shut = true;
+        if self.index.is_some() {
+            self.with(|pipe, carrier| pipe.shut(carrier));
+            self.tend();
+        } else {
+            self.kernel_out.borrow_mut().shut = true;
+        }
+    }
+
+    pub fn stop(&mut self) {
+        self.with(|pipe, carrier| {
+            if !pipe.withdraw(carrier, 0) {
+                pipe.stop(carrier);
+            }
+        });
+    }
+
+    /// Frames that nobody has released.
+    pub fn held(&self) -> usize {
+        self.carrier.held
+    }
+}
+
+/// Takes everything that is under way to its end.
+pub fn settle(a: &mut Host, b: &mut Host) {
+    loop {
+        let mut moved = false;
+        for host in [&mut *a, &mut *b] {
+            while host.deliver() {
+                moved = true;
+            }
+            host.relieve();
+            moved |= host.tend();
+            while host.receive(1000) > 0 {
+                moved = true;
+            }
+        }
+        if !moved {
+            return;
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! One thing at a time.
+
+use super::host::{hosts, settle};
+use crate::shard::pipe::message::{Message, Name};
+use crate::shard::pipe::{Carrier, Turn, Way};
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
+}
+
+#[test]
+fn bytes_go_by_the_kernel_until_the_server_uses_the_pipe() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    assert_eq!(client.send(b"early"), 5);
+    assert!(server.deliver());
+    assert!(server.accept(1 << 20));
+    assert!(client.deliver());
+    // Confirmed, but the server may leave the connection to a child.
+    assert_eq!(client.pipe().way(), Way::Kernel);
+    assert_eq!(client.send(b" kernel"), 7);
+    assert_eq!(server.receive(100), 12);
+    assert!(client.deliver());
+    assert_eq!(client.pipe().way(), Way::Pipe);
+    assert_eq!(client.send(b" pipe"), 5);
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, b"early kernel pipe");
+    assert_eq!(server.send(b"answer"), 6);
+    settle(&mut client, &mut server);
+    assert_eq!(client.got, b"answer");
+    assert_eq!(client.held() + server.held(), 0);
+}
+
+#[test]
+fn the_switch_waits_for_the_kernels_bytes() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    client.send(b"0123456789");
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"!");
+    client.deliver();
+    client.deliver();
+    client.send(b"abc");
+    while server.deliver() {}
+    assert_eq!(server.pipe().turn(), Turn::Kernel { most: 10 });
+    assert_eq!(server.receive(4), 4);
+    assert_eq!(server.pipe().turn(), Turn::Kernel { most: 6 });
+    assert_eq!(server.receive(100), 6);
+    assert_eq!(server.pipe().turn(), Turn::Pipe);
+    assert_eq!(server.receive(2), 2);
+    assert_eq!(server.receive(2), 1);
+    assert_eq!(server.got, b"0123456789abc");
+}
+
+#[test]
+fn a_window_is_never_exceeded_and_opens_again() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(5000);
+    server.receive(1);
+    while client.deliver() {}
+    let data = bytes(100_000);
+    let mut at = 0;
+    while at < data.len() {
+        let sent = client.send(&data[at..]);
+        at += sent;
+        assert!(client.pipe().unread_by_peer() <= 5000);
+        if sent == 0 {
+            assert!(!client.pipe().is_writable());
+            while server.deliver() {}
+            server.receive(1700);
+            while client.deliver() {}
+        }
+    }
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, data);
+    assert_eq!(server.held(), 0);
+}
+
+#[test]
+fn an_end_comes_after_the_last_byte() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"last words");
+    server.shut();
+    settle(&mut client, &mut server);
+    assert_eq!(client.got, b"last words");
+    assert!(client.at_end && !server.at_end);
+    client.send(b"still heard");
+    client.shut();
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, b"still heard");
+    assert!(server.at_end);
+}
+
+#[test]
+fn what_was_not_read_goes_by_the_kernel_when_the_pipe_is_given_up() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"unread by the client");
+    while client.deliver() {}
+    client.send(b"unread by the server");
+    while server.deliver() {}
+    client.stop();
+    while server.deliver() || client.deliver() {}
+    assert!(client.pipe().is_over() && server.pipe().is_over());
+    assert_eq!(server.pipe().backlog(), b"unread by the client");
+    assert_eq!(client.pipe().backlog(), b"unread by the server");
+    server.tend();
+    client.tend();
+    assert!(client.pipe().is_over() && client.pipe().backlog().is_empty());
+    server.send(b", and more");
+    settle(&mut client, &mut server);
+    assert_eq!(client.got, b"unread by the client, and more");
+    assert_eq!(server.got, b"unread by the server");
+    assert!(client.pipe().is_dissolved() && server.pipe().is_dissolved());
+    assert_eq!(client.held() + server.held(), 0);
+}
+
+#[test]
+fn a_shut_end_is_the_kernels_after_the_pipe() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.receive(1);
+    while client.deliver() {}
+    client.send(b"request");
+    client.shut();
+    while server.deliver() {}
+    server.stop();
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, b"request");
+    assert!(server.at_end);
+}
+
+#[test]
+fn an_offer_that_nobody_takes_is_withdrawn() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    assert!(server.pipes.has_offers());
+    client.stop();
+    settle(&mut client, &mut server);
+    assert!(!server.pipes.has_offers());
+    assert!(client.pipe().is_dissolved());
+}
+
+#[test]
+fn a_withdrawal_that_crosses_the_confirmation_is_void() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"hello");
+    client.stop();
+    settle(&mut client, &mut server);
+    assert!(!client.pipe().is_over());
+    client.send(b"there");
+    settle(&mut client, &mut server);
+    assert_eq!((&client.got[..], &server.got[..]), (&b"hello"[..], &b"there"[..]));
+}
+
+#[test]
+fn a_client_that_closed_before_it_knew_is_gone() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    assert!(client.with(|pipe, carrier| pipe.close(carrier)));
+    let index = client.index.take().expect("a pipe");
+    client.pipes.remove(index);
+    while client.deliver() || server.deliver() {}
+    assert!(server.pipe().is_over());
+    assert_eq!(server.pipe().way(), Way::Kernel);
+}
+
+#[test]
+fn a_closed_end_leaves_what_it_sent() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"farewell");
+    assert!(server.with(|pipe, carrier| pipe.close(carrier)));
+    while client.deliver() {}
+    assert_eq!(client.pipe().way(), Way::Kernel);
+    assert_eq!(client.pipe().turn(), Turn::Pipe);
+    assert_eq!(client.receive(100), 8);
+    assert_eq!(client.pipe().turn(), Turn::Kernel { most: u64::MAX });
+    assert!(!client.pipe().is_reset());
+}
+
+fn cut(host: &mut super::host::Host) {
+    host.pipes.cut(&mut host.carrier, super::host::link());
+}
+
+#[test]
+fn a_peer_that_died_and_had_read_everything_ends() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345");
+    client.deliver();
+    client.deliver();
+    assert_eq!(client.receive(100), 5);
+    assert_eq!(server.pipe().unread_by_peer(), 5);
+    cut(&mut server);
+    assert!(!server.pipe().is_reset());
+}
+
+#[test]
+fn a_peer_that_died_with_bytes_unread_resets() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345");
+    client.deliver();
+    client.deliver();
+    cut(&mut server);
+    assert!(server.pipe().take_reset());
+    assert!(!server.pipe().take_reset());
+    cut(&mut client);
+    assert!(!client.pipe().is_reset());
+    assert_eq!(client.receive(100), 5);
+}
+
+#[test]
+fn what_is_not_allowed_resets_the_pipe_only() {
+    let allowed = |message: fn(Name) -> Message, payload: usize| {
+        let (mut client, mut server) = hosts();
+        client.offer(5000);
+        server.deliver();
+        server.accept(1 << 20);
+        while client.deliver() {}
+        let index = client.index.expect("a pipe");
+        let to = client.pipes.name(index).expect("a name");
+        let (kind, header) = message(to).encode();
+        assert!(server.carrier.send(super::host::link(), kind, header, payload, false, |_| {}));
+        while client.deliver() {}
+        !client.pipe().is_reset()
+    };
+    assert!(allowed(|to| Message::Data { to, read: 0 }, 5000));
+    assert!(!allowed(|to| Message::Data { to, read: 0 }, 5001));
+    assert!(!allowed(|to| Message::Data { to, read: 1 }, 1));
+    assert!(!allowed(|to| Message::Data { to, read: 0 }, 0));
+    assert!(!allowed(|to| Message::Credit { to, read: 1, limit: 1 }, 0));
+    assert!(!allowed(|to| Message::Return { to }, 1));
+    assert!(!allowed(|to| Message::Stopped { to }, 0));
+    assert!(!allowed(|to| Message::Switch { to, kernel: 0 }, 0));
+    assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1 }, 0));
+    assert!(allowed(|to| Message::Withdrawn { to }, 0));
+    assert!(allowed(|to| Message::Fin { to }, 0));
+}
+
+#[test]
+fn messages_to_nobody_are_dropped_with_their_payload() {
+    let (mut client, mut server) = hosts();
+    client.offer(5000);
+    server.deliver();
+    let to = Name { index: 9, generation: 9 };
+    let (kind, header) = Message::Data { to, read: 0 }.encode();
+    client.carrier.send(super::host::link(), kind, header, 40, false, |_| {});
+    assert!(server.deliver());
+    assert_eq!(server.held(), 0);
+}

@@ -1,0 +1,113 @@
+//! What the rendezvous needs of the shard: memory, the bell, and links made and ended.
+
+use rustix::fd::BorrowedFd;
+
+use crate::control::rendezvous::{Host, loopback};
+use crate::log::log_line;
+use crate::shard::{LinkId, Segment, Side};
+use crate::socket::Stack;
+use crate::sys::Fd;
+
+pub(super) struct Owner<'a> {
+    stack: &'a Stack,
+}
+
+impl<'a> Owner<'a> {
+    pub fn new(stack: &'a Stack) -> Owner<'a> {
+        Owner { stack }
+    }
+
+    /// The ring is opened for the first link.
+    fn ensure_ring(&mut self) -> Option<()> {
+        if self.stack.shard.lock().ok()?.local_ring_id().is_some() {
+            return Some(());
+        }
+        if let Err(error) = self.stack.shard.open_local_ring(loopback()) {
+            log_line!(Warning, "no memory is shared with other processes: {error}");
+            return None;
+        }
+        // It sleeps on the ring, too.
+        self.stack.nudge_internal_thread();
+        Some(())
+    }
+
+    fn link(&mut self, segment: Segment, side: Side, bell_of_peer: Fd) -> Option<LinkId> {
+        let mut state = self.stack.shard.lock().ok()?;
+        let linked = state.local_ring()?.link(segment, side, bell_of_peer);
+        let link = match linked {
+            Ok(link) => link,
+            Err(error) => {
+                log_line!(Debug, "no link with another process: {error}");
+                return None;
+            }
+        };
+        self.stack.shard.note_liveness(&state);
+        // Who sleeps did not tell this peer to ring.
+        state.wake_all();
+        self.stack.nudge_internal_thread();
+        log_line!(Debug, "linked with another process");
+        Some(link)
+    }
+}
+
+impl Host for Owner<'_> {
+    type Memory = Segment;
+    type Link = LinkId;
+
+    fn prepare(&mut self) -> Option<Segment> {
+        self.ensure_ring()?;
+        let made = Segment::create();
+        if let Err(error) = &made {
+            log_line!(Debug, "no memory for another process: {error}");
+        }
+        made.ok()
+    }
+
+    fn share<'a>(&'a self, memory: &'a Segment) -> BorrowedFd<'a> {
+        memory.fd()
+    }
+
+    fn bell<'a>(&'a self, memory: &'a Segment) -> BorrowedFd<'a> {
+        memory.bell()
+    }
+
+    fn make(&mut self, memory: Segment, bell_of_peer: Fd) -> Option<LinkId> {
+        self.link(memory, Side::Maker, bell_of_peer)
+    }
+
+    fn take(&mut self, memory: Fd, bell_of_peer: Fd) -> Option<(LinkId, Fd)> {
+        self.ensure_ring()?;
+        match Segment::take(memory) {
+            Ok(segment) => {
+                let bell = rustix::io::fcntl_dupfd_cloexec(segment.bell(), 0).ok()?;
+                let bell = Fd::adopt(bell).ok()?;
+                Some((self.link(segment, Side::Taker, bell_of_peer)?, bell))
+            }
+            Err(error) => {
+                log_line!(Debug, "another process's memory is refused: {error}");
+                None
+            }
+        }
+    }
+
+    fn is_alive(&mut self, link: LinkId) -> bool {
+        let Ok(mut state) = self.stack.shard.lock() else { return true };
+        state.local_ring().is_some_and(|ring| ring.links().any(|live| live == link))
+    }
+
+    fn end(&mut self, link: LinkId) {
+        let Ok(mut state) = self.stack.shard.lock() else { return };
+        // What it sent before its end is delivered.
+        state.catch_up();
+        state.link_gone(link);
+        self.stack.shard.note_liveness(&state);
+        state.wake_all();
+        log_line!(Debug, "a link with another process has ended");
+    }
+
+    fn void_answers(&mut self) {
+        if let Ok(mut state) = self.stack.shard.lock() {
+            state.next_epoch();
+        }
+    }
+}

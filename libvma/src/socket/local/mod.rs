@@ -1,0 +1,370 @@
+//! Which process of this host serves an address, and the links to such processes.
+//!
+//! The kernel says which socket a packet would reach (sock_diag(7), by inode); the rendezvous
+//! (`control::rendezvous`) says whether a process with this library has that socket, and makes a
+//! link with it if so. Answers are kept until the link ends or the socket is closed, and the
+//! kernel is asked again five times a second; "nobody" is kept for a second.
+//!
+//! Lock order: the plane's, the one here, the shard's. No function here may be called with the
+//! shard locked.
+
+mod host;
+mod mappings;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+
+use rustix::fd::AsRawFd;
+
+use self::host::Owner;
+use self::mappings::Mappings;
+use super::{RingId, Stack};
+use crate::config::rules::Moment;
+use crate::control::netlink::Diag;
+use crate::control::rendezvous::{Key, Known, Rendezvous};
+use crate::log::log_line;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::Segment;
+use crate::sys::lock::{Guard, Lock};
+use crate::sys::time::monotonic_nanos;
+use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::{fd, shadow};
+
+pub use crate::shard::LinkId;
+
+/// What a process knows of the others.
+pub struct Local {
+    /// None until the first question or post.
+    finder: Lock<Option<Box<Finder>>>,
+    /// What the internal thread watches; -1 while there is nothing.
+    descriptor: AtomicI32,
+    /// When it has something to do, in nanoseconds of the monotonic clock.
+    due: AtomicU64,
+    posts: AtomicUsize,
+    /// The internal thread runs: callers are answered.
+    served: AtomicBool,
+    /// It was tried, and is not to be had.
+    failed: AtomicBool,
+}
+
+/// Who serves an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    Link(LinkId),
+    /// No process that we could talk to; ask again after a second.
+    Nobody,
+    /// Asked and not answered yet; `State::next_epoch` is called when it is.
+    Pending,
+}
+
+/// A socket that others can find. Keep it, and give it to [`unpost`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Posted(Key);
+
+/// What the lock protects.
+struct Finder {
+    rendezvous: Rendezvous<Segment, LinkId>,
+    diag: Diag,
+    mappings: Mappings,
+    /// When the mappings and links were looked through.
+    reviewed: u64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+/// How long a connect() waits for a process that is there.
+const PATIENCE_NANOS: u64 = 5_000_000;
+const NEVER: u64 = u64::MAX;
+
+impl Local {
+    pub const fn new() -> Local {
+        Local {
+            finder: Lock::new(None),
+            descriptor: AtomicI32::new(-1),
+            due: AtomicU64::new(NEVER),
+            posts: AtomicUsize::new(0),
+            served: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    /// The internal thread runs, or does not.
+    pub fn set_served(&self, served: bool) {
+        self.served.store(served, Ordering::Release);
+    }
+
+    /// Readable when [`serve`] has something to do; -1 if there is nothing to watch.
+    pub fn descriptor(&self) -> i32 {
+        self.descriptor.load(Ordering::Acquire)
+    }
+
+    /// In how many nanoseconds [`serve`] has something to do in any case.
+    pub fn patience(&self) -> Option<u64> {
+        let due = self.due.load(Ordering::Acquire);
+        (due != NEVER).then(|| due.saturating_sub(monotonic_nanos()))
+    }
+}
+
+impl Default for Local {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+type Opened<'a> = Guard<'a, Option<Box<Finder>>>;
+
+/// Lets others find a socket: `descriptor` is the shadow, bound to `address` (which may be
+/// 0.0.0.0). Posting it again changes nothing. None if it cannot be posted (VMA_LOCAL=0, too many
+/// posts, another process has it posted ...): then everybody reaches it by the kernel.
+pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4) -> Option<Posted> {
+    let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
+    if stack.config.rules.decide(moment, address, None).is_some() {
+        return None;
+    }
+    let mut opened = open(stack)?;
+    let finder = opened.as_mut()?;
+    let key = if finder.diag.supports(protocol) {
+        Key::Inode(inode(descriptor)?)
+    } else if is_alone(protocol, descriptor, address) {
+        Key::Address(protocol, address)
+    } else {
+        return None;
+    };
+    if let Err(errno) = finder.rendezvous.post(&mut Owner::new(stack), key) {
+        log_line!(Debug, "{address} is not posted for other processes: {errno}");
+        return None;
+    }
+    stack.local.posts.store(finder.rendezvous.posts(), Ordering::Release);
+    Some(Posted(key))
+}
+
+/// Nobody shall find the socket any more, and who has found it forgets it. Call it before the
+/// shadow is closed.
+pub fn unpost(stack: &Stack, Posted(key): Posted) {
+    let Ok(mut slot) = stack.local.finder.lock() else { return };
+    let Some(finder) = slot.as_mut() else { return };
+    finder.rendezvous.unpost(key);
+    stack.local.posts.store(finder.rendezvous.posts(), Ordering::Release);
+}
+
+/// The post of a descriptor, for who did not keep it. Costs an atomic load if nothing is posted.
+pub fn posted(stack: &Stack, descriptor: i32) -> Option<Posted> {
+    if stack.local.posts.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let key = Key::Inode(inode(descriptor)?);
+    let slot = stack.local.finder.lock().ok()?;
+    slot.as_ref()?.rendezvous.is_posted(key).then_some(Posted(key))
+}
+
+/// Who would get a packet from `source` (address and port as they will stand in the packet) to
+/// `destination`? Never blocks; the first question costs some system calls.
+///
+/// A link may be used without asking again until the shard's next epoch. To get answers by the
+/// link too, post the sender's socket when this is not `Nobody`.
+pub fn find(stack: &Stack, protocol: u8, source: SocketAddrV4, destination: SocketAddrV4) -> Found {
+    let Some(mut opened) = open(stack) else { return Found::Nobody };
+    let Some(finder) = opened.as_mut() else { return Found::Nobody };
+    match finder.find(stack, protocol, source, destination).1 {
+        Known::Link(link) => Found::Link(link),
+        Known::Nobody { .. } => Found::Nobody,
+        Known::Pending { .. } => Found::Pending,
+    }
+}
+
+/// The same, and waits up to 5 ms for a process that is there and has not answered yet.
+pub fn find_patiently(
+    stack: &Stack,
+    protocol: u8,
+    source: SocketAddrV4,
+    destination: SocketAddrV4,
+) -> Option<LinkId> {
+    let (key, mut known) = open(stack)?.as_mut()?.find(stack, protocol, source, destination);
+    loop {
+        let since = match known {
+            Known::Link(link) => return Some(link),
+            Known::Nobody { .. } => return None,
+            Known::Pending { since } => since,
+        };
+        // Who did not answer an earlier call in time is not waited for again.
+        let end = since.saturating_add(PATIENCE_NANOS);
+        let left = end.checked_sub(monotonic_nanos()).filter(|left| *left > 0)?;
+        let mut descriptor =
+            [PollFd { fd: stack.local.descriptor(), events: libc::POLLIN, revents: 0 }];
+        // A signal handler runs and the wait goes on: connect() waits, for a short time.
+        if let Err(errno) = ppoll(&mut descriptor, Some(left), None)
+            && errno != libc::EINTR
+        {
+            return None;
+        }
+        let mut slot = stack.local.finder.lock().ok()?;
+        let finder = slot.as_mut()?;
+        finder.attend(stack);
+        known = finder.ask(stack, key?);
+    }
+}
+
+/// The ring that all links share; None before the first link.
+pub fn ring(stack: &Stack) -> Option<RingId> {
+    stack.shard.lock().ok()?.local_ring_id()
+}
+
+/// For the internal thread: attends to callers and peers, and looks now and then whether what is
+/// known still holds.
+pub fn serve(stack: &Stack) {
+    if stack.local.descriptor() < 0 {
+        return;
+    }
+    let Ok(mut slot) = stack.local.finder.lock() else { return };
+    let Some(finder) = slot.as_mut() else { return };
+    finder.attend(stack);
+    let now = monotonic_nanos();
+    if now.saturating_sub(finder.reviewed) >= finder.review_period() {
+        finder.reviewed = now;
+        finder.review(stack, now);
+    }
+    finder.note_due(stack);
+}
+
+impl Finder {
+    fn open() -> Option<Finder> {
+        let failed = |what: &str, error: &dyn core::fmt::Display| {
+            log_line!(Debug, "other processes are reached by the kernel: {what}: {error}");
+        };
+        let rendezvous =
+            Rendezvous::open().inspect_err(|error| failed("no rendezvous", error)).ok()?;
+        let diag = Diag::open().inspect_err(|error| failed("no sock_diag", error)).ok()?;
+        Some(Finder { rendezvous, diag, mappings: Mappings::default(), reviewed: 0 })
+    }
+
+    fn find(
+        &mut self,
+        stack: &Stack,
+        protocol: u8,
+        source: SocketAddrV4,
+        destination: SocketAddrV4,
+    ) -> (Option<Key>, Known<LinkId>) {
+        let now = monotonic_nanos();
+        let nobody = Known::Nobody { until: now };
+        let key = if !self.diag.supports(protocol) {
+            Some(Key::Address(protocol, destination))
+        } else if protocol == protocol::UDP {
+            self.forget_vacant(stack);
+            let news = self.rendezvous.news();
+            self.mappings.receiver(&mut self.diag, (source, destination), news, now)
+        } else {
+            // Every connection comes from another port.
+            mappings::ask(&mut self.diag, protocol, source, destination)
+        };
+        let known = key.map_or(nobody, |key| self.ask(stack, key));
+        (key, known)
+    }
+
+    fn ask(&mut self, stack: &Stack, key: Key) -> Known<LinkId> {
+        let known = {
+            let mut owner = Owner::new(stack);
+            self.rendezvous.ask(&mut owner, key, monotonic_nanos())
+        };
+        if matches!(known, Known::Pending { .. }) || !self.mappings.is_empty() {
+            self.note_due(stack);
+        }
+        known
+    }
+
+    /// Callers, peers, and who was silent for too long.
+    fn attend(&mut self, stack: &Stack) {
+        let now = monotonic_nanos();
+        let news = self.rendezvous.news();
+        let mut owner = Owner::new(stack);
+        self.rendezvous.serve(&mut owner, now);
+        if self.rendezvous.due().is_some_and(|due| due <= now) {
+            self.rendezvous.expire(&mut owner, now);
+        }
+        // Also a socket that is known may have lost its place to a better one.
+        if self.rendezvous.news() != news && !self.mappings.is_empty() {
+            void_answers(stack);
+        }
+    }
+
+    fn review(&mut self, stack: &Stack, now: u64) {
+        self.forget_vacant(stack);
+        let mut owner = Owner::new(stack);
+        self.rendezvous.expire(&mut owner, now);
+        self.rendezvous.review(&mut owner);
+        if self.mappings.verify(&mut self.diag, now) {
+            void_answers(stack);
+        }
+    }
+
+    /// A peer said that nobody has an address any more: the kernel is asked again.
+    fn forget_vacant(&mut self, stack: &Stack) {
+        let Ok(vacant) = stack.shard.lock().map(|mut state| state.take_vacant()) else { return };
+        match vacant {
+            Some(vacant) => self.mappings.forget(&vacant),
+            None => self.mappings.forget_all(),
+        }
+    }
+
+    /// A process without the library, or that has no link with us, tells nobody that it takes a
+    /// flow over (a connected socket beside a server's): only the kernel knows.
+    fn review_period(&self) -> u64 {
+        if self.rendezvous.has_links() { SECOND / 5 } else { SECOND }
+    }
+
+    /// Tells the internal thread when it is wanted.
+    fn note_due(&self, stack: &Stack) {
+        let reviews = !self.mappings.is_empty() || self.rendezvous.has_links();
+        let review = reviews.then(|| self.reviewed.saturating_add(self.review_period()));
+        let due = self.rendezvous.due().into_iter().chain(review).min().unwrap_or(NEVER);
+        let before = stack.local.due.swap(due, Ordering::AcqRel);
+        if due < before {
+            stack.nudge_internal_thread();
+        }
+    }
+}
+
+/// The finder; made for the first question or post.
+fn open(stack: &Stack) -> Option<Opened<'_>> {
+    let local = &stack.local;
+    if !stack.config.local
+        || !local.served.load(Ordering::Acquire)
+        || local.failed.load(Ordering::Relaxed)
+    {
+        return None;
+    }
+    let mut slot = local.finder.lock().ok()?;
+    if slot.is_none() {
+        let Some(finder) = Finder::open() else {
+            local.failed.store(true, Ordering::Relaxed);
+            return None;
+        };
+        let watched = finder.rendezvous.descriptor().as_raw_fd();
+        *slot = Some(Box::new(finder));
+        local.descriptor.store(watched, Ordering::Release);
+        stack.nudge_internal_thread();
+    }
+    Some(slot)
+}
+
+fn void_answers(stack: &Stack) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.next_epoch();
+    }
+}
+
+fn inode(descriptor: i32) -> Option<u64> {
+    let status = fd::with_borrowed(descriptor, |fd| rustix::fs::fstat(fd))?.ok()?;
+    Some(status.st_ino)
+}
+
+/// Without sock_diag nobody can tell which socket of several would get a packet: only one that has
+/// its address for itself may be found then.
+fn is_alone(protocol: u8, descriptor: i32, address: SocketAddrV4) -> bool {
+    let is_set = |name| shadow::int_option(descriptor, libc::SOL_SOCKET, name) != Some(0);
+    let shares = is_set(libc::SO_REUSEPORT)
+        // A listener has its port for itself all the same.
+        || (protocol == protocol::UDP && is_set(libc::SO_REUSEADDR));
+    !address.ip().is_unspecified() && !shares
+}

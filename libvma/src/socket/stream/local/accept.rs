@@ -1,0 +1,124 @@
+//! listen() and accept(): others find the listener; whose connection the kernel accepted may have
+//! offered a pipe.
+
+use super::super::{Guard, Phase, Stack, Stream, view};
+use super::connect;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::SocketId;
+use crate::socket::{Socket, State, local};
+use crate::sys::shadow;
+
+/// Other processes of this host find the listener from now on.
+pub fn post(stack: &Stack, id: SocketId) {
+    if !stack.config.local {
+        return;
+    }
+    let place = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Some((_, socket)) = state.socket(id) else { return };
+        let left = socket.stream.as_ref().is_none_or(|stream| stream.left);
+        let wanted = socket.posted.is_none() && !left;
+        socket.local.filter(|_| wanted).map(|local| (socket.shadow(), local))
+    };
+    let Some((descriptor, address)) = place else { return };
+    if !address.ip().is_unspecified() && !connect::is_own(stack, *address.ip()) {
+        return;
+    }
+    let Some(posted) = local::post(stack, protocol::TCP, descriptor, address) else { return };
+    let mut unused = Some(posted);
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        unused = socket.posted.replace(posted).filter(|before| *before != posted);
+    }
+    if let Some(posted) = unused {
+        local::unpost(stack, posted);
+    }
+}
+
+/// Nobody is to find the listener any more: it ends, or others accept from it, too.
+pub fn unpost(stack: &Stack, id: SocketId) {
+    let posted = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        state.socket(id).and_then(|(_, socket)| socket.posted.take())
+    };
+    if let Some(posted) = posted {
+        local::unpost(stack, posted);
+    }
+}
+
+pub fn is_posted(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    state.socket(id).is_some_and(|(_, socket)| socket.posted.is_some())
+}
+
+/// Before a fork: listeners that nobody has waited on may be the child's to serve.
+pub fn unpost_idle(stack: &Stack) {
+    let ids = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let mut ids = state.ids();
+        ids.retain(|id| {
+            state.socket(*id).is_some_and(|(_, socket)| {
+                let waits = |stream: &Stream| !stream.phase.is_waited_on();
+                socket.posted.is_some() && socket.stream.as_deref().is_some_and(waits)
+            })
+        });
+        ids
+    };
+    ids.into_iter().for_each(|id| unpost(stack, id));
+}
+
+/// The kernel accepted a connection, of which this is the descriptor: its socket, if its client has
+/// offered a pipe. Else it is the kernel's.
+pub fn adopt(
+    stack: &Stack,
+    listener: SocketId,
+    descriptor: i32,
+    nonblocking: bool,
+) -> Option<SocketId> {
+    if !stack.shard.is_live() {
+        return None;
+    }
+    let mut state = stack.shard.lock().ok()?;
+    state.catch_up();
+    if !state.has_offers() {
+        return None;
+    }
+    let peer = shadow::peer_address(descriptor)?;
+    let local = shadow::local_address(descriptor)?;
+    let socket = heir_of(stack, &mut state, listener, descriptor, nonblocking)?;
+    let limit = super::limit(&socket);
+    let id = state.accept_pipe(peer, local, limit, move || socket)?;
+    if let Some((_, socket)) = state.socket(id) {
+        (socket.local, socket.peer) = (Some(local), Some(peer));
+    }
+    drop(state);
+    crate::socket::wait::be_polite();
+    connect::watch(stack, id, descriptor);
+    Some(id)
+}
+
+/// A socket with what a connection takes from its listener.
+fn heir_of(
+    stack: &Stack,
+    state: &mut Guard<'_>,
+    listener: SocketId,
+    descriptor: i32,
+    nonblocking: bool,
+) -> Option<Socket> {
+    view(state, listener)?;
+    let (_, parent) = state.socket(listener)?;
+    let settings = parent.stream.as_ref()?;
+    let mut stream = Stream::new(settings.settings.clone());
+    stream.phase = Phase::Connected;
+    stream.linger = settings.linger;
+    stream.send_timeout = settings.send_timeout;
+    stream.low_water = settings.low_water;
+    stream.inherited = settings.inherited.clone();
+    let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
+    socket.options = parent.options.clone();
+    socket.state = State::Offloaded;
+    socket.os_ready = true;
+    socket.stream = Some(Box::new(stream));
+    Some(socket)
+}

@@ -1,0 +1,136 @@
+//! connect() to an address of this host: the offer first, then the kernel's connect.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::super::{Outcome, Phase, Stack, set_phase, view};
+use super::Shard;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::SocketId;
+use crate::shard::pipe::Offer;
+use crate::socket::{State, local};
+use crate::sys::{fd, shadow};
+
+/// connect(2) of a fresh socket. None: the destination is not on this host, or nobody there has the
+/// library.
+pub fn connect(
+    stack: &Stack,
+    id: SocketId,
+    descriptor: i32,
+    peer: SocketAddrV4,
+) -> Option<Outcome<()>> {
+    if !stack.config.local || peer.port() == 0 || !is_own(stack, *peer.ip()) {
+        return None;
+    }
+    let bound = shadow::local_address(descriptor)?;
+    let source = if bound.ip().is_unspecified() { likely_source(*peer.ip()) } else { *bound.ip() };
+    let from = |port| SocketAddrV4::new(source, port);
+    let mut link = local::find_patiently(stack, protocol::TCP, from(bound.port()), peer)?;
+    let mut port = bound.port();
+    if port == 0 {
+        // The kernel's connect() keeps it.
+        shadow::bind_any(descriptor).ok()?;
+        port = shadow::local_address(descriptor)
+            .map(|bound| bound.port())
+            .filter(|port| *port != 0)?;
+        // Which of several listeners gets the connection depends on the port.
+        link = local::find_patiently(stack, protocol::TCP, from(port), peer)?;
+    }
+    {
+        let mut state = stack.shard.lock().ok()?;
+        if view(&mut state, id)?.phase != Phase::Fresh {
+            return None;
+        }
+        let (_, socket) = state.socket(id)?;
+        let limit = u32::try_from(super::limit(socket)).unwrap_or(u32::MAX);
+        let offer =
+            Offer { source: SocketAddrV4::new(*bound.ip(), port), destination: peer, limit };
+        if !state.offer_pipe(id, link, offer) {
+            return None;
+        }
+        let (_, socket) = state.socket(id)?;
+        socket.pending_error = 0;
+        socket.state = State::Offloaded;
+        set_phase(&mut state, id, Phase::Connecting);
+    }
+    crate::socket::wait::be_polite();
+    Some(go_on(stack, id, descriptor, peer))
+}
+
+/// The kernel's connect(), again if it is under way.
+pub fn go_on(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Outcome<()> {
+    let result = fd::with_borrowed(descriptor, |fd| rustix::net::connect(fd, &peer));
+    let result = result.unwrap_or(Err(Errno::BADF));
+    watch(stack, id, descriptor);
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Errno(libc::EALREADY) };
+    match result {
+        Ok(()) => {
+            set_phase(&mut state, id, Phase::Connected);
+            if let Some(pipe) = state.pipe(id) {
+                pipe.set_established();
+            }
+            Outcome::Ours(())
+        }
+        Err(errno) => {
+            let lives =
+                [Errno::INPROGRESS, Errno::ALREADY, Errno::INTR, Errno::ISCONN, Errno::AGAIN];
+            if !lives.contains(&errno) {
+                undo(&mut state, id);
+            }
+            Outcome::Errno(errno.raw_os_error())
+        }
+    }
+}
+
+/// The attempt failed: the socket is as new.
+pub fn undo(state: &mut Shard, id: SocketId) {
+    state.close_pipe(id);
+    set_phase(state, id, Phase::Fresh);
+    if let Some((_, socket)) = state.socket(id) {
+        socket.state = State::Undecided;
+    }
+    state.announce_change(id);
+}
+
+/// The internal thread shall tell of all that happens to the kernel's half.
+pub fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
+    use epoll::EventFlags;
+    let Some(watcher) = &stack.shadows else { return };
+    let events = EventFlags::IN
+        | EventFlags::OUT
+        | EventFlags::RDHUP
+        | EventFlags::PRI
+        | EventFlags::ERR
+        | EventFlags::ET;
+    let data = epoll::EventData::new_u64(id.to_bits());
+    fd::with_borrowed(descriptor, |shadow| {
+        if epoll::add(watcher, shadow, data, events) == Err(Errno::EXIST) {
+            let _ = epoll::modify(watcher, shadow, data, events);
+        }
+    });
+}
+
+/// The socket is the kernel's alone.
+pub fn unwatch(stack: &Stack, descriptor: i32) {
+    if let Some(watcher) = &stack.shadows {
+        fd::with_borrowed(descriptor, |shadow| {
+            let _ = epoll::delete(watcher, shadow);
+        });
+    }
+}
+
+/// Is it an address of this host?
+pub fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
+    if address.is_loopback() {
+        return true;
+    }
+    let Ok(plane) = stack.plane.lock() else { return false };
+    plane.as_ref().is_some_and(|plane| plane.control.interface_of(address).is_some())
+}
+
+/// What the kernel chooses unless the routes say something unusual.
+fn likely_source(destination: Ipv4Addr) -> Ipv4Addr {
+    if destination.is_loopback() { Ipv4Addr::LOCALHOST } else { destination }
+}

@@ -1,0 +1,232 @@
+//! The end of a pipe: shutdown(), close(), the end of the process, and giving the connection to the
+//! kernel while it lives.
+
+use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
+use super::{Shard, connect, shadow};
+use crate::log::log_line;
+use crate::process::inherit;
+use crate::shard::SocketId;
+use crate::socket::{NO_SHADOW, State};
+use crate::sys::thread;
+
+/// shutdown(2).
+pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Outcome<()> {
+    state.poll();
+    let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    let descriptor = socket.shadow();
+    let established = super::is_established(state, id);
+    if !established {
+        // It ends the attempt.
+        connect::undo(state, id);
+        return Outcome::Os(WhyOs::ShutDown);
+    }
+    let ended = state.pipe(id).is_none_or(|pipe| {
+        let by_kernel = || !pipe.would_tell_its_end() && shadow::is_at_end(descriptor);
+        pipe.is_dead() || pipe.is_shut() && (pipe.is_finished() || by_kernel())
+    });
+    if ended || !shadow::has_peer(descriptor) {
+        return Outcome::Errno(libc::ENOTCONN);
+    }
+    let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    if let Some(stream) = socket.stream.as_mut() {
+        stream.reading_shut |= read;
+    }
+    let over = state.pipe(id).is_some_and(|pipe| pipe.is_over());
+    if read && over {
+        shadow::shutdown(descriptor, libc::SHUT_RD);
+    }
+    if write && state.pipe(id).is_some_and(|pipe| !pipe.is_shut()) {
+        state.shut_pipe(id);
+        super::flush(state, id);
+    }
+    state.announce_change(id);
+    Outcome::Ours(())
+}
+
+/// How long a closing or leaving process waits for a peer.
+const PATIENCE_MILLIS: u64 = 2000;
+
+/// The program closed the last descriptor, this one; the caller closes the shadow, unless it is
+/// [`NO_SHADOW`].
+pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
+    let shared = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let forks = state.socket(id).and_then(|(_, socket)| Some(socket.stream.as_ref()?.forks));
+        forks.is_some_and(|forks| forks != inherit::forks())
+    };
+    if descriptor != NO_SHADOW && shared && give_back_to(stack, id, descriptor, WhyOs::Passed) {
+        // A forked child may go on with it; if none does, the kernel ends it.
+        if let Ok(mut state) = stack.shard.lock() {
+            state.detach(id);
+        }
+        return;
+    }
+    drain_backlog(stack, id, descriptor);
+    let Ok(mut state) = stack.shard.lock() else { return };
+    state.catch_up();
+    end(&mut state, id, descriptor);
+    let counters = crate::socket::counters(&mut state, id);
+    state.detach(id);
+    drop(state);
+    if let Some((counters, limit)) = counters {
+        stack.stats.append(descriptor, &counters, limit);
+    }
+}
+
+/// What came back from the peer, and waits for the kernel to take it.
+fn drain_backlog(stack: &Stack, id: SocketId, descriptor: i32) {
+    for _ in 0..PATIENCE_MILLIS {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        if descriptor == NO_SHADOW || state.pipe(id).is_none_or(|pipe| pipe.backlog().is_empty()) {
+            return;
+        }
+        flush_to(&mut state, id, descriptor);
+        if state.pipe(id).is_none_or(|pipe| pipe.backlog().is_empty()) {
+            return;
+        }
+        drop(state);
+        thread::nap_millis(1);
+    }
+}
+
+/// The socket may not know its number any more.
+fn flush_to(state: &mut Shard, id: SocketId, descriptor: i32) {
+    if let Some((_, socket)) = state.socket(id)
+        && socket.descriptors.is_empty()
+    {
+        socket.descriptors.push(descriptor);
+        super::flush(state, id);
+        if let Some((_, socket)) = state.socket(id) {
+            socket.descriptors.clear();
+        }
+        return;
+    }
+    super::flush(state, id);
+}
+
+/// Says that the socket is closed. As on Linux, bytes that the program did not read make it a reset.
+fn end(state: &mut Shard, id: SocketId, descriptor: i32) {
+    let Some(pipe) = state.pipe(id) else { return };
+    let unread = pipe.readable() > 0;
+    let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());
+    state.close_pipe(id);
+    if unread {
+        shadow::reset(descriptor);
+    } else if shut && !over {
+        shadow::shutdown(descriptor, libc::SHUT_WR);
+    }
+}
+
+/// The process ends: what it sent is in the link, or in the kernel. Returns the sockets that are the
+/// kernel's now.
+pub fn leave(stack: &Stack) -> Vec<SocketId> {
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    state.catch_up();
+    let mut ids = state.ids();
+    ids.retain(|id| super::has_pipe(&mut state, *id));
+    let mut shared = Vec::new();
+    for id in &ids {
+        let Some((_, socket)) = state.socket(*id) else { continue };
+        let descriptor = socket.shadow();
+        if socket.stream.as_ref().is_some_and(|stream| stream.forks != inherit::forks()) {
+            shared.push((*id, descriptor));
+            continue;
+        }
+        super::flush(&mut state, *id);
+        end(&mut state, *id, descriptor);
+        depart(&mut state, *id, WhyOs::ProcessEnds);
+    }
+    drop(state);
+    for (id, descriptor) in shared {
+        give_back_to(stack, id, descriptor, WhyOs::ProcessEnds);
+    }
+    ids
+}
+
+/// Threads that wait for the socket go on with the kernel's.
+fn depart(state: &mut Shard, id: SocketId, why: WhyOs) {
+    state.close_pipe(id);
+    if let Some((_, socket)) = state.socket(id) {
+        socket.state = State::Os(why);
+    }
+    set_phase(state, id, Phase::Fresh);
+    state.announce_change(id);
+    state.depart(id);
+}
+
+/// Makes the shadow all there is to the connection. False: it cannot be done now. After true the
+/// caller forgets the socket.
+pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) -> bool {
+    {
+        let Ok(mut state) = stack.shard.lock() else { return false };
+        state.poll();
+        state.stop_pipe(id);
+    }
+    let end = crate::sys::time::monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
+    let mut rounds = 0u32;
+    loop {
+        let Ok(mut state) = stack.shard.lock() else { return false };
+        state.poll();
+        flush_to(&mut state, id, descriptor);
+        let Some(pipe) = state.pipe(id) else { return true };
+        if pipe.is_over() && pipe.backlog().is_empty() && pipe.readable() == 0 {
+            let (shut, reset) = (pipe.is_shut() && pipe.take_untold_end(), pipe.is_reset());
+            let reading_shut = state
+                .socket(id)
+                .and_then(|(_, socket)| socket.stream.as_ref())
+                .is_some_and(|stream| stream.reading_shut);
+            if shut {
+                shadow::shutdown(descriptor, libc::SHUT_WR);
+            }
+            if reading_shut {
+                shadow::shutdown(descriptor, libc::SHUT_RD);
+            }
+            if reset {
+                // Bytes are lost: nobody shall take what is left for all there was.
+                shadow::reset(descriptor);
+            }
+            depart(&mut state, id, why);
+            drop(state);
+            connect::unwatch(stack, descriptor);
+            log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+            return true;
+        }
+        drop(state);
+        if crate::sys::time::monotonic_nanos() >= end {
+            log_line!(Debug, "fd {descriptor} cannot be given to the kernel now");
+            return false;
+        }
+        rounds += 1;
+        match rounds {
+            0..200 => thread::yield_now(),
+            200..1000 => thread::nap_micros(50),
+            _ => thread::nap_millis(1),
+        }
+    }
+}
+
+/// The sockets of the internal thread's rounds: whose pipe is over is the kernel's (returned), and an
+/// offer that nobody took in a second is taken back.
+pub fn tend(stack: &Stack) -> Vec<SocketId> {
+    const LATE_NANOS: u64 = 1_000_000_000;
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    if !state.has_pipes() {
+        return Vec::new();
+    }
+    let late = crate::shard::clock::now().as_nanos().saturating_sub(LATE_NANOS);
+    for id in state.pipe_owners() {
+        super::flush(&mut state, id);
+    }
+    let mut idle = state.idle_pipes(late);
+    idle.retain(|id| {
+        let connecting = !super::is_established(&mut state, *id);
+        if state.pipe(*id).is_some_and(|pipe| pipe.is_offered()) {
+            if !connecting {
+                state.stop_pipe(*id);
+            }
+            return false;
+        }
+        !connecting
+    });
+    idle
+}

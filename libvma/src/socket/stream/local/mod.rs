@@ -1,0 +1,131 @@
+//! TCP sockets whose peer is a process of this host that has the library, too: the kernel has the
+//! connection, a pipe (`shard::pipe`) has the bytes.
+//!
+//! `connect` and `accept` are the two ways to a pipe, `send` and `receive` move bytes through it or,
+//! where it is the kernel's turn, through the shadow; `ready` is what poll(2) sees; `end` is
+//! shutdown, close, and giving the connection back; `shadow` asks the kernel.
+//!
+//! The shadow is a connected socket here. It has bytes before the pipe is agreed upon and after it
+//! is given up, and it tells when the peer dies. Until then its ends stay open: what the program
+//! shuts down is told by the pipe, and told to the kernel when the pipe is given up.
+
+pub mod accept;
+pub mod connect;
+pub mod end;
+pub mod ready;
+pub mod receive;
+pub mod send;
+mod shadow;
+
+use super::Stack;
+use crate::shard::pipe::{LARGEST_WINDOW, Turn, Way};
+use crate::shard::{self, SocketId};
+use crate::socket::Socket;
+
+type Shard = shard::State<Socket>;
+
+/// Does the socket have a pipe?
+#[inline]
+pub fn has_pipe(state: &mut Shard, id: SocketId) -> bool {
+    state.pipe(id).is_some()
+}
+
+/// Is its peer a process of this host that has the library?
+pub fn is_local(stack: &Stack, id: SocketId) -> bool {
+    stack.shard.lock().is_ok_and(|mut state| has_pipe(&mut state, id))
+}
+
+/// How much the program lets lie unread: all that there may be, unless it has set SO_RCVBUF.
+fn limit(socket: &Socket) -> u64 {
+    let buffer = socket.stream.as_ref().map(|stream| stream.settings.receive_buffer);
+    match buffer {
+        // The settings have half of what the kernel says.
+        Some(buffer) if !buffer.automatic => u64::from(buffer.limit) * 2,
+        _ => LARGEST_WINDOW,
+    }
+}
+
+/// SO_RCVBUF was set.
+pub fn after_buffer_change(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some(limit) = state.socket(id).map(|(_, socket)| limit(socket)) else { return };
+    state.limit_pipe(id, limit);
+}
+
+/// A sleep of a call that reads or writes: what the shadow may wake it for; None if nothing.
+pub(super) fn wakes(state: &mut Shard, id: SocketId, writing: bool) -> Option<(i32, i16)> {
+    let shadow = state.socket(id)?.1.shadow();
+    let pipe = state.pipe(id)?;
+    let events = match writing {
+        true if matches!(pipe.way(), Way::Kernel) || !pipe.backlog().is_empty() => libc::POLLOUT,
+        false if matches!(pipe.turn(), Turn::Kernel { .. }) => libc::POLLIN,
+        _ if pipe.would_tell_its_end() => libc::POLLRDHUP,
+        // Errors are told in any case.
+        _ => 0,
+    };
+    Some((shadow, events))
+}
+
+/// A handshake that is under way: has it ended well meanwhile?
+fn settle_handshake(state: &mut Shard, id: SocketId) {
+    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
+    if let Some(pipe) = state.pipe(id)
+        && !pipe.is_established()
+        && shadow::is_connected(descriptor)
+    {
+        pipe.set_established();
+    }
+}
+
+/// Is it connected, or was it?
+pub fn is_established(state: &mut Shard, id: SocketId) -> bool {
+    settle_handshake(state, id);
+    state.pipe(id).is_some_and(|pipe| pipe.is_established())
+}
+
+/// The shadow may have something to tell while the pipe is in use: the end of a peer that had no
+/// time to say so. What it sent before is in the link.
+fn attend_to_shadow(state: &mut Shard, id: SocketId) {
+    let Some((_, socket)) = state.socket(id) else { return };
+    if !socket.os_ready {
+        return;
+    }
+    let descriptor = socket.shadow();
+    let is_alive = |state: &mut Shard| state.pipe(id).is_some_and(|pipe| pipe.would_tell_its_end());
+    if !is_alive(state) {
+        return;
+    }
+    if let Some((_, socket)) = state.socket(id) {
+        socket.os_ready = false;
+    }
+    if shadow::is_at_end(descriptor) {
+        state.catch_up();
+        if is_alive(state) {
+            state.cut_pipe(id);
+        }
+        if let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+        }
+    }
+}
+
+/// Sends what came back by the kernel, and afterwards tells it of an end that it did not know. For
+/// everyone who comes by.
+pub fn flush(state: &mut Shard, id: SocketId) {
+    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
+    let Some(pipe) = state.pipe(id) else { return };
+    if !pipe.is_end_the_kernels() {
+        return;
+    }
+    while !pipe.backlog().is_empty() {
+        match shadow::send(descriptor, pipe.backlog(), 0) {
+            Ok(count) => pipe.backlog_gone(count),
+            Err(libc::EAGAIN) => return,
+            // Nobody is there to read it.
+            Err(_) => pipe.backlog_gone(usize::MAX / 2),
+        }
+    }
+    if pipe.is_shut() && pipe.take_untold_end() {
+        shadow::shutdown(descriptor, libc::SHUT_WR);
+    }
+}

@@ -1,0 +1,119 @@
+//! What poll(2) sees of a socket with a pipe, and what getsockopt() and ioctl() tell.
+
+use super::{Shard, shadow};
+use crate::net::tcp::State as TcpState;
+use crate::shard::pipe::{Turn, Way};
+use crate::shard::{Readiness, SocketId};
+
+/// What the socket is ready for. What it is not ready for it will tell.
+pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
+    super::flush(state, id);
+    super::attend_to_shadow(state, id);
+    let (_, socket) = state.socket(id)?;
+    let descriptor = socket.shadow();
+    let stream = socket.stream.as_ref()?;
+    let (low_water, reading_shut) = (stream.low_water, stream.reading_shut);
+    if !super::is_established(state, id) {
+        return Some(from_poll(shadow::events(descriptor)));
+    }
+    let pipe = state.pipe(id)?;
+    let mut ready = Readiness::NONE;
+    let (turn, way) = (pipe.turn(), pipe.way());
+    let readable = pipe.readable();
+    if pipe.is_dead() {
+        for bit in [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP] {
+            ready.insert(bit);
+        }
+        if pipe.is_reset() {
+            ready.insert(Readiness::ERR);
+        }
+        return Some(ready);
+    }
+    let asks = matches!(turn, Turn::Kernel { .. }) || way == Way::Kernel || pipe.is_over();
+    let kernel = if asks { from_poll(shadow::events(descriptor)) } else { Readiness::NONE };
+    let insert_if = |ready: &mut Readiness, holds: bool, bits: Readiness| {
+        if holds {
+            ready.insert(bits);
+        }
+    };
+    let at_kernel = matches!(turn, Turn::Kernel { .. });
+    let kernel_ended = at_kernel && kernel.contains(Readiness::RDHUP);
+    let ended = turn == Turn::End || pipe.is_finished() || kernel_ended;
+    insert_if(&mut ready, readable > 0 && (readable >= low_water || ended), Readiness::IN);
+    insert_if(&mut ready, at_kernel && kernel.contains(Readiness::IN), Readiness::IN);
+    insert_if(&mut ready, ended || reading_shut, Readiness::IN.union(Readiness::RDHUP));
+    let shut = pipe.is_shut();
+    insert_if(&mut ready, shut, Readiness::OUT);
+    insert_if(&mut ready, shut && (ended || reading_shut), Readiness::HUP);
+    match way {
+        Way::Pipe if pipe.is_writable() => ready.insert(Readiness::OUT),
+        Way::Pipe => pipe.want_room(),
+        Way::Kernel => insert_if(&mut ready, kernel.contains(Readiness::OUT), Readiness::OUT),
+        Way::Nowhere | Way::Shut => {}
+    }
+    // A connection that was closed or died says so at once, whatever is still to be read.
+    for bit in [Readiness::RDHUP, Readiness::HUP, Readiness::ERR, Readiness::PRI] {
+        let counts = pipe.is_over() || pipe.is_pending() || at_kernel;
+        insert_if(&mut ready, counts && kernel.contains(bit), bit);
+    }
+    if pipe.is_reset() {
+        for bit in [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP, Readiness::ERR]
+        {
+            ready.insert(bit);
+        }
+    }
+    Some(ready)
+}
+
+fn from_poll(told: i16) -> Readiness {
+    let mut ready = Readiness::NONE;
+    for (event, bit) in [
+        (libc::POLLIN, Readiness::IN),
+        (libc::POLLOUT, Readiness::OUT),
+        (libc::POLLRDHUP, Readiness::RDHUP),
+        (libc::POLLHUP, Readiness::HUP),
+        (libc::POLLERR, Readiness::ERR),
+        (libc::POLLPRI, Readiness::PRI),
+    ] {
+        if told & event != 0 {
+            ready.insert(bit);
+        }
+    }
+    ready
+}
+
+/// FIONREAD.
+pub fn unread(state: &mut Shard, id: SocketId) -> Option<i32> {
+    state.poll();
+    let shadow = state.socket(id)?.1.shadow();
+    let pipe = state.pipe(id)?;
+    let in_pipe = i32::try_from(pipe.readable()).unwrap_or(i32::MAX);
+    match pipe.turn() {
+        Turn::Kernel { most } => {
+            let in_kernel =
+                crate::sys::fd::with_borrowed(shadow, |fd| rustix::io::ioctl_fionread(fd));
+            let in_kernel = in_kernel.and_then(Result::ok).unwrap_or(0).min(most);
+            Some(in_pipe.saturating_add(i32::try_from(in_kernel).unwrap_or(i32::MAX)))
+        }
+        Turn::Pipe | Turn::End => Some(in_pipe),
+    }
+}
+
+/// SO_ERROR as far as it is not the kernel's to tell.
+pub fn take_error(state: &mut Shard, id: SocketId) -> Option<i32> {
+    state.poll();
+    state.pipe(id)?.take_reset().then_some(libc::ECONNRESET)
+}
+
+/// The state of the connection, if the kernel has not been told of its ends. None: it knows.
+pub fn tcp_state(state: &mut Shard, id: SocketId) -> Option<TcpState> {
+    state.poll();
+    let pipe = state.pipe(id)?;
+    match (pipe.is_shut() && !pipe.is_end_the_kernels(), pipe.is_finished()) {
+        _ if pipe.is_over() => None,
+        (false, false) => None,
+        (true, false) => Some(TcpState::FinWait2),
+        (false, true) => Some(TcpState::CloseWait),
+        (true, true) => Some(TcpState::Closed),
+    }
+}

@@ -1,0 +1,281 @@
+//! recv() and its kin: from the pipe, or from the kernel where it is its turn.
+
+use std::io::IoSliceMut;
+
+use super::super::wait::{Ended, Manner, Step, Watches, until_or_partly};
+use super::super::{Guard, Outcome, Stack, View, WhyOs};
+use super::{Shard, shadow};
+use crate::shard::SocketId;
+use crate::shard::pipe::Turn;
+
+/// What one look came to.
+enum Look {
+    Took(usize),
+    Nothing,
+    /// What comes next is somewhere else now.
+    Again,
+    End,
+    Failed(i32),
+}
+
+/// Where the bytes go.
+struct Target<'a, 'b> {
+    buffers: &'a mut [IoSliceMut<'b>],
+    room: usize,
+    copied: usize,
+    flags: i32,
+}
+
+impl Target<'_, '_> {
+    fn peeks(&self) -> bool {
+        self.flags & libc::MSG_PEEK != 0
+    }
+
+    fn discards(&self) -> bool {
+        self.flags & libc::MSG_TRUNC != 0
+    }
+}
+
+/// One receive call. `room` is how much it takes, whether there are buffers for it or not
+/// (MSG_TRUNC).
+pub fn receive(
+    stack: &Stack,
+    mut state: Guard<'_>,
+    id: SocketId,
+    view: &View,
+    (buffers, room): (&mut [IoSliceMut<'_>], usize),
+    flags: i32,
+) -> Outcome<usize> {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // What there is of either is the kernel's.
+        return Outcome::Os(WhyOs::Arguments);
+    }
+    let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    let timeout = socket.options.receive_timeout;
+    let low_water = socket.stream.as_ref().map_or(1, |stream| stream.low_water);
+    let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+    let manner = Manner { blocking, timeout, watches: Watches::Pipe { writing: false } };
+    // How much ends the wait (SO_RCVLOWAT, MSG_WAITALL).
+    let enough = match flags & libc::MSG_WAITALL {
+        0 => low_water.min(room).max(1),
+        _ => room.max(1),
+    };
+    state.use_pipe(id);
+    if state.pipe(id).is_some_and(|pipe| pipe.turn() != Turn::Pipe) {
+        state.poll();
+    }
+    let mut target = Target { buffers, room, copied: 0, flags };
+    let mut polls = 0u32;
+    let ended = until_or_partly(stack, state, id, manner, |state| {
+        polls = polls.wrapping_add(1);
+        loop {
+            if target.peeks() {
+                // Each look sees everything from the first byte on.
+                target.copied = 0;
+            }
+            match look(state, id, &mut target, polls) {
+                Look::Took(count) => {
+                    target.copied += count;
+                    let all = target.copied == target.room
+                        || is_at_kernel(state, id)
+                            && (target.copied >= enough || has_urgent(state, id));
+                    if all || target.peeks() && target.copied >= enough {
+                        return Step::Done(Ok(()));
+                    }
+                    if target.peeks() {
+                        let ended = state.pipe(id).is_none_or(|pipe| pipe.is_finished());
+                        return if ended { Step::Done(Ok(())) } else { Step::Part };
+                    }
+                }
+                Look::Again => {}
+                Look::End => return Step::Done(Ok(())),
+                Look::Failed(errno) => {
+                    if target.copied > 0
+                        && let Some(pipe) = state.pipe(id)
+                    {
+                        // The next call tells of it.
+                        pipe.note_reset();
+                    }
+                    return Step::Done(Err(errno));
+                }
+                Look::Nothing if target.copied >= enough => return Step::Done(Ok(())),
+                Look::Nothing if target.copied == 0 => return Step::Nothing,
+
+                Look::Nothing => return Step::Part,
+            }
+        }
+    });
+    let copied = target.copied;
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(copied),
+        _ if copied > 0 => Outcome::Ours(copied),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// A read does not cross the mark of an urgent byte, however much it wants.
+fn has_urgent(state: &mut Shard, id: SocketId) -> bool {
+    let descriptor = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
+    shadow::events(descriptor) & libc::POLLPRI != 0
+}
+
+/// There a second look could take an error, or cross an urgent mark.
+fn is_at_kernel(state: &mut Shard, id: SocketId) -> bool {
+    state.pipe(id).is_some_and(|pipe| matches!(pipe.turn(), Turn::Kernel { .. }))
+}
+
+/// Takes what there is now.
+#[inline]
+fn look(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, polls: u32) -> Look {
+    let Some(pipe) = state.pipe(id) else { return Look::Failed(libc::ENOTCONN) };
+    match pipe.turn() {
+        Turn::Pipe => {
+            let there = pipe.readable();
+            if there > 0 {
+                return Look::Took(take(state, id, target, there));
+            }
+            look_beside(state, id)
+        }
+        Turn::Kernel { most } => look_at_kernel(state, id, target, most, polls),
+        Turn::End => match state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
+            true => Look::Failed(libc::ECONNRESET),
+            false => Look::End,
+        },
+    }
+}
+
+#[inline]
+fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usize) -> usize {
+    let count = if target.discards() {
+        let count = there.min(target.room - target.copied);
+        if !target.peeks() {
+            state.pipe_discard(id, count);
+        }
+        count
+    } else {
+        let peek = target.peeks().then_some(target.copied);
+        state.pipe_read(id, target.buffers, target.copied, peek)
+    };
+    if let Some((endpoint, _)) = state.socket(id)
+        && !target.peeks()
+    {
+        endpoint.counters.rx_bytes += count as u64;
+        endpoint.counters.poll_hits += 1;
+    }
+    count
+}
+
+/// The pipe has nothing: has something else happened?
+#[inline]
+fn look_beside(state: &mut Shard, id: SocketId) -> Look {
+    let Some((endpoint, socket)) = state.socket(id) else { return Look::Nothing };
+    endpoint.counters.poll_misses += 1;
+    let shut = socket.stream.as_ref().is_some_and(|stream| stream.reading_shut);
+    if socket.os_ready {
+        super::attend_to_shadow(state, id);
+    }
+    if shut { Look::End } else { Look::Nothing }
+}
+
+/// Between looks at the kernel's socket that nothing gives reason for.
+const STRIDE: u32 = 64;
+
+#[cold]
+fn look_at_kernel(
+    state: &mut Shard,
+    id: SocketId,
+    target: &mut Target<'_, '_>,
+    most: u64,
+    polls: u32,
+) -> Look {
+    super::flush(state, id);
+    super::settle_handshake(state, id);
+    if state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
+        return Look::Failed(libc::ECONNRESET);
+    }
+    let Some((_, socket)) = state.socket(id) else { return Look::Nothing };
+    if polls > 2 && !polls.is_multiple_of(STRIDE) && !socket.os_ready {
+        return Look::Nothing;
+    }
+    let descriptor = socket.shadow();
+    match receive_from_kernel(descriptor, target, most) {
+        Ok(0) if target.room > target.copied => {
+            // An end counts when all that came before it by the link has been seen.
+            end_of_kernel(state, id, Look::End)
+        }
+        Ok(count) => {
+            if !target.peeks()
+                && let Some(pipe) = state.pipe(id)
+            {
+                pipe.kernel_read(count as u64);
+            }
+            Look::Took(count)
+        }
+        Err(libc::EAGAIN) => {
+            if let Some((_, socket)) = state.socket(id) {
+                socket.os_ready = false;
+            }
+            Look::Nothing
+        }
+        Err(errno) => end_of_kernel(state, id, Look::Failed(errno)),
+    }
+}
+
+fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
+    state.catch_up();
+    let Some(pipe) = state.pipe(id) else { return end };
+    if matches!(pipe.turn(), Turn::Kernel { .. }) {
+        return end;
+    }
+    // It is the pipe's turn after all.
+    if matches!(end, Look::Failed(_)) {
+        // The kernel tells of an error once.
+        pipe.note_reset();
+    }
+    Look::Again
+}
+
+/// Reads into the buffers from `copied` on.
+fn receive_from_kernel(
+    descriptor: i32,
+    target: &mut Target<'_, '_>,
+    most: u64,
+) -> Result<usize, i32> {
+    if target.room == 0 {
+        // It waits all the same.
+        let there = shadow::events(descriptor) & libc::POLLIN != 0;
+        return if there { Ok(0) } else { Err(libc::EAGAIN) };
+    }
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let flags = target.flags & libc::MSG_PEEK;
+    let left = most.min(target.room - target.copied);
+    if target.discards() {
+        let mut scratch = [0u8; 16 * 1024];
+        let len = left.min(scratch.len());
+        return shadow::receive(descriptor, scratch.get_mut(..len).unwrap_or_default(), flags);
+    }
+    let mut skip = target.copied;
+    let mut got = 0;
+    for buffer in target.buffers.iter_mut() {
+        let here = skip.min(buffer.len());
+        skip -= here;
+        let Some(room) = buffer.get_mut(here..).filter(|room| !room.is_empty()) else { continue };
+        let len = room.len().min(left - got);
+        let room = room.get_mut(..len).unwrap_or_default();
+        match shadow::receive(descriptor, room, flags) {
+            Ok(count) => {
+                got += count;
+                // A second look would see the same bytes again.
+                if count < len || got == left || flags != 0 {
+                    break;
+                }
+            }
+            Err(errno) if got == 0 => return Err(errno),
+            Err(_) => break,
+        }
+    }
+    Ok(got)
+}

@@ -1,0 +1,197 @@
+//! send() and its kin: into the pipe, or to the kernel where the bytes go its way.
+
+use std::io::IoSlice;
+
+use super::super::wait::{Ended, Manner, Step, Watches, until, until_or_partly};
+use super::super::{Guard, Outcome, Stack, View, WhyOs};
+use super::{Shard, shadow};
+use crate::shard::SocketId;
+use crate::shard::pipe::Way;
+
+/// Sends without a look at the link in between: one that only sends would not see the peer close.
+const BLIND: u64 = 16;
+
+/// Sends what it can. `Errno(EPIPE)`: the caller raises SIGPIPE unless MSG_NOSIGNAL.
+pub fn send<'a>(
+    stack: &'a Stack,
+    mut state: Guard<'a>,
+    id: SocketId,
+    view: &View,
+    data: &[IoSlice<'_>],
+    flags: i32,
+) -> Outcome<usize> {
+    if flags & libc::MSG_OOB != 0 && state.pipe(id).is_some_and(|pipe| !pipe.is_shut()) {
+        return Outcome::Os(WhyOs::Arguments);
+    }
+    let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    let timeout = socket.stream.as_ref().and_then(|stream| stream.send_timeout);
+    socket.polls_since_os += 1;
+    let look_first = socket.polls_since_os.is_multiple_of(BLIND) || socket.os_ready;
+    let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+    let manner = Manner { blocking, timeout, watches: Watches::Pipe { writing: true } };
+    let total: usize = data.iter().map(|piece| piece.len()).sum();
+    if look_first || state.pipe(id).is_some_and(|pipe| pipe.way() != Way::Pipe) {
+        state.poll();
+        super::attend_to_shadow(&mut state, id);
+    }
+    if blocking && total > SMALL {
+        state = match await_pipe(stack, state, id) {
+            Some(state) => state,
+            None => return Outcome::Os(WhyOs::Reentered),
+        };
+    }
+    let mut sent = 0;
+    let ended = until_or_partly(stack, state, id, manner, |state| {
+        match transfer(state, id, data, sent, total, flags) {
+            Ok(count) => {
+                sent += count;
+                if let Some((endpoint, _)) = state.socket(id) {
+                    endpoint.counters.tx_bytes += count as u64;
+                }
+            }
+            Err(errno) => return Step::Done(Err(errno)),
+        }
+        match sent {
+            _ if sent == total => Step::Done(Ok(())),
+            0 => Step::Nothing,
+            _ => Step::Part,
+        }
+    });
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(total),
+        // What was taken counts now, the error on the next call.
+        _ if sent > 0 => Outcome::Ours(sent),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// So much may go by the kernel while the pipe is being agreed upon.
+const SMALL: usize = 16 * 1024;
+/// How long a large send waits for the server to take the connection up.
+const PATIENCE_NANOS: u64 = 10_000_000;
+
+/// The client sends much at once: by the pipe, if the server is about to read. Once per connection.
+#[cold]
+fn await_pipe<'a>(stack: &'a Stack, mut state: Guard<'a>, id: SocketId) -> Option<Guard<'a>> {
+    let pending = |state: &mut Guard<'_>| {
+        let pipe = state.pipe(id)?;
+        (pipe.is_pending() && pipe.is_established()).then_some(pipe.since)
+    };
+    let Some(since) = pending(&mut state) else { return Some(state) };
+    let end = since.saturating_add(PATIENCE_NANOS);
+    while crate::shard::clock::now().as_nanos() < end && pending(&mut state).is_some() {
+        drop(state);
+        crate::sys::thread::nap_micros(20);
+        state = stack.shard.lock().ok()?;
+        state.poll();
+    }
+    Some(state)
+}
+
+/// Sends what there is room for now.
+#[inline]
+fn transfer(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    sent: usize,
+    total: usize,
+    flags: i32,
+) -> Result<usize, i32> {
+    let Some(pipe) = state.pipe(id) else { return Err(libc::EPIPE) };
+    match pipe.way() {
+        Way::Pipe => {
+            let count = state.pipe_write(id, data, sent, total);
+            if count < total - sent {
+                super::attend_to_shadow(state, id);
+            }
+            Ok(count)
+        }
+        Way::Shut if sent == 0 && pipe.take_reset() => Err(libc::ECONNRESET),
+        Way::Shut => Err(libc::EPIPE),
+        Way::Kernel | Way::Nowhere => send_by_kernel(state, id, data, sent, flags),
+    }
+}
+
+#[cold]
+fn send_by_kernel(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    mut skip: usize,
+    flags: i32,
+) -> Result<usize, i32> {
+    super::flush(state, id);
+    super::settle_handshake(state, id);
+    if skip == 0 && state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
+        return Err(libc::ECONNRESET);
+    }
+    if state.pipe(id).is_none_or(|pipe| pipe.way() != Way::Kernel) {
+        return Ok(0);
+    }
+    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
+        return Err(libc::EBADF);
+    };
+    let before = skip;
+    let mut count = 0;
+    let mut failed = None;
+    for piece in data {
+        let here = skip.min(piece.len());
+        skip -= here;
+        let Some(rest) = piece.get(here..).filter(|rest| !rest.is_empty()) else { continue };
+        match shadow::send(descriptor, rest, flags & !libc::MSG_DONTWAIT) {
+            Ok(gone) => {
+                count += gone;
+                if gone < rest.len() {
+                    break;
+                }
+            }
+            Err(errno) => {
+                failed = Some(errno);
+                break;
+            }
+        }
+    }
+    if let Some(pipe) = state.pipe(id) {
+        pipe.kernel_sent(count as u64);
+    }
+    match failed {
+        Some(errno) if count == 0 && before == 0 && errno != libc::EAGAIN => Err(errno),
+        // Told by the next call.
+        Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
+        _ => Ok(count),
+    }
+}
+
+/// How much a send call would take now; waits until that is something.
+pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
+    let manner =
+        Manner { blocking: !nonblocking, timeout: None, watches: Watches::Pipe { writing: true } };
+    let ended = until(stack, id, manner, |state| {
+        super::flush(state, id);
+        super::settle_handshake(state, id);
+        super::attend_to_shadow(state, id);
+        let shadow = state.socket(id)?.1.shadow();
+        let Some(pipe) = state.pipe(id) else { return Some(Err(libc::EPIPE)) };
+        match pipe.way() {
+            Way::Shut => Some(Err(libc::EPIPE)),
+            Way::Nowhere => None,
+            Way::Pipe => {
+                let room = pipe.free();
+                if room == 0 {
+                    pipe.want_room();
+                }
+                (room > 0).then_some(Ok(room))
+            }
+            // Not more than any socket buffer takes.
+            Way::Kernel => (shadow::events(shadow) & libc::POLLOUT != 0).then_some(Ok(2048)),
+        }
+    });
+    match ended {
+        Ok(Ok(room)) => Outcome::Ours(room),
+        Ok(Err(errno)) => Outcome::Errno(errno),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}

@@ -1,0 +1,58 @@
+//! The kernel's half of the connection. Nothing here blocks.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+use crate::sys::fd::with_borrowed;
+use crate::sys::wait::poll_now;
+
+fn plain<T>(result: Option<Result<T, Errno>>) -> Result<T, i32> {
+    result.unwrap_or(Err(Errno::BADF)).map_err(|errno| errno.raw_os_error())
+}
+
+pub fn receive(descriptor: i32, buffer: &mut [u8], flags: i32) -> Result<usize, i32> {
+    let flags = RecvFlags::from_bits_retain(flags as u32) | RecvFlags::DONTWAIT;
+    plain(with_borrowed(descriptor, |fd| rustix::net::recv(fd, buffer, flags)))
+        .map(|(count, _)| count)
+}
+
+pub fn send(descriptor: i32, bytes: &[u8], flags: i32) -> Result<usize, i32> {
+    let flags =
+        SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    plain(with_borrowed(descriptor, |fd| rustix::net::send(fd, bytes, flags)))
+}
+
+pub fn shutdown(descriptor: i32, how: i32) {
+    let how = match how {
+        libc::SHUT_RD => Shutdown::Read,
+        libc::SHUT_WR => Shutdown::Write,
+        _ => Shutdown::Both,
+    };
+    with_borrowed(descriptor, |fd| rustix::net::shutdown(fd, how));
+}
+
+/// Ends the connection by RST.
+pub fn reset(descriptor: i32) {
+    with_borrowed(descriptor, |fd| rustix::net::connect_unspec(fd));
+}
+
+/// What poll(2) says of it.
+pub fn events(descriptor: i32) -> i16 {
+    poll_now(descriptor, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI)
+}
+
+/// Is the handshake over, and did it end well?
+pub fn is_connected(descriptor: i32) -> bool {
+    let told = poll_now(descriptor, libc::POLLOUT);
+    told & libc::POLLOUT != 0 && told & (libc::POLLERR | libc::POLLHUP) == 0
+}
+
+/// Is it connected, as getpeername(2) sees it?
+pub fn has_peer(descriptor: i32) -> bool {
+    crate::sys::shadow::peer_address(descriptor).is_some()
+}
+
+/// Has the peer's end, or the whole connection, ended?
+pub fn is_at_end(descriptor: i32) -> bool {
+    poll_now(descriptor, libc::POLLRDHUP) != 0
+}

@@ -1,0 +1,168 @@
+//! The same within one host: the peer is another process on 127.0.0.2, with the library or without it,
+//! and all of it runs in a sandbox without privileges. By hand, in such a sandbox:
+//!
+//! ```text
+//! PEER_PRELOAD=libvma.so LD_PRELOAD=libvma.so prober-local run - <group> <case>
+//! ```
+//!
+//! Whether bytes went past the kernel is for the programs in `integration` to say: a case is over
+//! before two processes have found each other, or it is not. Here only what a program sees counts.
+
+use crate::harness::Sandbox;
+use crate::{
+    ATTENTIVE, Build, LIMIT, Run, SLEEPING, SPINNING, TURN, Transcript, difference, plain, prober,
+    traffic,
+};
+
+/// Who has the library in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Under {
+    Neither,
+    Both,
+    Prober,
+    Peer,
+}
+
+fn probe(run: &Run<'_>, under: Under) -> Transcript {
+    let sandbox = Sandbox::new();
+    let program = sandbox.file("prober");
+    std::fs::copy(prober(run.build), &program).expect("a copy of the prober");
+    let mut command = sandbox
+        .program("timeout")
+        .args(&format!("-s KILL {LIMIT}"))
+        .arg(&program.to_string_lossy())
+        .args(&format!("run - {}", run.group));
+    let library = sandbox.library();
+    if matches!(under, Under::Both | Under::Peer) {
+        command = command.env("PEER_PRELOAD", &library.to_string_lossy());
+    }
+    if under != Under::Neither {
+        command = command.env("VMA_TRACELEVEL", "warning");
+        for (name, value) in run.environment {
+            command = command.env(name, value);
+        }
+    }
+    if matches!(under, Under::Both | Under::Prober) {
+        command = command.with_library();
+    }
+    Transcript::new(&command.run(), traffic(&sandbox.dir))
+}
+
+#[track_caller]
+fn check(run: &Run<'_>, under: &[Under]) {
+    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    for &who in under {
+        let mut last = String::new();
+        // As on the bench with two sides: what came late once is measured again.
+        for _ in 0..3 {
+            let kernel = probe(run, Under::Neither);
+            kernel.is_reference();
+            let library = probe(run, who);
+            last = difference(run, &kernel, &library);
+            last.push_str(&library.trouble);
+            if !last.contains(" ms, not ") {
+                break;
+            }
+        }
+        assert!(
+            last.is_empty(),
+            "with the library at {who:?} (VMA_*: {:?}) the program sees something else:\n{last}",
+            run.environment
+        );
+    }
+}
+
+const EVERYWHERE: &[Under] = &[Under::Both, Under::Prober, Under::Peer];
+
+/// With the library at both ends.
+#[track_caller]
+fn alike(groups: &[&str], environments: &[&[(&str, &str)]]) {
+    for group in groups {
+        for environment in environments {
+            check(&Run { environment, build: Build::Local, ..plain(group) }, &[Under::Both]);
+        }
+    }
+}
+
+// covers: API-06, LIM-17
+#[test]
+fn the_hosts_own_rules_are_the_same() {
+    check(&Run { build: Build::Local, ..plain("local") }, EVERYWHERE);
+    alike(&["local"], &[SLEEPING, SPINNING]);
+}
+
+// covers: API-34, API-35
+#[test]
+fn processes_die_and_hand_on_alike() {
+    check(&Run { build: Build::Local, ..plain("local_death") }, EVERYWHERE);
+    alike(&["local_death"], &[SLEEPING, SPINNING]);
+}
+
+#[test]
+fn local_sockets_have_the_kernels_names() {
+    alike(&["names", "bad_descriptors", "bad_pointers", "options"], &[&[]]);
+}
+
+#[test]
+fn local_datagrams_are_sent_and_received_alike() {
+    alike(&["send", "receive", "ancillary", "limits"], &[&[]]);
+    alike(&["receive"], &[SLEEPING, SPINNING]);
+}
+
+#[test]
+fn waiting_for_local_datagrams_is_alike() {
+    alike(&["wait", "epoll"], &[ATTENTIVE]);
+    alike(&["signals"], &[&[], SLEEPING, SPINNING]);
+}
+
+#[test]
+fn processes_and_threads_share_local_sockets_alike() {
+    alike(&["descriptors", "processes", "threads"], &[&[]]);
+}
+
+#[test]
+fn local_streams_begin_alike() {
+    alike(&["tcp_connect", "tcp_accept"], &[&[], SLEEPING, SPINNING]);
+}
+
+#[test]
+fn local_streams_are_sent_and_received_alike() {
+    alike(&["tcp_send", "tcp_receive", "tcp_urgent"], &[&[], SLEEPING, SPINNING]);
+}
+
+#[test]
+fn local_streams_end_alike() {
+    alike(&["tcp_close", "tcp_local"], &[&[], SLEEPING, SPINNING]);
+}
+
+#[test]
+fn processes_share_local_streams_alike() {
+    alike(&["tcp_processes"], &[&[]]);
+}
+
+#[test]
+fn waiting_for_local_streams_is_alike() {
+    alike(&["tcp_ready", "tcp_epoll"], &[ATTENTIVE]);
+}
+
+#[test]
+fn options_of_local_streams_are_alike() {
+    alike(&["tcp_options"], &[&[]]);
+}
+
+/// The library at one end only: nothing that the end sees may change, nor what its peer sees.
+#[test]
+fn streams_to_plain_processes_of_the_host_are_alike() {
+    for group in ["tcp_connect", "tcp_accept", "tcp_send", "tcp_receive", "tcp_close"] {
+        let run = Run { build: Build::Local, ..plain(group) };
+        check(&run, &[Under::Prober, Under::Peer]);
+    }
+}
+
+#[test]
+fn datagrams_to_plain_processes_of_the_host_are_alike() {
+    for group in ["names", "send", "receive", "limits"] {
+        let run = Run { build: Build::Local, ..plain(group) };
+        check(&run, &[Under::Prober, Under::Peer]);
+    }
+}

@@ -1,0 +1,96 @@
+//! Python's ways to use a socket: socketserver with threads and processes, selectors, select with many
+//! connections, asyncio; http.server.
+
+use crate::harness::PYTHON;
+use crate::tcp::curl::{assert_same, random_file};
+
+use super::{ALL, Local, NOT_BOTH, Under};
+
+/// echo.py as server and client. How many bytes the kernel may have depends on when a connection's
+/// bytes come; that they are the right ones is what counts here.
+#[track_caller]
+fn echo(kind: &str) {
+    for under in ALL {
+        let local = Local::new(under);
+        let script = local.sandbox.file("echo.py");
+        std::fs::write(&script, include_str!("../tcp/echo.py")).unwrap();
+        let script = script.to_str().unwrap();
+        let server = local.server(PYTHON).arg(script).args("server").arg(kind);
+        let server = server.env("ADDRESS", "127.0.0.1").start_shown();
+        local.sandbox.wait_for_listener(7000);
+        let client = local.client(PYTHON).arg(script).args("client").arg(kind);
+        client.env("ADDRESS", "127.0.0.1").run().says("all echoed");
+        drop(server);
+    }
+}
+
+#[test]
+fn python_threading_socketserver_and_makefile() {
+    echo("makefile");
+}
+
+#[test]
+fn python_forking_socketserver() {
+    echo("fork");
+}
+
+#[test]
+fn python_selectors() {
+    echo("selectors");
+}
+
+#[test]
+fn python_select_with_300_connections() {
+    echo("select");
+}
+
+#[test]
+fn python_asyncio() {
+    echo("asyncio");
+}
+
+/// A server, with threads or with a process for each connection.
+const HTTP_SERVER: &str = "
+import http.server, socketserver, sys
+class Forking(socketserver.ForkingMixIn, http.server.HTTPServer): pass
+kind = {'threads': http.server.ThreadingHTTPServer, 'processes': Forking}[sys.argv[1]]
+kind(('127.0.0.1', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()
+";
+
+#[track_caller]
+fn http_server(under: Under, kind: &str) {
+    let local = Local::new(under);
+    let (file, got) = (local.sandbox.file("file"), local.sandbox.file("got"));
+    random_file(&file, 32 << 20, 5);
+    let server = local.server(PYTHON).arg("-c").arg(HTTP_SERVER).arg(kind).start_shown();
+    local.sandbox.wait_for_listener(8000);
+    let watch = local.sandbox.watch();
+    for _ in 0..3 {
+        let client = local.client("curl").args("-sS --max-time 20 http://127.0.0.1:8000/file -o");
+        client.arg(got.to_str().unwrap()).run().ok();
+        assert_same(&file, &got);
+    }
+    // A connection that a child serves is the kernel's.
+    if kind == "threads" {
+        local.check_tcp(&watch, 3, 96 << 20);
+    }
+    drop(server);
+}
+
+#[test]
+fn python_http_server_with_threads_with_library_on_both_ends() {
+    http_server(Under::Both, "threads");
+}
+
+#[test]
+fn python_http_server_with_processes_with_library_on_both_ends() {
+    http_server(Under::Both, "processes");
+}
+
+#[test]
+fn python_http_server_with_library_on_at_most_one_end() {
+    for under in NOT_BOTH {
+        http_server(under, "threads");
+        http_server(under, "processes");
+    }
+}
