@@ -1,7 +1,10 @@
 //! What two processes or two compilers must agree on about libvma: the statistics layout, the agent
 //! protocol, the Extra API types. No exported C symbol lives here, so every tool may link it.
 //!
-//! So far that is the names and versions by which the parts find each other.
+//! So far that is the names and versions by which the parts find each other, and the rules of
+//! libvma.conf, which the library obeys and `vma_conf` explains.
+
+pub mod rules;
 
 /// The name the loader knows the library by.
 pub const SONAME: &str = "libvma.so.9";

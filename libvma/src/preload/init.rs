@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{fork, real, signal};
+use super::{crash, fork, real, signal};
 use crate::process::{self, Process};
 
 /// Finds libc's functions. A call that comes before this (another library's constructor) finds its
@@ -43,6 +43,12 @@ pub fn at_internet_socket() -> Option<&'static Process> {
     if !HOOKED.swap(true, Ordering::AcqRel) {
         fork::hook();
         signal::wrap_existing();
+        if process.stack.config.handle_sigintr {
+            signal::announce_interrupts();
+        }
+        if process.stack.config.handle_sigsegv {
+            crash::watch();
+        }
     }
     Some(process)
 }

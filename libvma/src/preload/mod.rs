@@ -2,10 +2,11 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `stream`, `mux`, `file`, `fork`, `transfer`, `signal` and `syscall` hold the functions by theme.
+//! `socket`, `receive`, `send`, `stream`, `mux`, `file`, `fork`, `transfer`, `signal`, `crash` and `syscall` hold the functions by theme.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
 mod convert;
+mod crash;
 mod errno;
 mod file;
 mod fork;

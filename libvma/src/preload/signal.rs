@@ -11,6 +11,7 @@ use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use super::{export, real};
+use crate::log::log_line;
 use crate::sys::thread;
 
 const SIGNALS: usize = 65;
@@ -26,6 +27,9 @@ static INSTALLED: [Installed; SIGNALS] =
 
 /// Set at the first Internet socket; before it, handlers are left as they are.
 static WRAPPING: AtomicBool = AtomicBool::new(false);
+
+/// `VMA_HANDLE_SIGINTR`: SIGINT is logged, whatever the program does about it.
+static ANNOUNCING: AtomicBool = AtomicBool::new(false);
 
 /// Signals that a fault raises: their handlers repair or report, and run on any stack.
 const FAULTS: &[c_int] = &[
@@ -53,6 +57,16 @@ extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     }
     let flags = installed.flags.load(Ordering::Acquire);
     let handler = installed.handler.load(Ordering::Acquire);
+    if signal == libc::SIGINT && ANNOUNCING.load(Ordering::Relaxed) {
+        log_line!(Warning, "Catch Signal: SIGINT ({signal})");
+        if handler == libc::SIG_DFL {
+            // It comes again when this returns, and ends the process.
+            reset(signal, flags);
+            // SAFETY: a signal to this thread.
+            unsafe { libc::raise(signal) };
+            return;
+        }
+    }
     thread::count_handler(flags & libc::SA_RESTART != 0);
     if flags & libc::SA_RESETHAND != 0 {
         reset(signal, flags);
@@ -109,6 +123,24 @@ pub fn wrap_existing() {
     }
 }
 
+/// From now on SIGINT is logged.
+pub fn announce_interrupts() {
+    ANNOUNCING.store(true, Ordering::Release);
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: only asks; `action` outlives the call.
+    let asked = unsafe { real::sigaction(libc::SIGINT, core::ptr::null(), &mut action) };
+    if asked == 0 && action.sa_sigaction == libc::SIG_DFL {
+        // SAFETY: the action is one that the kernel gave for this signal.
+        unsafe { install(libc::SIGINT, &action, core::ptr::null_mut()) };
+    }
+}
+
+/// Is the default action to be announced?
+fn is_announced(signal: c_int, address: usize) -> bool {
+    signal == libc::SIGINT && address == libc::SIG_DFL && ANNOUNCING.load(Ordering::Acquire)
+}
+
 fn is_handler(address: usize) -> bool {
     address != libc::SIG_DFL && address != libc::SIG_IGN && address != wrapper_address()
 }
@@ -124,7 +156,7 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
     };
     let before = (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire));
     let wrapped = WRAPPING.load(Ordering::Acquire)
-        && is_handler(action.sa_sigaction)
+        && (is_handler(action.sa_sigaction) || is_announced(signal, action.sa_sigaction))
         && !FAULTS.contains(&signal);
     let mut changed = *action;
     if wrapped {

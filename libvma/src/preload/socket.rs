@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_ulong, c_void};
 
 use super::{Found, convert, errno, export, file, find, fresh, init, mux, ours, real, stream};
+use crate::config::rules::Protocol;
 use crate::fd::Object;
 use crate::process::{self, inherit};
 use crate::socket::{self, WhyOs, attach, options, receive};
@@ -25,7 +26,7 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     let before = errno::get();
     let Some(process) = init::at_internet_socket() else { return };
     let udp = kind & TYPE_MASK == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
-    if domain == libc::AF_INET && udp && process.stack.config.offloaded_sockets {
+    if domain == libc::AF_INET && udp && process.stack.config.offloads(Protocol::Udp) {
         process.ensure_plane();
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         if let Some(id) = socket::open(&process.stack, fd, nonblocking) {
@@ -199,8 +200,12 @@ export! {
             let before = errno::get();
             // SAFETY: the kernel has read `len` bytes there, or none were needed.
             let value = unsafe { convert::bytes(value.cast(), len as usize) };
-            options::after_set(&process.stack, id, level, name, value);
+            let refused = options::after_set(&process.stack, id, level, name, value);
             errno::set(before);
+            if let Err(errno) = refused {
+                errno::set(errno);
+                return -1;
+            }
         }
         result
     }

@@ -453,6 +453,9 @@ pub unsafe fn set_option(
     if result == 0
         && let Effect::Os(why) = options::after_set(&process.stack, id, level, name, bytes)
     {
+        if let Err(errno) = why.judge(process.stack.config.exceptions) {
+            return failed(errno);
+        }
         process.release_stream(id, why);
     }
     if result == 0 {

@@ -6,12 +6,14 @@
 //! Only if nobody did, and there are connections, it sleeps on the rings' descriptors itself, and it
 //! stops as soon as somebody else polls again. Links with other processes count as connections do.
 
-use crate::socket::Stack;
+use crate::net::time::Instant;
+use crate::shard;
+use crate::socket::{Socket, Stack};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::PollSet;
 
 const SECOND: u64 = 1_000_000_000;
-/// How late a timer may be before this thread runs it though others poll.
+/// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
 /// While nobody polls, the intervals grow up to this, or the one configured if that is longer.
 const LONGEST_QUIET: u64 = 100_000_000;
@@ -19,6 +21,12 @@ const LONGEST_QUIET: u64 = 100_000_000;
 pub struct Drive {
     /// VMA_PROGRESS_ENGINE_INTERVAL; 0 is never, but connections come to their end all the same.
     interval: u64,
+    /// VMA_PROGRESS_ENGINE_WCE_MAX: packets taken in one go.
+    most: u64,
+    /// VMA_INTERNAL_THREAD_ARM_CQ: whoever else polls, every packet wakes this thread, too.
+    armed: bool,
+    /// How late a timer may be before this thread runs it though others poll.
+    late: u64,
     /// The count of polls when this thread last looked.
     seen: u64,
     /// Nobody else polls.
@@ -33,6 +41,9 @@ impl Drive {
     pub fn new(stack: &Stack) -> Drive {
         Drive {
             interval: stack.config.progress_interval_msec * 1_000_000,
+            most: stack.config.progress_most,
+            armed: stack.config.internal_thread_arm,
+            late: if stack.config.internal_thread_timers { 0 } else { LATE },
             seen: 0,
             alone: false,
             next: 0,
@@ -53,11 +64,14 @@ impl Drive {
             self.next = now.saturating_add(tick);
         }
         let mut wake = self.next;
-        if self.alone && (state.has_tcp() || state.has_links()) && !state.has_sleepers() {
+        let drives = self.alone && (state.has_tcp() || state.has_links()) || self.armed;
+        if drives && !state.has_sleepers() {
             state.sleep_on_rings(|fd| set.add_readable(fd));
-            if let Some(deadline) = state.tcp_deadline() {
-                wake = wake.min(deadline.as_nanos());
-            }
+        }
+        if (drives && !state.has_sleepers() || self.late == 0)
+            && let Some(deadline) = state.tcp_deadline()
+        {
+            wake = wake.min(deadline.as_nanos());
         }
         Some(wake.saturating_sub(now))
     }
@@ -77,22 +91,40 @@ impl Drive {
             self.alone = false;
             return;
         };
-        if state.polls() != self.seen {
+        let now = monotonic_nanos();
+        let is_late = |due: Instant| due.as_nanos() + self.late < now;
+        if self.armed {
+            self.drain(&mut state);
+            state.run_tcp();
+        } else if state.polls() != self.seen {
             self.alone = false;
             self.quiet = 0;
             // A program that polls now and then is late for timers.
-            let now = monotonic_nanos();
-            if state.tcp_deadline().is_some_and(|due| due.as_nanos() + LATE < now) {
+            if state.tcp_deadline().is_some_and(is_late) {
                 state.run_tcp();
             }
-        } else if self.alone || monotonic_nanos() >= self.next {
+        } else if self.alone || now >= self.next {
             self.alone = true;
             self.quiet = self.quiet.saturating_add(1);
             if self.interval > 0 || state.has_tcp() || state.has_links() {
-                state.catch_up();
+                self.drain(&mut state);
                 state.run_tcp();
             }
+        } else if self.late == 0 && state.tcp_deadline().is_some_and(is_late) {
+            state.run_tcp();
         }
         self.seen = state.polls();
+    }
+
+    /// Takes what has arrived, but not for ever: others want the lock.
+    fn drain(&self, state: &mut shard::State<Socket>) {
+        let mut taken = 0;
+        loop {
+            let packets = state.poll() as u64;
+            taken += packets;
+            if packets == 0 || taken >= self.most {
+                return;
+            }
+        }
     }
 }

@@ -11,6 +11,8 @@ mod streams;
 mod thread;
 
 use crate::config::Config;
+use crate::config::rules::Rules;
+use crate::config::settings::Settings;
 use crate::control::Control;
 use crate::fd::Table;
 use crate::log::{self, log_line};
@@ -22,7 +24,7 @@ use crate::stats::StatsFile;
 use crate::sys::fork_cell::ForkCell;
 use crate::sys::lock::Lock;
 use crate::sys::wait::Waker;
-use crate::sys::{Fd, fd, thread as os_thread};
+use crate::sys::{self, Fd, fd, thread as os_thread};
 
 pub struct Process {
     pub stack: Stack,
@@ -58,21 +60,34 @@ pub fn first_socket() -> Option<&'static Process> {
 pub fn allows_io_uring() -> bool {
     match current() {
         Some(process) => process.stack.config.io_uring,
-        None => environment("VMA_IO_URING").is_some_and(|value| value.trim() == "1"),
+        None if os_thread::is_secure() => false,
+        None => std::env::var("VMA_IO_URING")
+            .is_ok_and(|value| value.trim().parse::<i64>().is_ok_and(|number| number != 0)),
     }
 }
 
 fn start() -> Process {
-    log::set_level(log::Level::Warning);
-    let config = Config::read(environment);
+    let settings = Settings::read(environment());
+    let mut config = Config::new(&settings);
+    sys::output::trust_socket(2);
     log::set_level(config.trace_level);
+    log::set_details(config.log_details);
+    log::set_colors(config.log_colors);
     let log_file = open_log(&config);
-    banner::print(&config);
+    banner::print(&settings, &config);
+    for complaint in &settings.complaints {
+        log_line!(Warning, "{complaint}");
+    }
+    for (param, why) in settings.without_effect() {
+        log_line!(Debug, "{} has no effect on this device: {why}", param.name);
+    }
+    config.rules = Rules::load(&settings);
     let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let stats = StatsFile::new(&config.stats_file);
     Process {
         stack: Stack {
             shard: Shard::default(),
+            drained: Default::default(),
             plane: Lock::new(None),
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge: Waker::new().ok(),
@@ -107,6 +122,9 @@ impl Process {
             Ok(opened) => opened,
             Err(error) => {
                 log_line!(Warning, "nothing is offloaded, the kernel serves every socket: {error}");
+                if self.stack.config.exit_on_failed_start {
+                    os_thread::exit_now(255);
+                }
                 return self.plane_tried.store(true, Ordering::Release);
             }
         };
@@ -122,8 +140,8 @@ fn open_log(config: &Config) -> Option<Fd> {
     if config.log_file.is_empty() {
         return None;
     }
-    let path = config.log_file.replacen("%d", &os_thread::process_id().to_string(), 1);
-    match fd::open_append(&path) {
+    let path = &config.log_file;
+    match fd::open_append(path) {
         Ok(file) => {
             log::set_file(file.raw());
             Some(file)
@@ -135,7 +153,11 @@ fn open_log(config: &Config) -> Option<Fd> {
     }
 }
 
-/// A variable of the environment. In a set-uid program the environment is not to be trusted.
-fn environment(name: &str) -> Option<String> {
-    if os_thread::is_secure() { None } else { std::env::var(name).ok() }
+/// The environment, as far as it is text. In a set-uid program it is not to be trusted.
+fn environment() -> Vec<(String, String)> {
+    if os_thread::is_secure() {
+        return Vec::new();
+    }
+    let text = |value: std::ffi::OsString| value.to_string_lossy().into_owned();
+    std::env::vars_os().map(|(name, value)| (text(name), text(value))).collect()
 }

@@ -9,6 +9,7 @@ use rustix::time::Timespec;
 
 use super::Process;
 use super::drive::Drive;
+use crate::config::Config;
 use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
@@ -18,8 +19,6 @@ use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
 
-/// Path MTUs and neighbours that the kernel changes without a message are asked for again.
-const REFRESH_NANOS: u64 = 10_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -44,11 +43,9 @@ pub fn start(process: &'static Process, monitor: Monitor) {
 
 fn run(process: &'static Process, mut monitor: Monitor) {
     let stack = &process.stack;
-    if let Ok(cpu) = usize::try_from(stack.config.internal_thread_affinity)
-        && !thread::pin_current(cpu)
-    {
-        log_line!(Warning, "VMA_INTERNAL_THREAD_AFFINITY={cpu}: there is no such CPU for us");
-    }
+    settle(&stack.config);
+    // Path MTUs and neighbours that the kernel changes without a message are asked for again.
+    let refresh_nanos = stack.config.refresh_msec * 1_000_000;
     let mut drive = Drive::new(stack);
     let (mut icmp, mut icmp_tried) = (None, false);
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
@@ -117,12 +114,26 @@ fn run(process: &'static Process, mut monitor: Monitor) {
                 attach::void_doubtful_routes(&mut state);
             }
         }
-        if now.saturating_sub(last_refresh) >= REFRESH_NANOS {
+        if now.saturating_sub(last_refresh) >= refresh_nanos {
             last_refresh = now;
             if let Ok(mut state) = stack.shard.lock() {
                 state.next_epoch();
             }
         }
+    }
+}
+
+/// Where the thread runs: first the set, then the CPUs within it.
+fn settle(config: &Config) {
+    let cpuset = &config.internal_thread_cpuset;
+    if !cpuset.is_empty()
+        && let Err(errno) = thread::join_cpuset(cpuset)
+    {
+        log_line!(Warning, "VMA_INTERNAL_THREAD_CPUSET={cpuset}: {errno}");
+    }
+    let cpus = &config.internal_thread_cpus;
+    if !cpus.is_empty() && !thread::pin_current(cpus) {
+        log_line!(Warning, "VMA_INTERNAL_THREAD_AFFINITY: there is no CPU of {cpus:?} for us");
     }
 }
 

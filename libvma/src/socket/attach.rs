@@ -1,12 +1,13 @@
 //! Which packets of the network a socket gets: flows, installed before it can miss one, removed
 //! when it can no longer need one; and giving a socket back to the kernel.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::event::epoll;
 
 use super::{Plane, Socket, Stack, State, Via, WhyOs, local, stream};
 use crate::config::XdpMode;
+use crate::config::rules::{Moment, Rules};
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
@@ -173,8 +174,14 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         return Ok(());
     };
 
+    let rules = &stack.config.rules;
+    if let Some(place) = peer.and_then(|to| rules.decide(Moment::UdpConnect, to, Some(local))) {
+        return Err(WhyOs::Rule(place));
+    }
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
+    // A rule leaves something to the kernel; the socket may still send by us.
+    let mut ruled = false;
     for interface in interfaces(&plane.control, *local.ip(), device) {
         let ring = match ring(stack, plane, interface) {
             Ok(ring) => ring,
@@ -187,14 +194,14 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
             }
         };
         let at_all = |address: Ipv4Addr| match peer {
-            Some(peer) => Flow::FiveTuple {
+            Some(peer) if !stack.config.udp_3t_rules => Flow::FiveTuple {
                 protocol: protocol::UDP,
                 source: *peer.ip(),
                 source_port: peer.port(),
                 destination: address,
                 port: local.port(),
             },
-            None => Flow::ThreeTuple {
+            _ => Flow::ThreeTuple {
                 protocol: protocol::UDP,
                 destination: address,
                 port: local.port(),
@@ -202,8 +209,12 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         };
         if local.ip().is_unspecified() {
             let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
-            wanted.extend(own.map(|own| (ring, at_all(own.addr))));
-        } else if !local.ip().is_multicast() {
+            let all = own.map(|own| own.addr);
+            let ours = all.filter(|own| !keeps(rules, Moment::Bind, *own, local, &mut ruled));
+            wanted.extend(ours.map(|own| (ring, at_all(own))));
+        } else if !local.ip().is_multicast()
+            && !keeps(rules, Moment::Bind, *local.ip(), local, &mut ruled)
+        {
             wanted.push((ring, at_all(*local.ip())));
         }
     }
@@ -214,14 +225,16 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         && device.is_none()
         && (local.ip().is_unspecified() || own(*local.ip()))
         && peer.map_or(known, |peer| own(*peer.ip()));
-    let unserved = wanted.is_empty() && !local.ip().is_multicast() && !within_host;
+    let unserved = wanted.is_empty() && !local.ip().is_multicast() && !within_host && !ruled;
     if unserved && !may_pass(why) {
         return Err(why);
     }
 
     let groups = memberships(stack, id)?;
     for (group, interface) in groups {
-        if let Ok(ring) = ring(stack, plane, interface) {
+        if !keeps(rules, Moment::Join, group, local, &mut ruled)
+            && let Ok(ring) = ring(stack, plane, interface)
+        {
             let flow = Flow::ThreeTuple {
                 protocol: protocol::UDP,
                 destination: group,
@@ -257,6 +270,27 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         (true, true) => Err(why),
         (false, _) => Err(WhyOs::FlowRefused),
     }
+}
+
+/// Does a rule leave to the kernel what arrives at this address?
+fn keeps(
+    rules: &Rules,
+    moment: Moment,
+    address: Ipv4Addr,
+    local: SocketAddrV4,
+    ruled: &mut bool,
+) -> bool {
+    let place = rules.decide(moment, SocketAddrV4::new(address, local.port()), None);
+    if let Some(place) = place {
+        *ruled = true;
+        log_line!(
+            Debug,
+            "{address}:{} is received by the kernel: {}",
+            local.port(),
+            WhyOs::Rule(place)
+        );
+    }
+    place.is_some()
 }
 
 /// Adds what is wanted and not there, then removes what is there and not wanted. False if none of

@@ -4,6 +4,8 @@ use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
+use crate::config::Blocking;
+use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::net::wire::ethernet::MacAddr;
 use crate::net::wire::ipv4::protocol;
@@ -67,6 +69,11 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 continue;
             }
             State::Offloaded => {}
+        }
+        if stack.config.rules.ask_senders()
+            && let Some(place) = stack.config.rules.decide(Moment::Send, destination, None)
+        {
+            return passed_locked(state, id, len, WhyOs::Rule(place));
         }
         if socket.os_error {
             // The kernel reports a pending error on the next call, whichever that is.
@@ -179,7 +186,8 @@ fn transmit<'a>(
             payload: request.payload,
             len,
         };
-        let blocking = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
+        let asked = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
+        let blocking = waits(stack.config.tx_block, asked);
         let result = state.send(&egress);
         let counters = match state.socket(id) {
             Some((endpoint, _)) => &mut endpoint.counters,
@@ -218,13 +226,28 @@ fn transmit<'a>(
             }
             Err(SendError::NoFrame) => {
                 counters.tx_drops += 1;
-                if stack.config.tx_nonblocked_eagains {
-                    return Outcome::Errno(libc::EAGAIN);
-                }
-                return Outcome::Ours((len, hop.ring));
+                return match dropped(stack.config.tx_nonblocked_eagains) {
+                    Ok(()) => Outcome::Ours((len, hop.ring)),
+                    Err(errno) => Outcome::Errno(errno),
+                };
             }
         }
     }
+}
+
+/// Does a send without a free frame wait for one (`VMA_TX_BLOCK`)? `asked`: the socket would.
+fn waits(block: Blocking, asked: bool) -> bool {
+    match block {
+        Blocking::AsSocket => asked,
+        Blocking::Always => true,
+        Blocking::Never => false,
+    }
+}
+
+/// What a send that does not wait says of a datagram for which no frame was free
+/// (`VMA_TX_NONBLOCKED_EAGAINS`).
+fn dropped(eagains: bool) -> Result<(), i32> {
+    if eagains { Err(libc::EAGAIN) } else { Ok(()) }
 }
 
 /// Gives an unbound shadow its port, so that the answer can be steered. False if the kernel shall
@@ -344,7 +367,7 @@ fn resolve(
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let mtu = route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu));
+    let mtu = stack.config.limit_mtu(route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
     let destination_mac = if destination.is_multicast() {
         if shares_group(stack, plane, id, destination, route.oif) {
             return Err(WhyOs::LocalMembers);
@@ -409,5 +432,29 @@ pub fn after_os_send(stack: &Stack, id: SocketId) {
     });
     if undecided {
         attach::refresh(stack, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // No device that a test can make keeps a frame for long: the decisions by themselves.
+
+    // covers: API-42
+    #[test]
+    fn whether_a_send_waits_is_the_sockets_or_forced() {
+        for asked in [false, true] {
+            assert_eq!(waits(Blocking::AsSocket, asked), asked);
+            assert!(waits(Blocking::Always, asked));
+            assert!(!waits(Blocking::Never, asked));
+        }
+    }
+
+    // covers: API-40
+    #[test]
+    fn a_send_that_does_not_wait_is_done_or_says_eagain() {
+        assert_eq!(dropped(false), Ok(()));
+        assert_eq!(dropped(true), Err(libc::EAGAIN));
     }
 }

@@ -22,8 +22,10 @@ pub use crate::shard::{RingId, SocketId, clock};
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
 
 use crate::config::Config;
+use crate::config::rules::Protocol;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
@@ -48,6 +50,9 @@ pub enum Outcome<T> {
 pub struct Stack {
     pub config: Config,
     pub shard: Shard<Socket>,
+    /// When a receive call last took what had arrived though it need not have, for
+    /// VMA_RX_CQ_DRAIN_RATE_NSEC.
+    pub drained: AtomicU64,
     /// None until the first socket needs it, or if netlink is not to be had.
     pub plane: Lock<Option<Plane>>,
     /// The internal thread's epoll: it watches the shadows.
@@ -189,7 +194,7 @@ impl Socket {
 
 /// A new UDP socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-    if !stack.config.offloaded_sockets {
+    if !stack.config.offloads(Protocol::Udp) {
         return None;
     }
     let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);

@@ -115,13 +115,20 @@ const HARMLESS_IP: &[i32] = &[
 ];
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
-/// The kernel accepted a set call with these arguments: take it over.
-pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) {
+/// The kernel accepted a set call with these arguments: take it over. An errno if the call is to
+/// fail all the same (VMA_EXCEPTION_HANDLING).
+pub fn after_set(
+    stack: &Stack,
+    id: SocketId,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> Result<(), i32> {
     let handled = match level {
         libc::SOL_SOCKET => socket_level(stack, id, name, value),
         libc::IPPROTO_IP => {
             if multicast::after_set(stack, id, name, value) {
-                return;
+                return Ok(());
             }
             ip_level(stack, id, name)
         }
@@ -129,8 +136,11 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         _ => false,
     };
     if !handled {
-        attach::un_offload(stack, id, WhyOs::Option { level, name });
+        let why = WhyOs::Option { level, name };
+        why.judge(stack.config.exceptions)?;
+        attach::un_offload(stack, id, why);
     }
+    Ok(())
 }
 
 fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
@@ -144,7 +154,8 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
     let options = &mut socket.options;
     match name {
         libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
-            endpoint.limit = read(libc::SO_RCVBUF).max(0) as usize;
+            let asked = read(libc::SO_RCVBUF).max(0) as usize;
+            endpoint.limit = asked.max(stack.config.rx_bytes_min);
         }
         libc::SO_RCVTIMEO | libc::SO_RCVTIMEO_NEW => {
             // The kernel takes negative seconds for no wait at all, and reads them back as 0,

@@ -2,11 +2,12 @@
 
 use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
+use std::sync::atomic::Ordering;
 
 use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
-use crate::shard::{self, SocketId};
+use crate::shard::{self, SocketId, clock};
 use crate::sys::wait::PollSet;
 
 /// A receive call as the program made it.
@@ -65,6 +66,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             } else {
                 state.poll();
             }
+        } else if stack.config.rx_drain_nanos != 0 {
+            drain(stack, &mut state);
         }
         let live = stack.shard.is_live();
         let Some((endpoint, socket)) = state.socket(id) else {
@@ -114,9 +117,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let wait = wait.get_or_insert_with(|| {
             // Polling pays where packets of ours may come.
             let polls = !flowless || state.has_links();
-            let patience = if polls { stack.config.rx_poll } else { 0 };
+            let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
             // signal(7): a receive call with SO_RCVTIMEO is not restarted.
-            Wait::new(Patience::loops(patience), timeout, timeout.is_none())
+            Wait::new(Patience::loops(loops), timeout, timeout.is_none())
+                .yielding(stack.config.rx_poll_yield)
         });
         match wait.after_miss(|| state.shares_cpu()) {
             Next::PollAgain => {}
@@ -131,6 +135,16 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
                 Next::PollAgain | Next::Sleep => {}
             },
         }
+    }
+}
+
+/// VMA_RX_CQ_DRAIN_RATE_NSEC: takes what has arrived, though the call could do without, if that was
+/// not done for so long.
+fn drain(stack: &Stack, state: &mut Guard<'_>) {
+    let now = clock::now().as_nanos();
+    if now.saturating_sub(stack.drained.load(Ordering::Relaxed)) >= stack.config.rx_drain_nanos {
+        stack.drained.store(now, Ordering::Relaxed);
+        state.poll();
     }
 }
 

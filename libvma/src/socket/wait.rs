@@ -61,6 +61,8 @@ pub struct Wait {
     /// Handlers with SA_RESTART do not end the call (signal(7)).
     restartable: bool,
     interruptions: u32,
+    /// Others may run between polls (`VMA_RX_POLL_YIELD`).
+    yields: bool,
 }
 
 impl Wait {
@@ -76,7 +78,14 @@ impl Wait {
             loops: 0,
             restartable,
             interruptions: thread::interruptions(restartable),
+            yields: false,
         }
+    }
+
+    /// Lets others run now and then while it polls.
+    pub fn yielding(mut self, yields: bool) -> Wait {
+        self.yields = yields;
+        self
     }
 
     /// Call after each fruitless poll. `crowded` says whether whom it waits for needs this very CPU.
@@ -105,6 +114,9 @@ impl Wait {
         let now = if timed { clock::now().as_nanos() } else { 0 };
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return Next::TimedOut;
+        }
+        if self.yields && !spent {
+            thread::yield_now();
         }
         match self.patience {
             Patience::Nanos(most) if now.saturating_sub(self.polling_since) >= most => Next::Sleep,

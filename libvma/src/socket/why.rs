@@ -1,6 +1,9 @@
 //! Why something is the kernel's: one enum for logs, statistics and tests.
 
+use crate::config::Exceptions;
+use crate::config::rules::Place;
 use crate::control::NotOffloadable;
+use crate::log::log_line;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyOs {
@@ -52,6 +55,30 @@ pub enum WhyOs {
     PendingError,
     /// The process may not plant connections: the kernel could never take it over.
     CannotBeGivenBack,
+    /// libvma.conf says so.
+    Rule(Place),
+}
+
+impl WhyOs {
+    /// An option that is not offloaded is told, and perhaps refused with the errno returned, as
+    /// VMA_EXCEPTION_HANDLING says.
+    pub fn judge(self, exceptions: Exceptions) -> Result<(), i32> {
+        match exceptions {
+            Exceptions::Debug => Ok(()),
+            Exceptions::Error => {
+                log_line!(Error, "{self}; the kernel serves the socket");
+                Ok(())
+            }
+            Exceptions::Refuse => {
+                log_line!(Error, "{self}");
+                Err(libc::EINVAL)
+            }
+            Exceptions::Abort => {
+                log_line!(Error, "{self}; the process ends, as VMA_EXCEPTION_HANDLING=3 says");
+                std::process::abort()
+            }
+        }
+    }
 }
 
 impl core::fmt::Display for WhyOs {
@@ -82,6 +109,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::Ambiguous => "its epoll registrations cannot be told apart",
             WhyOs::Stream => "a stream was opened on it",
             WhyOs::PendingError => "an error is pending",
+            WhyOs::Rule(place) => return write!(f, "of a rule ({place})"),
             WhyOs::CannotBeGivenBack => "the process lacks CAP_NET_ADMIN to give it back later",
         };
         f.write_str(text)

@@ -119,6 +119,20 @@ pub fn open_append(path: &str) -> rustix::io::Result<Fd> {
     Fd::adopt(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?)
 }
 
+/// Writes to a file that exists, as those of the kernel do, in one go.
+pub fn overwrite(path: &str, bytes: &[u8]) -> rustix::io::Result<()> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    rustix::io::write(file.as_fd(), bytes).map(|_| ())
+}
+
+/// Is it a file with an end?
+pub fn is_regular(path: &str) -> rustix::io::Result<bool> {
+    let mode = rustix::fs::stat(path)?.st_mode;
+    Ok(rustix::fs::FileType::from_raw_mode(mode).is_file())
+}
+
 /// Reads a small file (of /proc) whole.
 pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
     use rustix::fs::{Mode, OFlags};

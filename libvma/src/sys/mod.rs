@@ -8,6 +8,7 @@ pub mod fd;
 pub mod fork_cell;
 pub mod lock;
 pub mod netlink;
+pub mod output;
 pub mod random;
 pub mod repair;
 pub mod shadow;

@@ -145,6 +145,12 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// Ends the process at once, without its own clean-up.
+pub fn exit_now(status: i32) -> ! {
+    // SAFETY: ends the process; std's exit would call the program's functions.
+    unsafe { libc::_exit(status) }
+}
+
 /// Does a process exist, be it a zombie?
 pub fn is_alive(process: i32) -> bool {
     use rustix::process::{Pid, test_kill_process};
@@ -154,6 +160,10 @@ pub fn is_alive(process: i32) -> bool {
 
 pub fn parent_id() -> Option<i32> {
     rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get())
+}
+
+pub fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
 }
 
 pub fn process_id() -> i32 {
@@ -182,6 +192,16 @@ pub fn block_signals() -> SavedMask {
     SavedMask(old)
 }
 
+/// Does the signal wait to be let in by this thread?
+pub fn is_pending(signal: i32) -> bool {
+    // SAFETY: an all-zero sigset_t is a valid (empty) set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: the set outlives the call.
+    unsafe { libc::sigpending(&mut set) };
+    // SAFETY: a valid set and a signal number in range.
+    unsafe { libc::sigismember(&set, signal) == 1 }
+}
+
 /// Would this mask change anything for the calling thread?
 pub fn mask_differs(mask: &libc::sigset_t) -> bool {
     // SAFETY: an all-zero sigset_t is a valid (empty) set.
@@ -201,12 +221,22 @@ pub fn restore_signals(saved: &SavedMask) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &saved.0, core::ptr::null_mut()) };
 }
 
-/// Pins the calling thread to one CPU; false if the kernel refuses (no such CPU).
-pub fn pin_current(cpu: usize) -> bool {
+/// Lets the calling thread run on these CPUs only; false if the kernel refuses (none of them is
+/// there for us).
+pub fn pin_current(cpus: &[usize]) -> bool {
     let mut set = rustix::thread::CpuSet::new();
-    if cpu >= rustix::thread::CpuSet::MAX_CPU {
-        return false;
+    for cpu in cpus.iter().filter(|cpu| **cpu < rustix::thread::CpuSet::MAX_CPU) {
+        set.set(*cpu);
     }
-    set.set(cpu);
     rustix::thread::sched_setaffinity(None, &set).is_ok()
+}
+
+/// Puts the calling thread into the cpuset (or cgroup) of this directory.
+pub fn join_cpuset(directory: &str) -> rustix::io::Result<()> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    // cpuset(7) and version 1 of cgroups; version 2 with threads.
+    let tasks = super::fd::overwrite(&format!("{directory}/tasks"), thread.as_bytes());
+    tasks.or_else(|_| {
+        super::fd::overwrite(&format!("{directory}/cgroup.threads"), thread.as_bytes())
+    })
 }

@@ -25,6 +25,19 @@ pub fn cycles() -> u64 {
     return monotonic_nanos();
 }
 
+/// CLOCK_MONOTONIC when the process began, to a hundredth of a second; now, if /proc is not to be
+/// had. A process older than the last suspension of the machine may get a time before 0, wrapped.
+pub fn process_start_nanos() -> u64 {
+    // Field 22 of proc(5)'s stat, in hundredths of a second (USER_HZ) of CLOCK_BOOTTIME; the
+    // second field may hold blanks, but no bracket follows it.
+    let stat = super::fd::read_file("/proc/self/stat").unwrap_or_default();
+    let text = String::from_utf8_lossy(&stat);
+    let fields = text.rsplit_once(')').map(|(_, rest)| rest);
+    let start = fields.and_then(|rest| rest.split_whitespace().nth(19)?.parse::<u64>().ok());
+    let age = start.map_or(0, |ticks| nanos(ClockId::Boottime).saturating_sub(ticks * 10_000_000));
+    monotonic_nanos().wrapping_sub(age)
+}
+
 /// Does [`cycles`] count at one rate for ever, whatever the processor's frequency and sleep states?
 /// Asks the processor, which in a virtual machine takes microseconds.
 pub fn cycles_are_steady() -> bool {

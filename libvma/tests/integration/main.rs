@@ -6,6 +6,7 @@ mod harness;
 
 mod allocation;
 mod budget;
+mod configuration;
 mod fallback;
 mod hostile;
 mod live;

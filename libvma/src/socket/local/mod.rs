@@ -22,6 +22,7 @@ use rustix::fd::AsRawFd;
 use self::host::Owner;
 use self::mappings::Mappings;
 use super::{RingId, Stack};
+use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Key, Known, Rendezvous};
 use crate::log::log_line;
@@ -118,6 +119,10 @@ type Opened<'a> = Guard<'a, Option<Box<Finder>>>;
 /// 0.0.0.0). Posting it again changes nothing. None if it cannot be posted (VMA_LOCAL=0, too many
 /// posts, another process has it posted ...): then everybody reaches it by the kernel.
 pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4) -> Option<Posted> {
+    let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
+    if stack.config.rules.decide(moment, address, None).is_some() {
+        return None;
+    }
     let mut opened = open(stack)?;
     let finder = opened.as_mut()?;
     let key = if finder.diag.supports(protocol) {

@@ -5,16 +5,18 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::config::Config;
+use crate::config::settings::Settings;
 use crate::shard::Shard;
 use crate::stats::StatsFile;
 
 fn stack_with(environment: &str) -> Stack {
     let (name, value) = environment.split_once('=').unwrap_or_default();
-    let config = Config::read(|wanted| (wanted == name).then(|| value.to_string()));
+    let config = Config::new(&Settings::read([(name.to_owned(), value.to_owned())]));
     let local = Local::new();
     local.set_served(true);
     Stack {
         shard: Shard::default(),
+        drained: Default::default(),
         plane: Lock::new(None),
         shadows: None,
         nudge: None,

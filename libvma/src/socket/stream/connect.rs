@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::wait::{Ended, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
+use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::net::tcp::State as TcpState;
 use crate::net::tcp::lookup::FlowKey;
@@ -23,6 +24,11 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
             return local::connect::go_on(stack, id, view.shadow, peer);
         }
         Phase::Connecting => false,
+        Phase::Fresh
+            if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, None) =>
+        {
+            return Outcome::Os(WhyOs::Rule(place));
+        }
         Phase::Fresh
             if let Some(outcome) = local::connect::connect(stack, id, view.shadow, peer) =>
         {
@@ -122,6 +128,10 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     // Another thread's connect() may have had the plane before; the port is its own then.
     still_fresh(&mut stack.shard.lock().map_err(|_| WhyOs::Reentered)?, id)?;
     let way = route::find(stack, plane, &query)?;
+    let own = SocketAddrV4::new(way.source, bound.port());
+    if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(own)) {
+        return Err(Refusal::Os(WhyOs::Rule(place)));
+    }
     let local = reserve(descriptor, bound, way.source).ok_or(WhyOs::Unbound)?;
     let key = FlowKey {
         local: way.source,

@@ -14,6 +14,7 @@ use super::wait::{Ended, Manner, Watches, until};
 use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, heir, set_phase, system, view,
 };
+use crate::config::rules::Moment;
 use crate::log::log_line;
 use crate::net::tcp::Settings;
 use crate::net::wire::ipv4::protocol;
@@ -57,6 +58,7 @@ pub fn prepare(stack: &Stack, id: SocketId) {
         shadow::local_address(view.shadow).map(|local| (local, device))
     };
     if let Some((local, device)) = place
+        && stack.config.rules.decide(Moment::Listen, local, None).is_none()
         && let Ok(mut plane) = stack.plane.lock()
         && let Some(plane) = plane.as_mut()
     {
@@ -233,6 +235,9 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         }
         place
     };
+    if let Some(rule) = stack.config.rules.decide(Moment::Listen, local, None) {
+        return Err(WhyOs::Rule(rule));
+    }
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
     for interface in attach::interfaces(&plane.control, *local.ip(), device) {

@@ -34,6 +34,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use super::{Outcome, Socket, Stack, WhyOs};
+use crate::config::rules::Protocol;
 use crate::net::tcp::{Connection, Error, Settings};
 use crate::process::inherit;
 use crate::shard::tcp::Body;
@@ -135,10 +136,14 @@ impl Stream {
 
 /// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-    if !stack.config.offloaded_sockets {
+    if !stack.config.offloads(Protocol::Tcp) {
         return None;
     }
     let system = system::of(stack);
+    if stack.config.tcp_nodelay {
+        // As the program will ask for it, and whoever inherits the socket.
+        shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    }
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     socket.stream = Some(Box::new(Stream::new(system.settings.clone())));
     let mut state = stack.shard.lock().ok()?;

@@ -10,6 +10,9 @@ use crate::shard::SocketId;
 /// Sends what it can. `Errno(EPIPE)`: the caller raises SIGPIPE unless MSG_NOSIGNAL.
 pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Outcome<usize> {
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    if stack.config.rx_poll_on_tx_tcp {
+        state.poll();
+    }
     let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
     if matches!(view.phase, Phase::Fresh | Phase::Listening { .. }) {
         // The shadow, which is in the same state, says what is wrong.

@@ -77,6 +77,7 @@ fn read(stack: &Stack) -> System {
     settings.fin_timeout = settings.fin_timeout.map(|it| seconds("ipv4/tcp_fin_timeout", it));
     settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
     settings.retries = count("ipv4/tcp_retries2", settings.retries);
+    settings.max_segment = stack.config.max_segment();
     settings.nodelay = stack.config.tcp_nodelay;
     settings.always_quick_ack = stack.config.tcp_quickack;
     let named = sysctl("ipv4/tcp_congestion_control");

@@ -129,6 +129,7 @@ pub(super) fn until_or_partly<'a, T>(
             let live = stack.shard.is_live();
             let patience = Patience::loops(if live { stack.config.rx_poll } else { 0 });
             Wait::new(patience, manner.timeout, manner.timeout.is_none())
+                .yielding(stack.config.rx_poll_yield)
         });
         let next = match wait.after_miss(|| state.shares_cpu()) {
             Next::Sleep => sleep(stack, state, id, manner, wait),

@@ -1,0 +1,204 @@
+//! Parameters of TCP.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use super::{counter, puppet};
+use crate::harness::{Namespaces, PYTHON, Puppet, Side};
+
+fn listener(net: &Namespaces) -> (TcpListener, u16) {
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(0)).unwrap());
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+/// A program with a connection `c` to the test, and the test's end of it.
+#[track_caller]
+fn connected(net: &Namespaces, set: &[(&str, &str)]) -> (Puppet, TcpStream) {
+    let mut program = puppet(net, set);
+    let (listener, port) = listener(net);
+    program.run(&format!("c = socket(); c.connect(('10.99.0.2', {port}))"));
+    (program, listener.accept().unwrap().0)
+}
+
+/// An option of the test's own end, as Python's kernel socket tells it.
+#[track_caller]
+fn at_peer(net: &Namespaces, set: &[(&str, &str)], expression: &str) -> String {
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run("l = socket(); l.bind(('10.99.0.2', 0)); l.listen()");
+    let port = peer.number("l.getsockname()[1]");
+    let mut program = puppet(net, set);
+    program.run(&format!("c = socket(); c.connect(('10.99.0.2', {port}))"));
+    peer.run("d, _ = l.accept()");
+    peer.run(expression)
+}
+
+// covers: NET-21
+#[test]
+fn segments_are_no_larger_than_is_said() {
+    let net = Namespaces::new();
+    let size = "d.getsockopt(IPPROTO_TCP, TCP_MAXSEG)";
+    let stamps = ("VMA_TCP_TIMESTAMP_OPTION", "0");
+    assert_eq!(at_peer(&net, &[stamps], size), "1460");
+    assert_eq!(at_peer(&net, &[stamps, ("VMA_MSS", "1000")], size), "1000");
+    assert_eq!(at_peer(&net, &[stamps, ("VMA_MTU", "1000")], size), "960");
+    assert_eq!(at_peer(&net, &[stamps, ("VMA_MTU", "1000"), ("VMA_MSS", "900")], size), "900");
+}
+
+// covers: NET-37
+#[test]
+fn connections_have_time_stamps_if_said() {
+    let net = Namespaces::new();
+    // The options of TCP_INFO; the lowest bit is for time stamps.
+    let stamps = "d.getsockopt(IPPROTO_TCP, TCP_INFO, 8)[5] & 1";
+    for (value, with) in [("0", "0"), ("1", "1"), ("2", "1")] {
+        assert_eq!(at_peer(&net, &[("VMA_TCP_TIMESTAMP_OPTION", value)], stamps), with);
+    }
+}
+
+// covers: API-26, NET-36
+#[test]
+fn sockets_begin_as_is_said() {
+    let net = Namespaces::new();
+    for (name, value, option, said) in
+        [("VMA_TCP_NODELAY", "1", "TCP_NODELAY", "1"), ("VMA_TCP_NODELAY", "0", "TCP_NODELAY", "0")]
+    {
+        let mut program = puppet(&net, &[(name, value)]);
+        let option = format!("socket().getsockopt(IPPROTO_TCP, {option})");
+        assert_eq!(program.run(&option), said, "{name}={value}");
+    }
+    for (value, name) in [("0", "reno"), ("1", "cubic")] {
+        let (mut program, _peer) = connected(&net, &[("VMA_TCP_CC_ALGO", value)]);
+        let said =
+            program.run("c.getsockopt(IPPROTO_TCP, TCP_CONGESTION, 16).rstrip(b'\\0').decode()");
+        assert_eq!(said, format!("'{name}'"));
+    }
+}
+
+// covers: API-27
+#[test]
+fn every_segment_is_acknowledged_at_once_if_said() {
+    let net = Namespaces::new();
+    let acknowledged = |value| {
+        let (mut program, mut peer) = connected(&net, &[("VMA_TCP_QUICKACK", value)]);
+        peer.set_nodelay(true).unwrap();
+        let exchange = |program: &mut Puppet, peer: &mut TcpStream| {
+            program.begin("c.recv(10)");
+            peer.write_all(b"x").unwrap();
+            program.end("c.recv(10)");
+        };
+        // The first segments of a connection are acknowledged at once in any case.
+        (0..40).for_each(|_| exchange(&mut program, &mut peer));
+        let before = counter(&net, Side::B, "Tcp", "InSegs");
+        (0..20).for_each(|_| exchange(&mut program, &mut peer));
+        counter(&net, Side::B, "Tcp", "InSegs") - before
+    };
+    let (seldom, always) = (acknowledged("0"), acknowledged("1"));
+    assert!(always >= 20 && seldom < always, "{seldom} {always}");
+}
+
+// covers: NET-38
+#[test]
+fn a_batch_is_acknowledged_once_for_as_many_connections_as_is_said() {
+    let net = Namespaces::new();
+    let acknowledgments = |streams| {
+        let (mut program, mut peer) = connected(&net, &[("VMA_GRO_STREAMS_MAX", streams)]);
+        program.run("c.settimeout(None)");
+        let before = counter(&net, Side::B, "Tcp", "InSegs");
+        program.begin("n = 0\nwhile n < 4000000: n += len(c.recv(65536))");
+        peer.write_all(&vec![0; 4_000_000]).unwrap();
+        program.end("n = 0\nwhile n < 4000000: n += len(c.recv(65536))");
+        counter(&net, Side::B, "Tcp", "InSegs") - before
+    };
+    let (merged, each) = (acknowledgments("32"), acknowledgments("0"));
+    assert!(merged < each, "{merged} {each}");
+}
+
+// covers: NET-40
+#[test]
+fn connections_are_steered_by_as_much_as_is_said() {
+    let net = Namespaces::new();
+    for (rules, by_kernel) in [("0", true), ("1", false)] {
+        let (mut program, _peer) = connected(&net, &[("VMA_TCP_3T_RULES", rules)]);
+        let port = program.number("c.getsockname()[1]") as u16;
+        let before = counter(&net, Side::A, "Tcp", "InSegs");
+        // Somebody else calls the connection's port.
+        let stranger = net.within(Side::B, || {
+            TcpStream::connect_timeout(&Side::A.at(port).into(), Duration::from_millis(500))
+        });
+        assert!(stranger.is_err());
+        let kernels = counter(&net, Side::A, "Tcp", "InSegs") - before > 0;
+        assert_eq!(kernels, by_kernel, "{rules}");
+    }
+}
+
+// covers: NET-39
+#[test]
+fn a_listener_takes_as_many_connections_a_second_as_is_said() {
+    let net = Namespaces::new();
+    let taken = |rate| {
+        let mut program = puppet(&net, &[("VMA_TCP_MAX_SYN_RATE", rate)]);
+        program.run("l = socket(); l.bind(('10.99.0.1', 5000)); l.listen(100); l.settimeout(0.1)");
+        assert!(program.raises("l.accept()").contains("timed out"));
+        program.begin("for _ in range(20):\n try: l.accept()\n except TimeoutError: pass");
+        let connect = || {
+            TcpStream::connect_timeout(&Side::A.at(5000).into(), Duration::from_millis(50)).is_ok()
+        };
+        let taken = net.within(Side::B, || (0..10).filter(|_| connect()).count());
+        program.end("");
+        taken
+    };
+    assert_eq!(taken("0"), 10);
+    assert!(taken("2") <= 6);
+}
+
+// covers: THR-11
+#[test]
+fn timers_run_at_once_if_said() {
+    let net = Namespaces::new();
+    // Its messages would wake the internal thread.
+    for side in [Side::A, Side::B] {
+        net.sysctl(side, "net.ipv6.conf.all.disable_ipv6", "1");
+    }
+    // A host that is not there, whose packets the peer gets and drops.
+    let mac = Side::B.mac();
+    net.ip(Side::A, &format!("neigh replace 10.99.0.9 lladdr {mac} dev veth-a nud permanent"));
+    let repeated = |value| {
+        let set = [
+            ("VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING", value),
+            ("VMA_PROGRESS_ENGINE_INTERVAL", "20000"),
+        ];
+        let mut program = puppet(&net, &set);
+        program.run("c = socket(); c.setblocking(False); c.connect_ex(('10.99.0.9', 80))");
+        // Others that poll run the timers, so the thread leaves them to this one.
+        program.run("s = udp(('10.99.0.1', 0)); time.sleep(0.1); drain(s)");
+        let before = counter(&net, Side::B, "Ip", "InReceives");
+        // Nobody polls; the SYN is due again after one second.
+        program.run("time.sleep(1.5)");
+        counter(&net, Side::B, "Ip", "InReceives") - before
+    };
+    assert!(repeated("1") > 0);
+    // What else wakes the thread, such as a message of netlink, has it look at the timers, too.
+    assert!((0..3).any(|_| repeated("0") == 0));
+}
+
+#[test]
+fn a_send_call_takes_what_has_arrived_if_said() {
+    let net = Namespaces::new();
+    for (value, polled) in [("1", true), ("0", false)] {
+        let set = [("VMA_RX_POLL_ON_TX_TCP", value), ("VMA_PROGRESS_ENGINE_INTERVAL", "20000")];
+        let (mut program, mut peer) = connected(&net, &set);
+        program
+            .run("s = udp(('10.99.0.1', 5000)); s.setsockopt(SOL_SOCKET, 35, 1); time.sleep(0.05)");
+        let datagrams = net.socket(Side::B);
+        datagrams.send_to(b"x", Side::A.at(5000)).unwrap();
+        program.run("time.sleep(0.01); c.send(b'x'); time.sleep(0.4)");
+        peer.read_exact(&mut [0; 1]).unwrap();
+        let age: f64 = program
+            .run("(lambda m: time.time() - sum(x / y for x, y in zip(struct.unpack('ll', m[1][0][2]), (1, 1e9))))(s.recvmsg(9, 99))")
+            .parse()
+            .unwrap();
+        assert_eq!(age > 0.2, polled, "{value}: {age}");
+    }
+}
