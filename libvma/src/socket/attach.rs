@@ -49,7 +49,7 @@ pub fn post(stack: &Stack, id: SocketId) {
         && let Some((_, socket)) = state.socket(id)
         && socket.state == State::Offloaded
     {
-        socket.posted = Some(posted);
+        socket.posted = Some(Box::new(posted));
         return;
     }
     // It was closed, or became the kernel's, meanwhile.
@@ -384,7 +384,7 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     let flows = core::mem::take(&mut socket.flows);
     if let Some(posted) = socket.posted.take() {
         drop(state);
-        local::unpost(stack, posted);
+        local::unpost(stack, *posted);
         state = match stack.shard.lock() {
             Ok(state) => state,
             Err(_) => return,

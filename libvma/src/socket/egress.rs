@@ -84,7 +84,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             return passed(stack, id, request, WhyOs::Arguments);
         }
         let socket_ttl = socket.options.multicast_ttl;
-        let cached = socket.route.filter(|route| {
+        let cached = socket.route.as_deref().filter(|route| {
             let passed = matches!(route.via, Via::Os(_));
             route.epoch == epoch
                 && (!passed || route.answers == answers)
@@ -106,14 +106,14 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                         Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
                         Via::Os(why) => why == WhyOs::LocalDestination,
                     };
-                    socket.route = Some(CachedRoute {
+                    socket.route = Some(Box::new(CachedRoute {
                         is_new: local,
                         answers,
                         destination: *destination.ip(),
                         port: local.then_some(destination.port()),
                         epoch,
                         via,
-                    });
+                    }));
                 }
                 drop(state);
                 match via {

@@ -103,7 +103,7 @@ pub struct Socket {
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
     /// The next hop of the last destination.
-    route: Option<CachedRoute>,
+    route: Option<Box<CachedRoute>>,
     /// The shadow may have something to read.
     pub os_ready: bool,
     /// The shadow may have an error to report.
@@ -115,7 +115,7 @@ pub struct Socket {
     /// The program chose its address by bind(), so that others may know it.
     pub named: bool,
     /// Other processes of this host find it.
-    pub posted: Option<local::Posted>,
+    pub posted: Option<Box<local::Posted>>,
     /// Its first datagram went to an address of this host.
     starts_locally: bool,
     /// The last datagram came through the kernel: so may the next one.
@@ -256,7 +256,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     }
     if let Some(posted) = posted {
         drop(state);
-        local::unpost(stack, posted);
+        local::unpost(stack, *posted);
         state = match stack.shard.lock() {
             Ok(state) => state,
             Err(_) => return true,

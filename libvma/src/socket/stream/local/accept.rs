@@ -29,7 +29,8 @@ pub fn post(stack: &Stack, id: SocketId) {
     if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
     {
-        unused = socket.posted.replace(posted).filter(|before| *before != posted);
+        let before = socket.posted.replace(Box::new(posted)).map(|before| *before);
+        unused = before.filter(|before| *before != posted);
     }
     if let Some(posted) = unused {
         local::unpost(stack, posted);
@@ -43,7 +44,7 @@ pub fn unpost(stack: &Stack, id: SocketId) {
         state.socket(id).and_then(|(_, socket)| socket.posted.take())
     };
     if let Some(posted) = posted {
-        local::unpost(stack, posted);
+        local::unpost(stack, *posted);
     }
 }
 
@@ -79,18 +80,25 @@ pub fn adopt(
     if !stack.shard.is_live() {
         return None;
     }
-    let mut state = stack.shard.lock().ok()?;
-    state.catch_up();
-    if !state.has_offers() {
-        return None;
+    {
+        let mut state = stack.shard.lock().ok()?;
+        state.catch_up();
+        if !state.has_offers() {
+            return None;
+        }
     }
     let peer = shadow::peer_address(descriptor)?;
-    let local = shadow::local_address(descriptor)?;
+    let own = shadow::local_address(descriptor)?;
+    // An offer is believed for connections of this user's processes only.
+    if !local::is_own_users(stack, protocol::TCP, own, peer) {
+        return None;
+    }
+    let mut state = stack.shard.lock().ok()?;
     let socket = heir_of(stack, &mut state, listener, descriptor, nonblocking)?;
     let limit = super::limit(&socket);
-    let id = state.accept_pipe(peer, local, limit, move || socket)?;
+    let id = state.accept_pipe(peer, own, limit, move || socket)?;
     if let Some((_, socket)) = state.socket(id) {
-        (socket.local, socket.peer) = (Some(local), Some(peer));
+        (socket.local, socket.peer) = (Some(own), Some(peer));
     }
     drop(state);
     crate::socket::wait::be_polite();
