@@ -191,7 +191,14 @@ impl Question<'_> {
             state.sleep_on(member.id, sleeper);
             let events = self.fds.get(member.at).map_or(0, |entry| entry.events);
             let seen = look(&mut state, member.id);
-            missed |= seen.is_some_and(|seen| told(&seen, events, self.unasked()) != 0);
+            // One that became the kernel's, or ceased to be, since it was looked at is among the
+            // wrong descriptors now, and nothing of it would end the sleep.
+            missed |= match seen {
+                None => member.alone,
+                Some(seen) => {
+                    seen.shared == member.alone || told(&seen, events, self.unasked()) != 0
+                }
+            };
         }
         let mut all = self.kernels();
         all.add_readable(waker);

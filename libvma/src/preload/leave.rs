@@ -106,7 +106,35 @@ fn is_executable(path: &CStr) -> bool {
     })
 }
 
+/// Another program is started beside this one by functions of libc whose fork and exec nobody sees:
+/// what it inherits by number must be the kernel's.
+#[cold]
+fn before_program() {
+    inherit::before_fork();
+    let before = super::errno::get();
+    if let Some(process) = process::current() {
+        process.before_program();
+    }
+    super::errno::set(before);
+}
+
 export! {
+    /// system(3).
+    fn system(command: *const c_char) -> c_int {
+        if !command.is_null() {
+            before_program();
+        }
+        // SAFETY: passed on.
+        unsafe { real::system(command) }
+    }
+
+    /// popen(3).
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
+        before_program();
+        // SAFETY: passed on.
+        unsafe { real::popen(command, mode) }
+    }
+
     /// _exit(2).
     fn _exit(status: c_int) -> ! {
         at_sudden_exit();
@@ -139,7 +167,7 @@ export! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
-        inherit::before_fork();
+        before_program();
         // SAFETY: passed on.
         unsafe { real::posix_spawn(id, path, actions, attributes, arguments, environment) }
     }
@@ -153,7 +181,7 @@ export! {
         arguments: *const *mut c_char,
         environment: *const *mut c_char,
     ) -> c_int {
-        inherit::before_fork();
+        before_program();
         // SAFETY: passed on.
         unsafe { real::posix_spawnp(id, file, actions, attributes, arguments, environment) }
     }

@@ -90,6 +90,7 @@ type Len = *mut libc::socklen_t;
 
 real! {
     fn _exit(status: c_int) -> c_int;
+    fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     fn posix_spawn(id: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
     fn posix_spawnp(id: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
@@ -147,6 +148,7 @@ real! {
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
     fn splice(input: c_int, input_offset: *mut c_void, out: c_int, out_offset: *mut c_void, len: usize, flags: c_uint) -> isize;
+    fn system(command: *const c_char) -> c_int;
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize;
     fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize;
     fn __poll_chk(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int, len: usize) -> c_int;

@@ -48,6 +48,7 @@ macro_rules! with_symbols {
             pipe,
             pipe2,
             poll,
+            popen,
             posix_spawn,
             posix_spawn_file_actions_adddup2,
             posix_spawnp,
@@ -75,6 +76,7 @@ macro_rules! with_symbols {
             socketpair,
             splice,
             syscall,
+            system,
             vfork,
             vma_exit, // ours alone: a dlopen user calls it before dlclose
             write,

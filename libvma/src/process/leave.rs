@@ -85,6 +85,20 @@ impl Process {
         }
     }
 
+    /// Another program is about to be started that inherits those descriptors that are not
+    /// close-on-exec.
+    pub fn before_program(&self) {
+        if thread::process_id() == self.id {
+            for (_, id) in self.kept_streams() {
+                // One that goes over a cable stays: most such programs use none, and it comes back
+                // from the kernel to nobody.
+                if stream::local::is_local(&self.stack, id) {
+                    self.release_stream(id, WhyOs::Passed);
+                }
+            }
+        }
+    }
+
     /// The process is about to end and to leave a child behind that goes on (daemon()). Sockets that
     /// are not connected are the child's to take over.
     pub fn before_daemon(&self) {
