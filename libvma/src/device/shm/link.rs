@@ -210,9 +210,11 @@ impl Link {
 
     #[cold]
     fn has_room_after_all(&mut self, chunks: usize, reserve: u64) -> Result<bool, Violation> {
+        // Somebody else's wish, which is not to be taken back.
+        let waited = self.sending.is_starving();
         self.sending.starve(&self.memory.lane(self.out));
         let roomy = self.looks_roomy(chunks, reserve)?;
-        if roomy {
+        if roomy && !waited {
             self.sending.sated(&self.memory.lane(self.out));
         } else {
             self.counters.full += 1;
