@@ -100,6 +100,11 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         if !(unsent && result == Ok(0)) {
             drive.step(stack);
         }
+        if let Some(mut state) = stack.shard.try_lock()
+            && state.take_returned()
+        {
+            stream::local::flush_all(&mut state);
+        }
         unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
         let now = monotonic_nanos();
         if now.saturating_sub(last_second) >= SECOND {

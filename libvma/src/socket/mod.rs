@@ -120,6 +120,8 @@ pub struct Socket {
     starts_locally: bool,
     /// The last datagram came through the kernel: so may the next one.
     kernel_led: bool,
+    /// A datagram of ours was taken, and the kernel's socket was not looked at since.
+    look_beside: bool,
     /// Polls since the shadow was looked at.
     polls_since_os: u64,
     /// What only a TCP socket has.
@@ -176,6 +178,7 @@ impl Socket {
             posted: None,
             starts_locally: false,
             kernel_led: true,
+            look_beside: false,
             polls_since_os: 0,
             stream: None,
         }

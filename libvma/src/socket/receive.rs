@@ -81,7 +81,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         socket.polls_since_os = socket.polls_since_os.saturating_add(1);
         // Where others of this host send through the kernel, too, a look at our rings is not all.
         let local = stack.config.local && (socket.named || socket.starts_locally);
-        let doubtful = !live || local && socket.kernel_led && wait.is_none();
+        let doubtful =
+            !live || local && wait.is_none() && (socket.kernel_led || socket.look_beside);
         let doubtful = doubtful && !endpoint.is_readable();
         let os_turn = socket.os_ready || doubtful || ratio != 0 && socket.polls_since_os >= ratio;
         // What is queued is older than anything that the kernel's socket has got since it was ours.
@@ -91,6 +92,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         if endpoint.is_readable() && !os_turn {
             endpoint.counters.poll_hits += 1;
             socket.kernel_led = false;
+            socket.look_beside = true;
             return Outcome::Ours(take(&mut state, id, &mut request));
         }
         match socket.state {
@@ -102,6 +104,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         }
         if os_turn {
             socket.polls_since_os = 0;
+            socket.look_beside = false;
             if let Some(outcome) = ask_os(stack, state, id, &mut request) {
                 return outcome;
             }
@@ -123,7 +126,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
                 .yielding(stack.config.rx_poll_yield)
         });
         match wait.after_miss(|| state.shares_cpu()) {
-            Next::PollAgain => {}
+            Next::PollAgain => {
+                drop(state);
+                wait.yield_if_due();
+            }
             Next::TimedOut => return eagain(state, id),
             Next::Interrupted => return Outcome::Errno(libc::EINTR),
             Next::Sleep => match sleep(stack, state, id, wait) {
@@ -162,7 +168,14 @@ pub fn keep_error(stack: &Stack, id: SocketId, errno: i32) {
 pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
     state.poll();
-    state.socket(id)?.0.front().map(|datagram| datagram.len as usize)
+    let (endpoint, socket) = state.socket(id)?;
+    let local = stack.config.local && (socket.named || socket.starts_locally);
+    let os_turn = socket.os_ready || endpoint.os_first || local && socket.kernel_led;
+    if os_turn && crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN) != 0 {
+        // The next one is the kernel's.
+        return None;
+    }
+    endpoint.front().map(|datagram| datagram.len as usize)
 }
 
 /// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).

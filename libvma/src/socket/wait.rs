@@ -63,6 +63,7 @@ pub struct Wait {
     interruptions: u32,
     /// Others may run between polls (`VMA_RX_POLL_YIELD`).
     yields: bool,
+    owes_yield: bool,
 }
 
 impl Wait {
@@ -79,6 +80,7 @@ impl Wait {
             restartable,
             interruptions: thread::interruptions(restartable),
             yields: false,
+            owes_yield: false,
         }
     }
 
@@ -99,7 +101,23 @@ impl Wait {
         }
         match self.look_around(spent) {
             Next::PollAgain if crowded() => Next::Sleep,
+            Next::PollAgain => {
+                self.owes_yield = self.yields || POLITE.load(Ordering::Relaxed);
+                if !thread::holds_locks() {
+                    self.yield_if_due();
+                }
+                Next::PollAgain
+            }
             next => next,
+        }
+    }
+
+    /// Lets others run if it is time to: for a caller that has just given up the lock, which they may
+    /// wait for.
+    #[inline]
+    pub fn yield_if_due(&mut self) {
+        if core::mem::take(&mut self.owes_yield) {
+            thread::yield_now();
         }
     }
 
@@ -107,16 +125,10 @@ impl Wait {
         if self.is_interrupted() {
             return Next::Interrupted;
         }
-        if POLITE.load(Ordering::Relaxed) {
-            thread::yield_now();
-        }
         let timed = self.deadline.is_some() || matches!(self.patience, Patience::Nanos(_));
         let now = if timed { clock::now().as_nanos() } else { 0 };
         if self.deadline.is_some_and(|deadline| now >= deadline) {
             return Next::TimedOut;
-        }
-        if self.yields && !spent {
-            thread::yield_now();
         }
         match self.patience {
             Patience::Nanos(most) if now.saturating_sub(self.polling_since) >= most => Next::Sleep,

@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
 use super::message::Message;
-use super::{Carrier, Offer, Pipe, SocketId, State, clock};
+use super::{Carrier, Offer, Pipe, Remains, SocketId, State, clock};
 use crate::device::shm::{self, LinkId};
 
 impl<S> State<S> {
@@ -150,10 +150,53 @@ impl<S> State<S> {
     pub fn stop_pipe(&mut self, id: SocketId) {
         let now = clock::now().as_nanos();
         self.with_pipe(id, |pipe, ring| {
-            if !pipe.withdraw(ring, now) {
-                pipe.stop(ring);
-            }
+            pipe.withdraw(ring, now);
+            pipe.stop(ring);
         });
+    }
+
+    /// Takes back an offer that nobody has taken.
+    pub fn withdraw_pipe(&mut self, id: SocketId) {
+        let now = clock::now().as_nanos();
+        self.with_pipe(id, |pipe, ring| pipe.withdraw(ring, now));
+    }
+
+    /// Has something come back that is to go by the kernel? Asking settles it.
+    pub fn take_returned(&mut self) -> bool {
+        self.pipes.take_returned()
+    }
+
+    /// Is there something that the peer has not read yet, or may give back?
+    pub fn pipe_must_remain(&mut self, id: SocketId) -> bool {
+        /// What remains is dear (a descriptor).
+        const MOST: usize = 200;
+        let needed = self.with_pipe(id, |pipe, ring| pipe.must_remain(ring)).unwrap_or(false);
+        needed && self.pipes.remaining() < MOST
+    }
+
+    /// The socket is closed; its pipe goes on until the peer has everything.
+    pub fn leave_pipe(&mut self, id: SocketId, remains: Box<dyn Remains>) {
+        self.with_pipe(id, |pipe, ring| pipe.remain(ring, remains));
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.pipe = None;
+        }
+    }
+
+    /// For the internal thread: pipes that outlive their sockets.
+    pub fn wind_up_pipes(&mut self) {
+        if let Some((pipes, ring)) = self.pipes_and_ring() {
+            pipes.wind_up(ring);
+            ring.kick();
+        }
+    }
+
+    /// Can the program send by the pipe now?
+    pub fn is_pipe_writable(&mut self, id: SocketId) -> bool {
+        let writable = self.with_pipe(id, |pipe, ring| {
+            pipe.look_at_link(ring);
+            pipe.is_writable()
+        });
+        writable.unwrap_or(false)
     }
 
     /// The socket has no pipe any more.

@@ -40,8 +40,9 @@ pub enum Message {
     Withdrawn { to: Name },
     /// Server: accepted; this is my end, whose bytes all come by the pipe.
     Confirm { to: Name, from: Name, limit: u64 },
-    /// Client: after so many bytes by the kernel mine come by the pipe, too.
-    Switch { to: Name, kernel: u64 },
+    /// Client: after so many bytes by the kernel mine come by the pipe, too. I may have sent my last
+    /// already.
+    Switch { to: Name, kernel: u64, shut: bool },
     /// Bytes; and how many of yours have been read so far.
     Data { to: Name, read: u64 },
     /// So many of yours have been read, so many may be unread.
@@ -90,7 +91,9 @@ impl Message {
             Message::Confirm { to, from, limit } => {
                 (CONFIRM, [to.to_bits(), from.to_bits(), limit])
             }
-            Message::Switch { to, kernel } => (SWITCH, [to.to_bits(), kernel, 0]),
+            Message::Switch { to, kernel, shut } => {
+                (SWITCH, [to.to_bits(), kernel, u64::from(shut)])
+            }
             Message::Fin { to } => (FIN, [to.to_bits(), 0, 0]),
             Message::Stop { to } => (STOP, [to.to_bits(), 0, 0]),
             Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
@@ -120,7 +123,7 @@ impl Message {
             WITHDRAW => Message::Withdraw { from: name, closed: one != 0 },
             WITHDRAWN => Message::Withdrawn { to: name },
             CONFIRM => Message::Confirm { to: name, from: Name::from_bits(one)?, limit: two },
-            SWITCH => Message::Switch { to: name, kernel: one },
+            SWITCH => Message::Switch { to: name, kernel: one, shut: two != 0 },
             FIN => Message::Fin { to: name },
             STOP => Message::Stop { to: name },
             RETURN => Message::Return { to: name },
@@ -157,7 +160,7 @@ mod tests {
             Message::Withdraw { from: name, closed: true },
             Message::Withdrawn { to: name },
             Message::Confirm { to: name, from: other, limit: 1 << 40 },
-            Message::Switch { to: other, kernel: u64::MAX },
+            Message::Switch { to: other, kernel: u64::MAX, shut: true },
             Message::Data { to: name, read: 3 },
             Message::Credit { to: name, read: 4, limit: 5 },
             Message::Fin { to: name },

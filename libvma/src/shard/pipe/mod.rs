@@ -11,21 +11,21 @@
 //! 4. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
 //!    to them by the kernel, before all else. From then on the kernel's sockets are all there is.
 //!
-//! `message` is what they say, `pipe` one end, `queue` what is unread, `table` all ends of a process,
+//! `message` is what they say, `end` one end, `queue` what is unread, `table` all ends of a process,
 //! `call` what sockets ask. Nothing here knows sockets or makes system calls; reading and writing
 //! what is the kernel's is `socket::stream::local`'s.
 
 mod call;
+mod end;
 mod message;
-mod pipe;
 mod queue;
 mod table;
 
 #[cfg(test)]
 mod tests;
 
+pub use end::{LARGEST_WINDOW, Pipe, Turn, Way};
 pub use message::Offer;
-pub use pipe::{LARGEST_WINDOW, Pipe, Turn, Way};
 pub use table::Pipes;
 
 use self::message::Message;
@@ -33,6 +33,16 @@ use super::{SocketId, State, clock};
 use crate::device::Received;
 use crate::device::shm::{self, LinkId};
 use crate::frame::Frame;
+
+/// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
+/// is closed when it is dropped.
+pub trait Remains: Send {
+    /// Sends bytes; how many, None if nobody takes any more.
+    fn write(&mut self, bytes: &[u8]) -> Option<usize>;
+
+    /// Ends the connection by RST.
+    fn reset(&mut self);
+}
 
 /// What pipes need of the ring.
 pub(super) trait Carrier {

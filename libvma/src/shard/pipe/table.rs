@@ -2,8 +2,8 @@
 
 use std::net::SocketAddrV4;
 
+use super::end::Pipe;
 use super::message::{Message, Name, Offer};
-use super::pipe::Pipe;
 use super::{Carrier, SocketId};
 use crate::device::Received;
 use crate::device::shm::LinkId;
@@ -15,6 +15,8 @@ pub struct Pipes {
     slots: Vec<Slot>,
     free: Vec<u32>,
     offers: Vec<Waiting>,
+    /// Some pipe got bytes back.
+    returned: bool,
 }
 
 struct Slot {
@@ -81,6 +83,10 @@ impl Pipes {
         self.free.len() == self.slots.len()
     }
 
+    pub(super) fn take_returned(&mut self) -> bool {
+        core::mem::take(&mut self.returned)
+    }
+
     pub fn has_offers(&self) -> bool {
         !self.offers.is_empty()
     }
@@ -91,13 +97,16 @@ impl Pipes {
         peer: SocketAddrV4,
         local: SocketAddrV4,
     ) -> Option<(LinkId, Name, Offer)> {
-        let at = self.offers.iter().position(|waiting| {
+        let matches = |waiting: &Waiting| {
             let Offer { source, destination, .. } = waiting.offer;
             destination == local
                 && source.port() == peer.port()
                 && (source.ip().is_unspecified() || source.ip() == peer.ip())
-        })?;
-        let Waiting { link, from, offer } = self.offers.swap_remove(at);
+        };
+        // The last one counts: older ones are of clients that are gone.
+        let at = self.offers.iter().rposition(matches)?;
+        let Waiting { link, from, offer } = self.offers.remove(at);
+        self.offers.retain(|waiting| !matches(waiting));
         Some((link, from, offer))
     }
 
@@ -142,15 +151,58 @@ impl Pipes {
             return None;
         };
         let Some(owner) = pipe.owner else {
-            // Its socket is closed.
-            self.drop_payload(carrier, payload);
-            return None;
+            return self.input_to_closed(carrier, to.index, message, payload);
         };
+        self.returned |= matches!(message, Message::Stopped { .. });
         let events = match pipe.input(carrier, message, payload) {
             Ok(events) => events,
             Err(_) => pipe.condemn(carrier),
         };
         Some((owner, events))
+    }
+
+    /// The socket of the pipe is closed.
+    #[cold]
+    fn input_to_closed(
+        &mut self,
+        carrier: &mut impl Carrier,
+        index: u32,
+        message: Message,
+        payload: Option<Received>,
+    ) -> Option<(SocketId, Events)> {
+        let pipe = self.get(index).filter(|pipe| pipe.has_remains());
+        let data = matches!(message, Message::Data { .. });
+        let Some(pipe) = pipe.filter(|_| !data) else {
+            self.drop_payload(carrier, payload);
+            if let Some(pipe) = self.get(index).filter(|pipe| pipe.has_remains()) {
+                pipe.refuse(carrier);
+                self.remove(index);
+            }
+            return None;
+        };
+        if pipe.input(carrier, message, payload).is_err() {
+            pipe.condemn(carrier);
+        }
+        if pipe.wind_up(carrier) {
+            self.remove(index);
+        }
+        None
+    }
+
+    /// Looks after the pipes whose sockets are closed.
+    pub(super) fn wind_up(&mut self, carrier: &mut impl Carrier) {
+        for index in 0..self.slots.len() as u32 {
+            if let Some(pipe) = self.get(index).filter(|pipe| pipe.has_remains())
+                && pipe.wind_up(carrier)
+            {
+                self.remove(index);
+            }
+        }
+    }
+
+    /// How many pipes outlive their sockets.
+    pub(super) fn remaining(&mut self) -> usize {
+        self.all().filter(|pipe| pipe.has_remains()).count()
     }
 
     #[cold]
@@ -200,10 +252,10 @@ impl Pipes {
                 continue;
             };
             let events = pipe.relieved(carrier);
-            match pipe.owner {
-                Some(owner) if events != Events::NONE => told.push((owner, events)),
-                None if !pipe.owes() => ended.push(index as u32),
-                _ => {}
+            if let Some(owner) = pipe.owner {
+                told.extend((events != Events::NONE).then_some((owner, events)));
+            } else if pipe.is_finished_with(carrier) {
+                ended.push(index as u32);
             }
         }
         ended.into_iter().for_each(|index| self.remove(index));
@@ -224,9 +276,10 @@ impl Pipes {
                 continue;
             };
             let events = pipe.cut(carrier);
-            match pipe.owner {
-                Some(owner) => told.push((owner, events)),
-                None => ended.push(index as u32),
+            if let Some(owner) = pipe.owner {
+                told.push((owner, events));
+            } else if pipe.is_finished_with(carrier) {
+                ended.push(index as u32);
             }
         }
         ended.into_iter().for_each(|index| self.remove(index));

@@ -75,7 +75,7 @@ struct Finder {
 
 const SECOND: u64 = 1_000_000_000;
 /// How long a connect() waits for a process that is there.
-const PATIENCE_NANOS: u64 = 50_000_000;
+const PATIENCE_NANOS: u64 = 20_000_000;
 const NEVER: u64 = u64::MAX;
 
 impl Local {
@@ -174,7 +174,7 @@ pub fn find(stack: &Stack, protocol: u8, source: SocketAddrV4, destination: Sock
     }
 }
 
-/// The same, and waits up to 50 ms for a process that is there and has not answered yet.
+/// The same, and waits up to 20 ms for a process that is there and has not answered yet.
 pub fn find_patiently(
     stack: &Stack,
     protocol: u8,
@@ -204,6 +204,15 @@ pub fn find_patiently(
         finder.attend(stack);
         known = finder.ask(stack, key?);
     }
+}
+
+/// Is the peer of a connection within the host a socket of this process's user?
+pub fn is_own_users(stack: &Stack, protocol: u8, local: SocketAddrV4, peer: SocketAddrV4) -> bool {
+    let Some(mut opened) = open(stack) else { return false };
+    let Some(finder) = opened.as_mut() else { return false };
+    // Where the kernel does not tell, links are all there is to go by.
+    !finder.diag.supports(protocol)
+        || mappings::ask(&mut finder.diag, protocol, local, peer).is_some()
 }
 
 /// The ring that all links share; None before the first link.

@@ -112,6 +112,9 @@ pub(super) fn until_or_partly<'a, T>(
             }
             state.poll();
         }
+        if state.take_returned() {
+            local::flush_all(&mut state);
+        }
         let partly = match check(&mut state) {
             Step::Done(result) => return Ok(result),
             Step::Part => true,
@@ -133,7 +136,11 @@ pub(super) fn until_or_partly<'a, T>(
         });
         let next = match wait.after_miss(|| state.shares_cpu()) {
             Next::Sleep => sleep(stack, state, id, manner, wait),
-            other => other,
+            other => {
+                drop(state);
+                wait.yield_if_due();
+                other
+            }
         };
         match next {
             Next::PollAgain | Next::Sleep => {}

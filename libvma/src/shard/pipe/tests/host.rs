@@ -321,9 +321,8 @@ impl Host {
 
     pub fn stop(&mut self) {
         self.with(|pipe, carrier| {
-            if !pipe.withdraw(carrier, 0) {
-                pipe.stop(carrier);
-            }
+            pipe.withdraw(carrier, 0);
+            pipe.stop(carrier);
         });
     }
 

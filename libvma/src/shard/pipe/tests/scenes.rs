@@ -159,12 +159,44 @@ fn a_withdrawal_that_crosses_the_confirmation_is_void() {
     server.deliver();
     server.accept(1 << 20);
     server.send(b"hello");
-    client.stop();
+    client.with(|pipe, carrier| pipe.withdraw(carrier, 0));
     settle(&mut client, &mut server);
     assert!(!client.pipe().is_over());
     client.send(b"there");
     settle(&mut client, &mut server);
     assert_eq!((&client.got[..], &server.got[..]), (&b"hello"[..], &b"there"[..]));
+}
+
+#[test]
+fn a_client_that_leaves_before_it_is_confirmed_leaves_afterwards() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"hello");
+    client.stop();
+    settle(&mut client, &mut server);
+    assert!(client.pipe().is_dissolved() && server.pipe().is_dissolved());
+    assert_eq!(client.got, b"hello");
+}
+
+#[test]
+fn a_client_that_was_shut_before_it_switched_has_ended() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    client.send(b"all");
+    client.shut();
+    server.deliver();
+    server.accept(1 << 20);
+    server.receive(1);
+    while client.deliver() {}
+    // The kernel's half-close is not the peer's death.
+    while server.deliver() {
+        assert!(!server.pipe().would_tell_its_end());
+    }
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, b"all");
+    assert!(server.at_end);
 }
 
 #[test]
@@ -255,7 +287,7 @@ fn what_is_not_allowed_resets_the_pipe_only() {
     assert!(!allowed(|to| Message::Credit { to, read: 1, limit: 1 }, 0));
     assert!(!allowed(|to| Message::Return { to }, 1));
     assert!(!allowed(|to| Message::Stopped { to }, 0));
-    assert!(!allowed(|to| Message::Switch { to, kernel: 0 }, 0));
+    assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: false }, 0));
     assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1 }, 0));
     assert!(allowed(|to| Message::Withdrawn { to }, 0));
     assert!(allowed(|to| Message::Fin { to }, 0));

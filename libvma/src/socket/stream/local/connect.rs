@@ -35,8 +35,11 @@ pub fn connect(
         port = shadow::local_address(descriptor)
             .map(|bound| bound.port())
             .filter(|port| *port != 0)?;
-        // Which of several listeners gets the connection depends on the port.
-        link = local::find_patiently(stack, protocol::TCP, from(port), peer)?;
+        // Which of several listeners gets the connection depends on the port. If an old connection
+        // of that port is still known to the kernel, it says nothing of the next one.
+        if let Some(exact) = local::find_patiently(stack, protocol::TCP, from(port), peer) {
+            link = exact;
+        }
     }
     {
         let mut state = stack.shard.lock().ok()?;

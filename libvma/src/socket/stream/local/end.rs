@@ -6,8 +6,10 @@ use super::{Shard, connect, shadow};
 use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::SocketId;
+use crate::shard::pipe::Remains;
 use crate::socket::{NO_SHADOW, State};
-use crate::sys::thread;
+use crate::sys::time::monotonic_nanos;
+use crate::sys::{Fd, fd, thread};
 
 /// shutdown(2).
 pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Outcome<()> {
@@ -64,12 +66,36 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     drain_backlog(stack, id, descriptor);
     let Ok(mut state) = stack.shard.lock() else { return };
     state.catch_up();
-    end(&mut state, id, descriptor);
+    end(&mut state, id, descriptor, true);
     let counters = crate::socket::counters(&mut state, id);
     state.detach(id);
     drop(state);
     if let Some((counters, limit)) = counters {
         stack.stats.append(descriptor, &counters, limit);
+    }
+}
+
+/// The kernel's half of a connection whose socket is closed.
+struct Rest(Fd);
+
+impl Rest {
+    fn of(descriptor: i32) -> Option<Rest> {
+        let copy = fd::with_borrowed(descriptor, |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
+        Some(Rest(Fd::adopt(copy.ok()?).ok()?))
+    }
+}
+
+impl Remains for Rest {
+    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
+        match shadow::send(self.0.raw(), bytes, 0) {
+            Ok(count) => Some(count),
+            Err(libc::EAGAIN) => Some(0),
+            Err(_) => None,
+        }
+    }
+
+    fn reset(&mut self) {
+        shadow::reset(self.0.raw());
     }
 }
 
@@ -105,10 +131,27 @@ fn flush_to(state: &mut Shard, id: SocketId, descriptor: i32) {
 }
 
 /// Says that the socket is closed. As on Linux, bytes that the program did not read make it a reset.
-fn end(state: &mut Shard, id: SocketId, descriptor: i32) {
+///
+/// As long as the peer has not read everything it may be given back, and have to go by the kernel: then
+/// the pipe goes on without its socket.
+fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     let Some(pipe) = state.pipe(id) else { return };
-    let unread = pipe.readable() > 0;
+    // Whoever reads the rest of it must not take that for all.
+    let torn = pipe.is_dead() || !pipe.backlog().is_empty();
+    let unread = pipe.readable() > 0 || torn;
     let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());
+    let resets = state
+        .socket(id)
+        .and_then(|(_, socket)| socket.stream.as_ref())
+        .is_some_and(|stream| stream.settings.reset_on_close);
+    if lingers
+        && !unread
+        && !resets
+        && state.pipe_must_remain(id)
+        && let Some(rest) = Rest::of(descriptor)
+    {
+        return state.leave_pipe(id, Box::new(rest));
+    }
     state.close_pipe(id);
     if unread {
         shadow::reset(descriptor);
@@ -133,12 +176,15 @@ pub fn leave(stack: &Stack) -> Vec<SocketId> {
             continue;
         }
         super::flush(&mut state, *id);
-        end(&mut state, *id, descriptor);
+        end(&mut state, *id, descriptor, false);
         depart(&mut state, *id, WhyOs::ProcessEnds);
     }
     drop(state);
+    let patience = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
     for (id, descriptor) in shared {
-        give_back_to(stack, id, descriptor, WhyOs::ProcessEnds);
+        if monotonic_nanos() < patience {
+            give_back_to(stack, id, descriptor, WhyOs::ProcessEnds);
+        }
     }
     ids
 }
@@ -162,7 +208,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         state.poll();
         state.stop_pipe(id);
     }
-    let end = crate::sys::time::monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
+    let end = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
     let mut rounds = 0u32;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return false };
@@ -191,8 +237,14 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
             log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
             return true;
         }
+        // The peer is gone, and cannot send again what was not read here.
+        let lost = pipe.is_over() && pipe.readable() > 0;
+        if lost {
+            // Whoever has the connection next must not take its rest for all of it.
+            shadow::reset(descriptor);
+        }
         drop(state);
-        if crate::sys::time::monotonic_nanos() >= end {
+        if lost || monotonic_nanos() >= end {
             log_line!(Debug, "fd {descriptor} cannot be given to the kernel now");
             return false;
         }
@@ -213,6 +265,7 @@ pub fn tend(stack: &Stack) -> Vec<SocketId> {
     if !state.has_pipes() {
         return Vec::new();
     }
+    state.wind_up_pipes();
     let late = crate::shard::clock::now().as_nanos().saturating_sub(LATE_NANOS);
     for id in state.pipe_owners() {
         super::flush(&mut state, id);
@@ -222,7 +275,7 @@ pub fn tend(stack: &Stack) -> Vec<SocketId> {
         let connecting = !super::is_established(&mut state, *id);
         if state.pipe(*id).is_some_and(|pipe| pipe.is_offered()) {
             if !connecting {
-                state.stop_pipe(*id);
+                state.withdraw_pipe(*id);
             }
             return false;
         }

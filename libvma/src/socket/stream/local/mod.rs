@@ -35,6 +35,9 @@ pub fn is_local(stack: &Stack, id: SocketId) -> bool {
     stack.shard.lock().is_ok_and(|mut state| has_pipe(&mut state, id))
 }
 
+/// No reader waits for more than may lie unread.
+const MOST_LOW_WATER: usize = LARGEST_WINDOW as usize / 2;
+
 /// How much the program lets lie unread: all that there may be, unless it has set SO_RCVBUF.
 fn limit(socket: &Socket) -> u64 {
     let buffer = socket.stream.as_ref().map(|stream| stream.settings.receive_buffer);
@@ -106,6 +109,14 @@ fn attend_to_shadow(state: &mut Shard, id: SocketId) {
         if let Some((_, socket)) = state.socket(id) {
             socket.os_ready = true;
         }
+    }
+}
+
+/// Sends what came back to anybody.
+#[cold]
+pub fn flush_all(state: &mut Shard) {
+    for id in state.pipe_owners() {
+        flush(state, id);
     }
 }
 

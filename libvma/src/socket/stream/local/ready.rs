@@ -13,9 +13,11 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     let descriptor = socket.shadow();
     let stream = socket.stream.as_ref()?;
     let (low_water, reading_shut) = (stream.low_water, stream.reading_shut);
+    let low_water = low_water.min(super::MOST_LOW_WATER);
     if !super::is_established(state, id) {
         return Some(from_poll(shadow::events(descriptor)));
     }
+    let writable = state.is_pipe_writable(id);
     let pipe = state.pipe(id)?;
     let mut ready = Readiness::NONE;
     let (turn, way) = (pipe.turn(), pipe.way());
@@ -46,7 +48,7 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     insert_if(&mut ready, shut, Readiness::OUT);
     insert_if(&mut ready, shut && (ended || reading_shut), Readiness::HUP);
     match way {
-        Way::Pipe if pipe.is_writable() => ready.insert(Readiness::OUT),
+        Way::Pipe if writable => ready.insert(Readiness::OUT),
         Way::Pipe => pipe.want_room(),
         Way::Kernel => insert_if(&mut ready, kernel.contains(Readiness::OUT), Readiness::OUT),
         Way::Nowhere | Way::Shut => {}

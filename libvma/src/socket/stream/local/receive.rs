@@ -7,6 +7,7 @@ use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::SocketId;
 use crate::shard::pipe::Turn;
+use crate::sys::wait::{PollFd, ppoll};
 
 /// What one look came to.
 enum Look {
@@ -53,6 +54,7 @@ pub fn receive(
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.options.receive_timeout;
     let low_water = socket.stream.as_ref().map_or(1, |stream| stream.low_water);
+    let low_water = low_water.min(super::MOST_LOW_WATER);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner = Manner { blocking, timeout, watches: Watches::Pipe { writing: false } };
     // How much ends the wait (SO_RCVLOWAT, MSG_WAITALL).
@@ -105,6 +107,9 @@ pub fn receive(
             }
         }
     });
+    if ended == Err(Ended::Departed) && target.copied > 0 && !target.peeks() {
+        go_on_by_kernel(view.shadow, &mut target, enough);
+    }
     let copied = target.copied;
     match ended {
         Ok(Ok(())) => Outcome::Ours(copied),
@@ -206,10 +211,17 @@ fn look_at_kernel(
             // An end counts when all that came before it by the link has been seen.
             end_of_kernel(state, id, Look::End)
         }
+        Ok(count) if target.peeks() => {
+            // What comes behind it is in the pipe.
+            let behind = if count as u64 == most && !target.discards() {
+                state.pipe_read(id, target.buffers, count, Some(0))
+            } else {
+                0
+            };
+            Look::Took(count + behind)
+        }
         Ok(count) => {
-            if !target.peeks()
-                && let Some(pipe) = state.pipe(id)
-            {
+            if let Some(pipe) = state.pipe(id) {
                 pipe.kernel_read(count as u64);
             }
             Look::Took(count)
@@ -236,6 +248,24 @@ fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
         pipe.note_reset();
     }
     Look::Again
+}
+
+/// The socket became the kernel's in the middle of a call that wants more (MSG_WAITALL).
+#[cold]
+fn go_on_by_kernel(descriptor: i32, target: &mut Target<'_, '_>, enough: usize) {
+    while target.copied < enough {
+        match receive_from_kernel(descriptor, target, u64::MAX) {
+            Ok(0) => return,
+            Ok(count) => target.copied += count,
+            Err(libc::EAGAIN) => {
+                let mut wait = [PollFd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+                if ppoll(&mut wait, None, None).is_err() {
+                    return;
+                }
+            }
+            Err(_) => return,
+        }
+    }
 }
 
 /// Reads into the buffers from `copied` on.

@@ -134,14 +134,19 @@ fn send_by_kernel(
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
         return Err(libc::EBADF);
     };
-    let before = skip;
+    // What waits in the kernel for more would hold up what comes by the pipe.
+    let held_back = if state.pipe(id).is_some_and(|pipe| pipe.is_pending()) {
+        libc::MSG_MORE | libc::MSG_DONTWAIT
+    } else {
+        libc::MSG_DONTWAIT
+    };
     let mut count = 0;
     let mut failed = None;
     for piece in data {
         let here = skip.min(piece.len());
         skip -= here;
         let Some(rest) = piece.get(here..).filter(|rest| !rest.is_empty()) else { continue };
-        match shadow::send(descriptor, rest, flags & !libc::MSG_DONTWAIT) {
+        match shadow::send(descriptor, rest, flags & !held_back) {
             Ok(gone) => {
                 count += gone;
                 if gone < rest.len() {
@@ -158,8 +163,6 @@ fn send_by_kernel(
         pipe.kernel_sent(count as u64);
     }
     match failed {
-        Some(errno) if count == 0 && before == 0 && errno != libc::EAGAIN => Err(errno),
-        // Told by the next call.
         Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
         _ => Ok(count),
     }

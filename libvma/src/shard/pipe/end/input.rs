@@ -1,0 +1,201 @@
+//! What follows from a message of the peer's, which is not believed beyond what it may say.
+
+use super::{Bond, Pipe, clamped};
+use crate::device::Received;
+use crate::net::tcp::Events;
+use crate::shard::pipe::Carrier;
+use crate::shard::pipe::message::{Message, Name};
+
+/// The peer did what it must not.
+#[derive(Debug)]
+pub(in crate::shard::pipe) struct Violation;
+
+impl Pipe {
+    /// Takes a message to this pipe. What happened to its socket; an error: the peer is not to be
+    /// believed.
+    #[inline]
+    pub(in crate::shard::pipe) fn input(
+        &mut self,
+        carrier: &mut impl Carrier,
+        message: Message,
+        payload: Option<Received>,
+    ) -> Result<Events, Violation> {
+        if let Message::Data { read, .. } = message {
+            return self.data(carrier, read, payload);
+        }
+        if let Message::Return { .. } = message {
+            return self.take_back(carrier, payload);
+        }
+        if let Some(received) = payload {
+            carrier.release(received.frame);
+        }
+        match message {
+            Message::Credit { read, limit, .. } => self.credited(carrier, read, limit),
+            Message::Confirm { from, limit, .. } => self.confirmed(carrier, from, limit),
+            Message::Withdrawn { .. } => {
+                if self.bond != Bond::Withdrawn {
+                    return Ok(Events::NONE);
+                }
+                self.end();
+                Ok(Events::CLOSED)
+            }
+            _ if self.bond != Bond::Confirmed => Ok(Events::NONE),
+            Message::Switch { kernel, shut, .. } => {
+                let incoming = &mut self.incoming;
+                if incoming.returned {
+                    return Ok(Events::NONE);
+                }
+                if incoming.kernel.is_some() {
+                    return Err(Violation);
+                }
+                incoming.kernel = Some(kernel.saturating_sub(incoming.kernel_taken));
+                incoming.fin = shut;
+                Ok(Events::READABLE)
+            }
+            Message::Fin { .. } => {
+                if self.incoming.stopped || self.incoming.kernel.is_none() {
+                    return Err(Violation);
+                }
+                self.incoming.fin = true;
+                Ok(Events::PEER_CLOSED)
+            }
+            Message::Stop { .. } => {
+                self.incoming.stopped = true;
+                // Whatever it said of its end, the kernel says it again.
+                self.incoming.fin = false;
+                self.stop(carrier);
+                self.settle(carrier);
+                Ok(Events::READABLE)
+            }
+            Message::Stopped { .. } => {
+                if !self.incoming.stopped || !self.outgoing.stopped {
+                    return Err(Violation);
+                }
+                self.outgoing.complete = true;
+                self.settle(carrier);
+                if self.stopped_said {
+                    self.end();
+                }
+                Ok(Events::CLOSED)
+            }
+            Message::Closed { .. } => {
+                // What was given back to it, and not sent by the kernel, is lost.
+                let torn = self.gave || self.incoming.returned && !self.incoming.queue.is_empty();
+                if torn && !self.outgoing.complete {
+                    (self.dead, self.reset) = (true, true);
+                }
+                // Nobody is there to read.
+                self.outgoing.backlog = Vec::new();
+                self.outgoing.gone = 0;
+                self.end();
+                Ok(Events::CLOSED)
+            }
+            Message::Data { .. }
+            | Message::Return { .. }
+            | Message::Offer { .. }
+            | Message::Withdraw { .. } => Ok(Events::NONE),
+        }
+    }
+
+    #[inline]
+    pub(super) fn data(
+        &mut self,
+        carrier: &mut impl Carrier,
+        read: u64,
+        payload: Option<Received>,
+    ) -> Result<Events, Violation> {
+        let Some(payload) = payload else { return Err(Violation) };
+        let incoming = &mut self.incoming;
+        let held = incoming.queue.len() as u64 + u64::from(payload.len);
+        let allowed = held <= incoming.largest_limit
+            && !incoming.fin
+            && !incoming.stopped
+            && incoming.kernel.is_some();
+        if self.bond != Bond::Confirmed || !allowed {
+            carrier.release(payload.frame);
+            return if self.bond == Bond::Confirmed { Err(Violation) } else { Ok(Events::NONE) };
+        }
+        incoming.queue.push(carrier, payload);
+        if !self.outgoing.switched {
+            self.switch(carrier);
+        }
+        Ok(Events::READABLE.union(self.read_by_peer(read)?))
+    }
+
+    /// The peer has read so many bytes of ours.
+    #[inline]
+    pub(super) fn read_by_peer(&mut self, read: u64) -> Result<Events, Violation> {
+        let outgoing = &mut self.outgoing;
+        if read > outgoing.sent {
+            return Err(Violation);
+        }
+        outgoing.read_by_peer = outgoing.read_by_peer.max(read);
+        if self.wants_room && self.is_writable() {
+            self.wants_room = false;
+            return Ok(Events::WRITABLE);
+        }
+        Ok(Events::NONE)
+    }
+
+    pub(super) fn credited(
+        &mut self,
+        carrier: &mut impl Carrier,
+        read: u64,
+        limit: u64,
+    ) -> Result<Events, Violation> {
+        if self.bond != Bond::Confirmed {
+            return Ok(Events::NONE);
+        }
+        self.outgoing.window = clamped(limit);
+        if !self.outgoing.switched {
+            self.switch(carrier);
+        }
+        self.read_by_peer(read)
+    }
+
+    pub(super) fn confirmed(
+        &mut self,
+        carrier: &mut impl Carrier,
+        from: Name,
+        limit: u64,
+    ) -> Result<Events, Violation> {
+        if !self.is_offered() {
+            return Err(Violation);
+        }
+        self.bond = Bond::Confirmed;
+        self.peer = Some(from);
+        self.outgoing.window = clamped(limit);
+        // The server's bytes all come by the pipe.
+        self.incoming.kernel = Some(0);
+        if self.incoming.told_limit != self.incoming.limit {
+            self.credit(carrier);
+        }
+        if self.leaves {
+            self.stop(carrier);
+        }
+        Ok(Events::NONE)
+    }
+
+    pub(super) fn take_back(
+        &mut self,
+        carrier: &mut impl Carrier,
+        payload: Option<Received>,
+    ) -> Result<Events, Violation> {
+        let Some(Received { frame, len }) = payload else { return Err(Violation) };
+        let outgoing = &mut self.outgoing;
+        let unread = outgoing.sent - outgoing.read_by_peer;
+        let allowed = outgoing.stopped
+            && !outgoing.complete
+            && outgoing.backlog.len() as u64 + u64::from(len) <= unread;
+        if allowed {
+            let mut left = len as usize;
+            for piece in carrier.pieces(&frame) {
+                let piece = piece.get(..left).unwrap_or(piece);
+                left -= piece.len();
+                outgoing.backlog.extend_from_slice(piece);
+            }
+        }
+        carrier.release(frame);
+        if allowed { Ok(Events::NONE) } else { Err(Violation) }
+    }
+}

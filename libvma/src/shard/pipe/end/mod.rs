@@ -1,0 +1,361 @@
+//! One end of a pipe: where each direction stands.
+//!
+//! `transfer` moves bytes, `finish` is every way to its end, `input` what follows from a message.
+
+mod finish;
+mod input;
+mod transfer;
+
+use super::message::{Message, Name};
+use super::queue::Queue;
+use super::{Carrier, Remains, SocketId};
+use crate::device::shm::LinkId;
+
+/// What a pipe holds unread at most, unless the program sets its buffers.
+/// Half of what the link holds.
+pub const LARGEST_WINDOW: u64 = 2 << 20;
+/// No window is smaller.
+const SMALLEST_WINDOW: u64 = 2048;
+/// Bytes of one message; while the peer copies one out, the next is written.
+const PORTION: usize = 32 * 1024;
+
+/// Where the next byte to read is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// In the kernel's socket; at most so many come from there now.
+    Kernel { most: u64 },
+    /// In the pipe.
+    Pipe,
+    /// There is none: the peer has sent its last.
+    End,
+}
+
+/// Where the next byte to send goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Kernel,
+    Pipe,
+    /// Nowhere now: the pipe is being given up.
+    Nowhere,
+    /// Nowhere any more: writing was shut down.
+    Shut,
+}
+
+/// How far a client's offer has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bond {
+    Offered,
+    /// The answer to the withdrawal is still to come.
+    Withdrawn,
+    Confirmed,
+    /// There is no peer any more.
+    Over,
+}
+
+/// What could not be said because the link was full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Owed {
+    switch: bool,
+    credit: bool,
+    fin: bool,
+    stop: bool,
+    closed: bool,
+}
+
+/// What the peer sends.
+struct Incoming {
+    /// Bytes of the kernel's that come before the pipe's; None until the peer has said how many.
+    kernel: Option<u64>,
+    /// Those that were taken before it said.
+    kernel_taken: u64,
+    queue: Queue,
+    /// Bytes read by the program, or given back.
+    read: u64,
+    credited: u64,
+    limit: u64,
+    /// The limit that the peer knows.
+    told_limit: u64,
+    largest_limit: u64,
+    fin: bool,
+    /// The peer sends nothing by the pipe any more.
+    stopped: bool,
+    /// What was unread is being given back, or has been: the rest comes by the kernel.
+    returned: bool,
+}
+
+/// What the program sends.
+struct Outgoing {
+    /// All bytes go by the pipe from here on.
+    switched: bool,
+    kernel: u64,
+    sent: u64,
+    read_by_peer: u64,
+    window: u64,
+    shut: bool,
+    /// The kernel knows that.
+    end_told: bool,
+    /// We send nothing by the pipe any more.
+    stopped: bool,
+    /// All that the peer had not read is in the backlog.
+    complete: bool,
+    /// Bytes that came back, which go by the kernel first.
+    backlog: Vec<u8>,
+    /// What of the backlog has gone.
+    gone: usize,
+}
+
+pub struct Pipe {
+    pub(in crate::shard::pipe) link: LinkId,
+    pub(in crate::shard::pipe) owner: Option<SocketId>,
+    own: Name,
+    peer: Option<Name>,
+    bond: Bond,
+    incoming: Incoming,
+    outgoing: Outgoing,
+    owed: Owed,
+    /// All that we had to return is returned.
+    stopped_said: bool,
+    /// The connection is to be the kernel's, whatever the answer to the offer is.
+    leaves: bool,
+    /// Something was returned.
+    gave: bool,
+    /// The kernel's half, if the socket is closed and the peer has not read everything.
+    remains: Option<Box<dyn Remains>>,
+    /// The link had no room for what the window would have allowed.
+    crowded: bool,
+    /// A writer waits for room.
+    wants_room: bool,
+    /// The server: the client knows that this process uses the connection.
+    used: bool,
+    established: bool,
+    /// The peer broke the rules, or died with bytes of ours unread: both directions are over.
+    dead: bool,
+    /// An error that the program has not been told of.
+    reset: bool,
+    /// When it was offered, or withdrawn, in nanoseconds.
+    pub since: u64,
+}
+
+impl Pipe {
+    pub(in crate::shard::pipe) fn new(
+        link: LinkId,
+        owner: SocketId,
+        own: Name,
+        limit: u64,
+        now: u64,
+    ) -> Pipe {
+        let limit = clamped(limit);
+        Pipe {
+            link,
+            owner: Some(owner),
+            own,
+            peer: None,
+            bond: Bond::Offered,
+            incoming: Incoming {
+                kernel: None,
+                kernel_taken: 0,
+                queue: Queue::default(),
+                read: 0,
+                credited: 0,
+                limit,
+                told_limit: limit,
+                largest_limit: limit,
+                fin: false,
+                stopped: false,
+                returned: false,
+            },
+            outgoing: Outgoing {
+                switched: false,
+                kernel: 0,
+                sent: 0,
+                read_by_peer: 0,
+                window: 0,
+                shut: false,
+                end_told: false,
+                stopped: false,
+                complete: false,
+                backlog: Vec::new(),
+                gone: 0,
+            },
+            owed: Owed::default(),
+            stopped_said: false,
+            gave: false,
+            leaves: false,
+            remains: None,
+            crowded: false,
+            wants_room: false,
+            used: true,
+            established: false,
+            dead: false,
+            reset: false,
+            since: now,
+        }
+    }
+
+    /// The server's end of an offer. False: the link is full, and there is no pipe.
+    pub(in crate::shard::pipe) fn confirm(
+        &mut self,
+        carrier: &mut impl Carrier,
+        peer: Name,
+        limit: u64,
+    ) -> bool {
+        let message = Message::Confirm { to: peer, from: self.own, limit: self.incoming.limit };
+        if !carrier.tell(self.link, message) {
+            return false;
+        }
+        self.peer = Some(peer);
+        self.bond = Bond::Confirmed;
+        self.outgoing.window = clamped(limit);
+        self.outgoing.switched = true;
+        self.used = false;
+        self.established = true;
+        true
+    }
+
+    #[inline]
+    pub fn turn(&self) -> Turn {
+        let incoming = &self.incoming;
+        match incoming.kernel {
+            None => return Turn::Kernel { most: u64::MAX },
+            Some(0) => {}
+            Some(most) => return Turn::Kernel { most },
+        }
+        if !incoming.queue.is_empty() && !incoming.returned {
+            return Turn::Pipe;
+        }
+        if self.dead {
+            return Turn::End;
+        }
+        if incoming.returned || self.bond == Bond::Over {
+            return Turn::Kernel { most: u64::MAX };
+        }
+        if incoming.fin { Turn::End } else { Turn::Pipe }
+    }
+
+    #[inline]
+    pub fn way(&self) -> Way {
+        let outgoing = &self.outgoing;
+        if outgoing.shut || self.dead {
+            Way::Shut
+        } else if self.bond == Bond::Over || outgoing.complete {
+            if outgoing.backlog.is_empty() { Way::Kernel } else { Way::Nowhere }
+        } else if outgoing.stopped {
+            if outgoing.switched { Way::Nowhere } else { Way::Kernel }
+        } else if outgoing.switched {
+            Way::Pipe
+        } else {
+            Way::Kernel
+        }
+    }
+
+    /// Is the client still waiting for the other side to say that it uses the pipe?
+    pub fn is_pending(&self) -> bool {
+        !self.outgoing.switched && self.bond != Bond::Over
+    }
+
+    pub fn is_offered(&self) -> bool {
+        matches!(self.bond, Bond::Offered | Bond::Withdrawn)
+    }
+
+    /// Bytes that can be read from the pipe when it is its turn.
+    #[inline]
+    pub fn readable(&self) -> usize {
+        if self.incoming.returned { 0 } else { self.incoming.queue.len() }
+    }
+
+    /// Has the peer said that it sends no more?
+    pub fn is_finished(&self) -> bool {
+        self.incoming.fin
+    }
+
+    pub fn is_shut(&self) -> bool {
+        self.outgoing.shut
+    }
+
+    /// From here on everything is the kernel's to say.
+    pub fn is_over(&self) -> bool {
+        self.bond == Bond::Over
+    }
+
+    /// The client's connection stands: its handshake has ended well.
+    pub fn is_established(&self) -> bool {
+        self.established
+    }
+
+    pub fn set_established(&mut self) {
+        self.established = true;
+    }
+
+    /// Would an end that the kernel tells of be the peer's death? One that lives tells of its end by the
+    /// pipe.
+    #[inline]
+    pub fn would_tell_its_end(&self) -> bool {
+        let incoming = &self.incoming;
+        let by_pipe = incoming.kernel == Some(0) && !incoming.fin && !incoming.stopped;
+        self.bond == Bond::Confirmed && by_pipe
+    }
+
+    /// Did the peer die with bytes of ours unread? Told once.
+    pub fn take_reset(&mut self) -> bool {
+        core::mem::take(&mut self.reset)
+    }
+
+    /// The kernel has told of a reset, and does so once.
+    pub fn note_reset(&mut self) {
+        self.reset = true;
+    }
+
+    /// Does the kernel not know yet that the program sends no more? To be asked when it is shut.
+    pub fn take_untold_end(&mut self) -> bool {
+        !core::mem::replace(&mut self.outgoing.end_told, true)
+    }
+
+    pub fn is_reset(&self) -> bool {
+        self.reset
+    }
+
+    /// Bytes that are to go by the kernel before all others.
+    pub fn backlog(&self) -> &[u8] {
+        let outgoing = &self.outgoing;
+        let ready = outgoing.complete || self.bond == Bond::Over;
+        outgoing.backlog.get(outgoing.gone..).filter(|_| ready).unwrap_or_default()
+    }
+
+    /// The kernel took so many bytes of the backlog.
+    pub fn backlog_gone(&mut self, count: usize) {
+        let outgoing = &mut self.outgoing;
+        outgoing.gone += count;
+        if outgoing.gone >= outgoing.backlog.len() {
+            outgoing.backlog = Vec::new();
+            outgoing.gone = 0;
+        }
+    }
+
+    /// Is the kernel's socket all there is to the connection?
+    pub fn is_dissolved(&self) -> bool {
+        self.bond == Bond::Over
+            && self.readable() == 0
+            && self.outgoing.backlog.is_empty()
+            && !self.incoming.fin
+            && !self.dead
+            && !self.reset
+    }
+
+    /// The program read bytes from the kernel.
+    pub fn kernel_read(&mut self, count: u64) {
+        match &mut self.incoming.kernel {
+            None => self.incoming.kernel_taken += count,
+            Some(left) => *left = left.saturating_sub(count),
+        }
+    }
+
+    /// The program sent bytes by the kernel.
+    pub fn kernel_sent(&mut self, count: u64) {
+        self.outgoing.kernel += count;
+    }
+}
+
+/// Both ends do this.
+fn clamped(limit: u64) -> u64 {
+    limit.clamp(SMALLEST_WINDOW, LARGEST_WINDOW)
+}

@@ -1,0 +1,166 @@
+//! Bytes out of the queue and into the link, and what each end tells the other about it.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use super::{Bond, PORTION, Pipe, clamped};
+use crate::shard::pipe::Carrier;
+use crate::shard::pipe::message::Message;
+
+/// So much goes into a slot: no need to ask for room.
+const SURE: usize = 88;
+
+impl Pipe {
+    #[inline]
+    pub(in crate::shard::pipe) fn copy_out(
+        &self,
+        carrier: &impl Carrier,
+        skip: usize,
+        out: &mut [IoSliceMut<'_>],
+        filled: usize,
+    ) -> usize {
+        self.incoming.queue.copy_out(carrier, skip, out, filled, usize::MAX)
+    }
+
+    /// The program has read bytes.
+    #[inline]
+    pub(in crate::shard::pipe) fn consume(&mut self, carrier: &mut impl Carrier, count: usize) {
+        let incoming = &mut self.incoming;
+        incoming.queue.consume(carrier, count);
+        incoming.read += count as u64;
+        carrier.set_note(self.link, self.own.index, incoming.read);
+        // The answer carries it; without one it is said now and then.
+        let last = incoming.fin && incoming.queue.is_empty();
+        if incoming.read - incoming.credited >= incoming.limit / 4 || last {
+            self.credit(carrier);
+        }
+    }
+
+    /// The program reads: the client may use the pipe.
+    #[inline]
+    pub(in crate::shard::pipe) fn use_it(&mut self, carrier: &mut impl Carrier) {
+        if !self.used {
+            self.used = true;
+            self.credit(carrier);
+        }
+    }
+
+    #[cold]
+    pub(super) fn credit(&mut self, carrier: &mut impl Carrier) {
+        let (Some(to), Bond::Confirmed) = (self.peer, self.bond) else { return };
+        let incoming = &mut self.incoming;
+        let message = Message::Credit { to, read: incoming.read, limit: incoming.limit };
+        self.owed.credit = !carrier.tell(self.link, message);
+        if !self.owed.credit {
+            incoming.credited = incoming.read;
+            incoming.told_limit = incoming.limit;
+        }
+    }
+
+    /// How much the program may have unread from now on.
+    pub(in crate::shard::pipe) fn set_limit(&mut self, carrier: &mut impl Carrier, limit: u64) {
+        let limit = clamped(limit);
+        if limit != self.incoming.limit {
+            self.incoming.limit = limit;
+            self.incoming.largest_limit = self.incoming.largest_limit.max(limit);
+            self.credit(carrier);
+        }
+    }
+
+    /// How many bytes may be sent.
+    #[inline]
+    pub fn free(&self) -> usize {
+        usize::try_from(self.window_left()).unwrap_or(usize::MAX)
+    }
+
+    #[inline]
+    pub(super) fn window_left(&self) -> u64 {
+        let outgoing = &self.outgoing;
+        outgoing.window.saturating_sub(outgoing.sent - outgoing.read_by_peer)
+    }
+
+    /// Would Linux call the socket writable (a third of the buffer is free)?
+    #[inline]
+    pub fn is_writable(&self) -> bool {
+        self.window_left() > self.outgoing.window / 3 && !self.crowded
+    }
+
+    /// Has the link got room meanwhile? If not, it will tell.
+    pub(in crate::shard::pipe) fn look_at_link(&mut self, carrier: &mut impl Carrier) {
+        self.crowded = self.crowded && carrier.room(self.link) == 0;
+    }
+
+    pub fn want_room(&mut self) {
+        self.wants_room = true;
+    }
+
+    /// Bytes that the peer has not read yet, as far as it has said.
+    pub fn unread_by_peer(&self) -> u64 {
+        self.outgoing.sent - self.outgoing.read_by_peer
+    }
+
+    /// Sends bytes of the pieces behind the first `skip`; returns how many found room.
+    #[inline]
+    pub(in crate::shard::pipe) fn write(
+        &mut self,
+        carrier: &mut impl Carrier,
+        data: &[IoSlice<'_>],
+        mut skip: usize,
+        total: usize,
+    ) -> usize {
+        let Some(to) = self.peer else { return 0 };
+        let mut written = 0;
+        let mut at = 0;
+        while written < total {
+            let mut count = PORTION.min(self.free()).min(total - written);
+            if count > SURE {
+                count = count.min(carrier.room(self.link));
+            }
+            if count == 0 {
+                break;
+            }
+            let incoming = &mut self.incoming;
+            let (kind, header) = Message::Data { to, read: incoming.read }.encode();
+            let sent = carrier.send(self.link, kind, header, count, false, |mut room| {
+                while !room.is_empty() {
+                    let Some(piece) = data.get(at) else { return };
+                    let rest = piece.get(skip..).unwrap_or_default();
+                    let here = rest.len().min(room.len());
+                    let (target, left) = room.split_at_mut(here);
+                    target.copy_from_slice(rest.get(..here).unwrap_or_default());
+                    room = left;
+                    skip += here;
+                    if skip >= piece.len() {
+                        skip -= piece.len();
+                        at += 1;
+                    }
+                }
+            });
+            if !sent {
+                break;
+            }
+            incoming.credited = incoming.read;
+            self.used = true;
+            self.outgoing.sent += count as u64;
+            written += count;
+        }
+        self.crowded = written < total && self.free() > 0;
+        self.wants_room |= written < total;
+        written
+    }
+
+    /// The program sends no more.
+    pub(in crate::shard::pipe) fn shut(&mut self, carrier: &mut impl Carrier) {
+        self.outgoing.shut = true;
+        if let (Some(to), Bond::Confirmed) = (self.peer, self.bond)
+            && self.outgoing.switched
+            && !self.outgoing.stopped
+        {
+            self.owed.fin = !carrier.tell(self.link, Message::Fin { to });
+        }
+    }
+
+    /// Is the end of what the program sends the kernel's to tell? (Else the peer has it by the pipe.)
+    pub fn is_end_the_kernels(&self) -> bool {
+        !self.outgoing.switched || self.bond == Bond::Over || self.outgoing.complete
+    }
+}
