@@ -34,7 +34,7 @@ const ALL: [Under; 4] = [Under::Both, Under::Server, Under::Client, Under::Neith
 
 /// Datagrams that may go through the kernel before the peer is found, whatever follows: what a program
 /// sends within some milliseconds, and what begins each flow.
-const DATAGRAMS: u64 = 2000;
+const DATAGRAMS: u64 = 5000;
 const DATAGRAMS_OF_A_FLOW: u64 = 20;
 
 /// Segments: how each connection begins and ends, and what its client sends in between, before the

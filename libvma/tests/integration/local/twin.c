@@ -2,7 +2,8 @@
  *
  * usage: twin serve|call tcp|udp <port> blocking|epoll <bytes>
  *
- * A server serves one peer after the other. A caller ends with its peer, or after so many bytes.
+ * A server serves one peer after the other. Either sends at most so many bytes, and a caller ends with
+ * its peer, or once as many have come.
  * Either says how many bytes came, and ends with 9 at the first one that is wrong. */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -93,9 +94,15 @@ static void check(struct direction *in, const uint8_t *bytes, size_t length)
 
 struct conversation {
 	int fd;
+	bool calls;
 	uint64_t most;
 	struct direction in, out;
 };
+
+static bool has_enough(const struct conversation *with)
+{
+	return with->calls && with->in.done >= with->most;
+}
 
 /* The end of a peer, whatever it looks like. */
 static bool is_end(void)
@@ -137,6 +144,8 @@ static void exchange_blocking(struct conversation *with)
 		if (length <= 0)
 			break;
 		check(&with->in, bytes, length);
+		if (has_enough(with))
+			break;
 	}
 	pthread_join(writer, NULL);
 }
@@ -165,10 +174,16 @@ static void exchange_by_epoll(struct conversation *with)
 				break;
 			if (got > 0)
 				check(&with->in, bytes, got);
+			if (has_enough(with) && !wants_out)
+				break;
 		}
 		while (wants_out && (event.events & EPOLLOUT)) {
 			if (done == length) {
 				if (with->out.done >= with->most) {
+					if (has_enough(with)) {
+						close(epoll);
+						return;
+					}
 					shutdown(with->fd, SHUT_WR);
 					event.events = EPOLLIN;
 					must("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_MOD, with->fd, &event));
@@ -192,9 +207,9 @@ static void exchange_by_epoll(struct conversation *with)
 	close(epoll);
 }
 
-static uint64_t exchange(int fd, bool by_epoll, uint64_t most)
+static uint64_t exchange(int fd, bool calls, bool by_epoll, uint64_t most)
 {
-	struct conversation with = { fd, most, { 0 }, { random_word(), 0 } };
+	struct conversation with = { fd, calls, most, { 0 }, { random_word(), 0 } };
 	if (by_epoll)
 		exchange_by_epoll(&with);
 	else
@@ -220,7 +235,7 @@ static void serve_tcp(int port, bool by_epoll, uint64_t most)
 	for (;;) {
 		int fd = accept(listening, NULL, NULL);
 		must("accept", fd);
-		say("served", exchange(fd, by_epoll, most));
+		say("served", exchange(fd, false, by_epoll, most));
 	}
 }
 
@@ -234,7 +249,7 @@ static void call_tcp(int port, bool by_epoll, uint64_t most)
 		say("refused", 0);
 		return;
 	}
-	say("got", exchange(fd, by_epoll, most));
+	say("got", exchange(fd, true, by_epoll, most));
 }
 
 /* What a datagram begins with. */
