@@ -17,7 +17,7 @@ pub fn seed() -> u16 {
 }
 
 /// [`now`] by the processor's counter, at a third of the price: the system's clock is read once in
-/// [`SPAN`] and the time between counted. It never goes back, and its error is a few nanoseconds. A counter that
+/// `SPAN` and the time between counted. It never goes back, and its error is a few nanoseconds. A counter that
 /// jumps does it no more harm than some spans: nothing is counted beyond one.
 ///
 /// One user at a time: it lies under the shard's lock.

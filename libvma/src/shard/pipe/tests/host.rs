@@ -212,7 +212,7 @@ impl Host {
         self.pipes.relieved(&mut self.carrier, link());
     }
 
-    fn to_kernel(&mut self, bytes: &[u8]) -> usize {
+    fn send_by_kernel(&mut self, bytes: &[u8]) -> usize {
         let mut kernel = self.kernel_out.borrow_mut();
         assert!(!kernel.shut || bytes.is_empty(), "sent after the end");
         let count = bytes.len().min(self.kernel_room.saturating_sub(kernel.bytes.len()));
@@ -226,7 +226,7 @@ impl Host {
             return false;
         }
         let backlog = self.pipe().backlog().to_vec();
-        let gone = self.to_kernel(&backlog);
+        let gone = self.send_by_kernel(&backlog);
         self.pipe().backlog_gone(gone);
         if self.shut && self.pipe().is_end_the_kernels() && self.pipe().backlog().is_empty() {
             self.kernel_out.borrow_mut().shut = true;
@@ -239,7 +239,7 @@ impl Host {
         self.tend();
         let count = match self.index.map_or(Way::Kernel, |_| self.pipe().way()) {
             Way::Kernel => {
-                let count = self.to_kernel(bytes);
+                let count = self.send_by_kernel(bytes);
                 if self.index.is_some() {
                     self.pipe().kernel_sent(count as u64);
                 }
