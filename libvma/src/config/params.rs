@@ -152,7 +152,7 @@ pub const GROUPS: &[Group] = &[
     Group { title: "Sockets and TCP", params: sockets::PARAMS },
     Group { title: "Threads and memory", params: threads::PARAMS },
     Group { title: "Neighbours, links, fork", params: links::PARAMS },
-    Group { title: "AF_XDP", params: xdp::PARAMS },
+    Group { title: "AF_XDP and this host", params: xdp::PARAMS },
     Group { title: "Of earlier releases", params: former::PARAMS },
 ];
 

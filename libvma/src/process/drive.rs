@@ -15,7 +15,8 @@ use crate::sys::wait::PollSet;
 const SECOND: u64 = 1_000_000_000;
 /// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
-/// While nobody polls, the intervals grow up to this, or the one configured if that is longer.
+/// While nobody polls and there are but links, the intervals grow up to this, or the one configured
+/// if that is longer.
 const LONGEST_QUIET: u64 = 100_000_000;
 
 pub struct Drive {
@@ -59,7 +60,8 @@ impl Drive {
             return state.has_tcp().then_some(SECOND);
         }
         let now = monotonic_nanos();
-        let tick = if state.has_tcp() { self.tick() } else { self.quiet_tick() };
+        let may_wait = !state.has_tcp() && !state.has_interfaces();
+        let tick = if may_wait { self.quiet_tick() } else { self.tick() };
         if self.next <= now || self.next > now.saturating_add(tick) {
             self.next = now.saturating_add(tick);
         }

@@ -14,14 +14,14 @@ mod mappings;
 #[cfg(test)]
 mod tests;
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fd::AsRawFd;
 
 use self::host::Owner;
 use self::mappings::Mappings;
-use super::{RingId, Stack};
+use super::{Plane, RingId, Stack};
 use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Key, Known, Rendezvous};
@@ -116,11 +116,10 @@ impl Default for Local {
 type Opened<'a> = Guard<'a, Option<Box<Finder>>>;
 
 /// Lets others find a socket: `descriptor` is the shadow, bound to `address` (which may be
-/// 0.0.0.0). Posting it again changes nothing. None if it cannot be posted (VMA_LOCAL=0, too many
-/// posts, another process has it posted ...): then everybody reaches it by the kernel.
+/// 0.0.0.0). Posting it again changes nothing. None if it cannot be posted (VMA_LOCAL=0, a rule, too
+/// many posts, another process has it posted ...): then everybody reaches it by the kernel.
 pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4) -> Option<Posted> {
-    let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
-    if stack.config.rules.decide(moment, address, None).is_some() {
+    if is_ruled(stack, protocol, address) {
         return None;
     }
     let mut opened = open(stack)?;
@@ -138,6 +137,22 @@ pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4)
     }
     stack.local.posts.store(finder.rendezvous.posts(), Ordering::Release);
     Some(Posted(key))
+}
+
+/// Does a rule of libvma.conf leave what arrives there to the kernel? As for the rings, a listener is
+/// judged by the address that it is bound to, a receiver of datagrams by every one that it has; a post
+/// stands for all of them.
+fn is_ruled(stack: &Stack, protocol: u8, address: SocketAddrV4) -> bool {
+    let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
+    let rules = &stack.config.rules;
+    let decides = |ip| rules.decide(moment, SocketAddrV4::new(ip, address.port()), None).is_some();
+    if protocol == protocol::TCP || !address.ip().is_unspecified() {
+        return decides(*address.ip());
+    }
+    let of_plane = |plane: &Plane| plane.control.addresses().iter().any(|own| decides(own.addr));
+    decides(Ipv4Addr::UNSPECIFIED)
+        || decides(Ipv4Addr::LOCALHOST)
+        || stack.plane.lock().map_or(true, |plane| plane.as_ref().is_some_and(of_plane))
 }
 
 /// Nobody shall find the socket any more, and who has found it forgets it. Call it before the

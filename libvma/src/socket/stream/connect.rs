@@ -25,11 +25,6 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
         }
         Phase::Connecting => false,
         Phase::Fresh
-            if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, None) =>
-        {
-            return Outcome::Os(WhyOs::Rule(place));
-        }
-        Phase::Fresh
             if let Some(outcome) = local::connect::connect(stack, id, view.shadow, peer) =>
         {
             return outcome;

@@ -13,6 +13,7 @@ mod kills;
 mod nginx;
 mod python;
 mod redis;
+mod rules;
 mod sandbox;
 mod sharing;
 mod sockperf;

@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::super::{Outcome, Phase, Stack, set_phase, view};
+use super::super::{Outcome, Phase, Stack, WhyOs, set_phase, view};
 use super::Shard;
+use crate::config::rules::Moment;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::SocketId;
 use crate::shard::pipe::Offer;
@@ -27,6 +28,10 @@ pub fn connect(
     let bound = shadow::local_address(descriptor)?;
     let source = if bound.ip().is_unspecified() { likely_source(*peer.ip()) } else { *bound.ip() };
     let from = |port| SocketAddrV4::new(source, port);
+    let ruling = stack.config.rules.decide(Moment::Connect, peer, Some(from(bound.port())));
+    if let Some(place) = ruling {
+        return Some(Outcome::Os(WhyOs::Rule(place)));
+    }
     let mut link = local::find_patiently(stack, protocol::TCP, from(bound.port()), peer)?;
     let mut port = bound.port();
     if port == 0 {
