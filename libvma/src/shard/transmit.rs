@@ -51,7 +51,7 @@ pub struct Egress<'a> {
 pub enum SendError {
     /// No frame is free: the ring is full.
     NoFrame,
-    /// The receiving process has no room: the datagram is lost.
+    /// The receiving process of this host has no room on its link.
     ReceiverFull,
     /// EMSGSIZE.
     TooBig,
@@ -168,7 +168,6 @@ fn send_whole(
     udp: udp::Header,
 ) -> Result<(), SendError> {
     let local = ring.is_local();
-    // A receiver on this host that does not keep up loses datagrams, as with the kernel's loopback.
     let full = if local { SendError::ReceiverFull } else { SendError::NoFrame };
     let frame = ring.allocate(egress.hop.destination_mac.0, HEADERS + egress.len).ok_or(full)?;
     ip.dont_fragment = egress.dont_fragment;

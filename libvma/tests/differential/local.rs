@@ -30,6 +30,14 @@ const KNOWN: &[(&str, &str)] = &[
     ("tcp_options", "congestion"),
     // What a one-shot registration told already is told again when the socket becomes the kernel's.
     ("tcp_epoll", "connecting"),
+    // Urgent data is the kernel's: the connection is given back first, and it comes a moment later.
+    ("tcp_epoll", "urgent"),
+    // A link is a buffer beside the receiver's, so drops are others, and not counted alike.
+    ("limits", "buffer_sizes"),
+    // A datagram for a socket that was closed, or became the kernel's, a moment ago goes back to its
+    // sender, which sends it by the kernel: it and its errors come some microseconds late.
+    ("local", "comes_and_goes"),
+    ("options", "every_integer"),
 ];
 
 /// What lies in a link is not yet in the receiver's buffer, so of a burst that nobody reads more survives

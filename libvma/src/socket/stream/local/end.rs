@@ -152,10 +152,12 @@ fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     {
         return state.leave_pipe(id, Box::new(rest));
     }
-    state.close_pipe(id);
     if unread {
+        // First, so that the peer sees it whole when the pipe has told of the end.
         shadow::reset(descriptor);
-    } else if shut && !over {
+    }
+    state.close_pipe(id);
+    if !unread && shut && !over {
         shadow::shutdown(descriptor, libc::SHUT_WR);
     }
 }
