@@ -208,14 +208,8 @@ fn transmit<'a>(
                 return Outcome::Errno(libc::EMSGSIZE);
             }
             Err(SendError::ReceiverFull) => {
-                // The link is shared by all sockets of that process, each of which has room of its
-                // own in the kernel.
-                if let Some((_, socket)) = state.socket(id)
-                    && let Some(route) = &mut socket.route
-                {
-                    route.is_new = true;
-                }
-                return passed_locked(state, id, len, WhyOs::LinkFull);
+                counters.tx_drops += 1;
+                return Outcome::Ours((len, hop.ring));
             }
             Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
             Err(SendError::NoFrame) if blocking => {

@@ -81,6 +81,12 @@ fn from_poll(told: i16) -> Readiness {
             ready.insert(bit);
         }
     }
+    if ready.contains(Readiness::ERR) {
+        // A reset: the kernel notes the error first and the rest a moment later.
+        for bit in [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP] {
+            ready.insert(bit);
+        }
+    }
     ready
 }
 
