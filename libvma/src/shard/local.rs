@@ -1,8 +1,8 @@
 //! Other processes of this host: what their rings bring, and who is behind which link.
 //!
 //! Datagrams come as frames like any others; the link's number stands in the MAC addresses. Bytes of
-//! TCP connections come as messages, which are `pipe`'s. Nothing that a peer says is believed beyond
-//! its own sockets.
+//! TCP connections come as messages, which are `pipe`'s. A peer is of our user and may claim to be any
+//! socket of this host, but what it says is checked as if it came from a cable.
 //!
 //! The kernel decides who gets a datagram. One that finds no socket here, because that became the
 //! kernel's or was closed meanwhile, goes back to its sender, which sends it again through the
@@ -11,10 +11,11 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::receive::{Parsed, skipping};
+use super::receive::Parsed;
 use super::{NextHop, RingId, State};
 use crate::device::shm::{self, Arrival, LinkId};
 use crate::device::{Received, Ring};
+use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
 use crate::net::udp::lookup::Tuple;
 use crate::net::wire::ethernet::{self, MacAddr};
@@ -86,14 +87,53 @@ impl<S> State<S> {
         Some(hop)
     }
 
+    /// Lets all peers know that a socket is not to be reached by a link any more.
+    pub fn withdraw(&mut self) {
+        if let Some(ring) = self.local_ring() {
+            ring.withdraw();
+        }
+    }
+
+    /// Is the way one to another process, and has that withdrawn a socket since this was asked last?
+    #[inline]
+    pub fn has_withdrawn(&mut self, hop: &NextHop) -> bool {
+        self.link_of(hop).is_some_and(|(ring, link)| ring.has_withdrawn(link))
+    }
+
+    /// How far the records sent on the way to another process have come.
+    #[inline]
+    pub fn progress(&mut self, hop: &NextHop) -> Option<shm::Progress> {
+        self.link_of(hop).map(|(ring, link)| ring.progress(link))
+    }
+
+    #[inline]
+    fn link_of(&mut self, hop: &NextHop) -> Option<(&mut shm::Ring, LinkId)> {
+        if self.local.ring != Some(hop.ring) {
+            return None;
+        }
+        let link = LinkId::from_mac(hop.destination_mac.0)?;
+        Some((self.local_ring()?, link))
+    }
+
     /// Addresses that turned out to be nobody's, since the last call. None: too many to name.
     pub fn take_vacant(&mut self) -> Option<Vec<SocketAddrV4>> {
         let vacant = core::mem::take(&mut self.local.vacant);
         (vacant.len() < MOST_VACANT).then_some(vacant)
     }
 
+    /// Says in the log what went over every link, at the end of the process.
+    pub fn log_links(&mut self) {
+        let Some(ring) = self.local_ring() else { return };
+        for link in ring.links() {
+            log_line!(Debug, "a link with another process: {}", ring.counters(link));
+        }
+    }
+
     /// The other process is gone, or was cut off. What it sent before is delivered.
     pub fn link_gone(&mut self, link: LinkId) {
+        if let Some(ring) = self.local_ring() {
+            log_line!(Debug, "a link with another process has ended: {}", ring.counters(link));
+        }
         self.local.reached.retain(|_, known| *known != link);
         self.pipe_link_gone(link);
         if let Some(ring) = self.local_ring() {
@@ -114,7 +154,7 @@ impl<S> State<S> {
             }
             Arrival::Relief(link) => self.relief(link),
             Arrival::Broken(link) => {
-                crate::log::log_line!(
+                log_line!(
                     Warning,
                     "a process of this host broke the rules of shared memory and was cut off"
                 );
@@ -135,8 +175,10 @@ impl<S> State<S> {
     /// A datagram came by a link for this socket: what its sender sent by the kernel before lies in
     /// the shadow.
     #[inline]
-    pub(super) fn note_switch(&mut self, index: u32, frame: &[u8]) {
-        if frame.first().is_some_and(|byte| byte & AFTER_KERNEL != 0)
+    pub(super) fn note_switch(&mut self, id: RingId, index: u32, received: &Received) {
+        let Some(ring) = self.rings.get(id.index()) else { return };
+        let first = ring.first_bytes(&received.frame).first();
+        if first.is_some_and(|byte| byte & AFTER_KERNEL != 0)
             && let Some(slot) = self.slots.get_mut(index as usize)
             && let Some((endpoint, _)) = slot.content.as_mut()
         {
@@ -157,12 +199,7 @@ impl<S> State<S> {
         let link = ethernet::Header::parse(ring.first_bytes(&received.frame))
             .ok()
             .and_then(|header| LinkId::from_mac(header.src.0));
-        let len = parsed.udp.data_len();
-        let mut payload = Vec::with_capacity(len);
-        for piece in skipping(ring.pieces(&received.frame), offset) {
-            let left = len - payload.len();
-            payload.extend_from_slice(piece.get(..left).unwrap_or(piece));
-        }
+        let payload = self.copy_payload(id, &received, offset, parsed.udp.data_len());
         self.refuse(id, received, DropReason::NoSocket);
         let header =
             [pack(parsed.ip.src, parsed.udp.src_port), pack(parsed.ip.dst, parsed.udp.dst_port), 0];

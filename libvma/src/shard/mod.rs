@@ -25,7 +25,7 @@ use crate::sys::lock::{Guard, Lock, Reentered};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::device::Flow;
-pub use crate::device::shm::{LinkId, Segment, Side};
+pub use crate::device::shm::{LinkId, Progress, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
 pub use endpoint::Endpoint;
@@ -314,10 +314,6 @@ impl<S> State<S> {
     /// Rings of interfaces, on which packets arrive whether anybody looks or not.
     pub fn has_interfaces(&self) -> bool {
         self.rings.iter().any(|ring| !ring.is_local())
-    }
-
-    pub fn has_rings(&self) -> bool {
-        !self.rings.is_empty()
     }
 
     /// Before a sleep: the descriptors that become readable when a packet for any ring comes.

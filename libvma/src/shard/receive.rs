@@ -134,7 +134,7 @@ impl<S> State<S> {
                 return self.refuse(id, received, DropReason::NoSocket);
             };
             if local {
-                self.note_local(id, index, &received);
+                self.note_switch(id, index, &received);
                 tuple.interface = self.interface_told(tuple.destination, interface);
             }
             return self.deliver_in_place(index, id, received, parsed, &tuple, offset);
@@ -152,15 +152,6 @@ impl<S> State<S> {
             }
         }
         self.matches = targets;
-    }
-
-    #[inline]
-    fn note_local(&mut self, id: RingId, index: u32, received: &Received) {
-        let first = match self.rings.get(id.index()) {
-            Some(ring) => ring.first_bytes(&received.frame).first().copied(),
-            None => None,
-        };
-        self.note_switch(index, first.as_slice());
     }
 
     /// The sockets a multicast datagram is for, in a vector that is used again and again: put it
@@ -309,7 +300,13 @@ impl<S> State<S> {
         }
     }
 
-    fn copy_payload(&self, id: RingId, received: &Received, skip: usize, len: usize) -> Arc<[u8]> {
+    pub(super) fn copy_payload(
+        &self,
+        id: RingId,
+        received: &Received,
+        skip: usize,
+        len: usize,
+    ) -> Arc<[u8]> {
         let mut payload = Vec::with_capacity(len);
         if let Some(ring) = self.ring(id) {
             for piece in skipping(ring.pieces(&received.frame), skip) {

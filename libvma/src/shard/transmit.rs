@@ -51,8 +51,7 @@ pub struct Egress<'a> {
 pub enum SendError {
     /// No frame is free: the ring is full.
     NoFrame,
-    /// The receiving process of this host has no room on its link: the datagram is lost, as with the
-    /// kernel's loopback.
+    /// The receiving process of this host has no room on its link.
     ReceiverFull,
     /// EMSGSIZE.
     TooBig,

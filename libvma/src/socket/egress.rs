@@ -3,6 +3,7 @@
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use super::outstanding::Outstanding;
 use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
@@ -29,6 +30,9 @@ pub struct Request<'a> {
 /// Flags that change nothing for a datagram, or that we do ourselves.
 const KNOWN_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_EOR;
+
+/// Who has so few datagrams in a link is not the one that filled it.
+const FEW_OUTSTANDING: u32 = 32;
 
 type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
 
@@ -113,6 +117,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                         port: local.then_some(destination.port()),
                         epoch,
                         via,
+                        outstanding: Outstanding::default(),
                     }));
                 }
                 drop(state);
@@ -126,15 +131,19 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
             Via::Os(why) => return passed_locked(state, id, len, why),
         };
+        if state.has_withdrawn(&hop) {
+            // Perhaps the one that this is for: the kernel's word counts then.
+            drop(state);
+            local::heed_withdrawal(stack);
+            continue;
+        }
         let stays_here = destination.ip().is_multicast() && socket_ttl == 0;
         if destination.port() == 0 || stays_here {
             return passed_locked(state, id, len, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
-        let after_kernel = match &mut socket.route {
-            Some(route) => core::mem::take(&mut route.is_new),
-            None => false,
-        };
+        let route = state.socket(id).and_then(|(_, socket)| socket.route.as_mut());
+        let after_kernel = route.is_some_and(|route| core::mem::take(&mut route.is_new));
         let way = Way { hop, source, hop_limit, after_kernel };
         return transmit(stack, state, id, request, len, destination, way);
     }
@@ -189,14 +198,18 @@ fn transmit<'a>(
         let asked = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
         let blocking = waits(stack.config.tx_block, asked);
         let result = state.send(&egress);
-        let counters = match state.socket(id) {
-            Some((endpoint, _)) => &mut endpoint.counters,
+        let progress = state.progress(&hop);
+        let (counters, route) = match state.socket(id) {
+            Some((endpoint, socket)) => (&mut endpoint.counters, &mut socket.route),
             None => return Outcome::Os(WhyOs::NotOurs),
         };
         match result {
             Ok(()) => {
                 counters.tx_packets += 1;
                 counters.tx_bytes += len as u64;
+                if let (Some(progress), Some(route)) = (progress, route) {
+                    route.outstanding.note(progress);
+                }
                 if !request.more_follow && state.kick_or_wait(hop.ring) {
                     drop(state);
                     stack.nudge_internal_thread();
@@ -208,6 +221,14 @@ fn transmit<'a>(
                 return Outcome::Errno(libc::EMSGSIZE);
             }
             Err(SendError::ReceiverFull) => {
+                // The link is shared by all sockets of that process. One that has not filled it
+                // has room in the kernel; one that has would meet a full buffer there, too.
+                if let (Some(progress), Some(route)) = (progress, route)
+                    && route.outstanding.most(progress) < FEW_OUTSTANDING
+                {
+                    route.is_new = true;
+                    return passed_locked(state, id, len, WhyOs::LinkFull);
+                }
                 counters.tx_drops += 1;
                 return Outcome::Ours((len, hop.ring));
             }

@@ -10,6 +10,7 @@ pub mod local;
 pub mod message;
 pub mod multicast;
 pub mod options;
+mod outstanding;
 pub mod receive;
 pub mod stream;
 pub mod wait;
@@ -24,6 +25,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
+use self::outstanding::Outstanding;
 use crate::config::Config;
 use crate::config::rules::Protocol;
 use crate::control::Control;
@@ -150,6 +152,8 @@ struct CachedRoute {
     port: Option<u16>,
     epoch: u64,
     via: Via,
+    /// What went by this route to another process of this host and may not be read yet.
+    outstanding: Outstanding,
 }
 
 /// How a destination is reached.
@@ -331,6 +335,7 @@ pub fn at_exit(stack: &Stack) {
             log_line!(Debug, "received and not delivered, {reason}: {count}");
         }
     }
+    state.log_links();
     if !stack.stats.is_configured() {
         return;
     }

@@ -25,6 +25,8 @@ pub enum WhyOs {
     /// Within the host.
     LocalDestination,
     Broadcast,
+    /// The process of this host that it is for does not keep up with what others send it.
+    LinkFull,
     /// Another process of the host is a member of the multicast group.
     LocalMembers,
     /// The kernel has no route, or one that only it can use.
@@ -94,6 +96,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::FlowRefused => "the flow was refused",
             WhyOs::LocalDestination => "the destination is on this host",
             WhyOs::Broadcast => "the destination is a broadcast address",
+            WhyOs::LinkFull => "the receiving process does not keep up",
             WhyOs::LocalMembers => "another process of this host joined the group",
             WhyOs::Route => "the route is the kernel's",
             WhyOs::Neighbour => "the neighbour is being resolved",

@@ -32,12 +32,11 @@ const KNOWN: &[(&str, &str)] = &[
     ("tcp_epoll", "connecting"),
     // Urgent data is the kernel's: the connection is given back first, and it comes a moment later.
     ("tcp_epoll", "urgent"),
-    // A link is a buffer beside the receiver's, so drops are others, and not counted alike.
+    // A link is a buffer beside the receiver's: more of a burst survives, and what the link cannot
+    // take is lost by the sender, so the receiver does not count it.
     ("limits", "buffer_sizes"),
-    // A datagram for a socket that was closed, or became the kernel's, a moment ago goes back to its
-    // sender, which sends it by the kernel: it and its errors come some microseconds late.
+    // What goes into the link of a process that was killed a moment ago is lost without an error.
     ("local", "comes_and_goes"),
-    ("options", "every_integer"),
     // While the link is made, the internal thread takes low descriptor numbers for a moment.
     ("local_death", "exits_with_unsent_data"),
 ];

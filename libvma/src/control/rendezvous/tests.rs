@@ -102,7 +102,7 @@ fn key() -> Key {
     static LAST: AtomicU64 = AtomicU64::new(0);
     // Inodes of sockets have 32 bits.
     let number = LAST.fetch_add(1, Ordering::Relaxed);
-    Key::Inode(1 << 63 | u64::from(std::process::id()) << 24 | number)
+    Key(1 << 63 | u64::from(std::process::id()) << 24 | number)
 }
 
 const NOBODY: Known<u32> = Known::Nobody { until: NEGATIVE_NANOS };

@@ -3,8 +3,6 @@
 //! Whatever is not exactly a message of this version is nothing: another program on our name, an
 //! older or newer library. Descriptors travel beside the bytes.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
-
 /// Bytes of every message.
 pub const LENGTH: usize = 48;
 
@@ -16,14 +14,9 @@ pub const VERSION: u8 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ProcessId(pub [u8; 16]);
 
-/// What a socket is found by.
+/// What a socket is found by: the inode of the kernel's socket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Key {
-    /// The inode of the kernel's socket.
-    Inode(u64),
-    /// Its protocol and address, where the kernel does not tell inodes.
-    Address(u8, SocketAddrV4),
-}
+pub struct Key(pub u64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message {
@@ -96,34 +89,21 @@ impl Message {
 
 impl Key {
     fn parse(bytes: &[u8; KEY]) -> Option<Key> {
-        let [kind, protocol, p, q, a, b, c, d, number @ ..] = *bytes;
-        let address = SocketAddrV4::new(Ipv4Addr::new(a, b, c, d), u16::from_be_bytes([p, q]));
-        let number = u64::from_le_bytes(number);
-        match (kind, protocol, number) {
-            (1, 0, inode) if address == NO_ADDRESS => Some(Key::Inode(inode)),
-            (2, protocol, 0) => Some(Key::Address(protocol, address)),
-            _ => None,
-        }
+        let (kind, inode) = bytes.split_first_chunk::<8>()?;
+        (*kind == INODE).then_some(Key(u64::from_le_bytes(inode.try_into().ok()?)))
     }
 
     fn emit(self) -> [u8; KEY] {
-        let (kind, protocol, address, number) = match self {
-            Key::Inode(inode) => (1, 0, NO_ADDRESS, inode),
-            Key::Address(protocol, address) => (2, protocol, address, 0),
-        };
-        let [p, q] = address.port().to_be_bytes();
-        let [a, b, c, d] = address.ip().octets();
-        let [s, t, u, v, w, x, y, z] = number.to_le_bytes();
-        [kind, protocol, p, q, a, b, c, d, s, t, u, v, w, x, y, z]
+        let mut bytes = [0; KEY];
+        let (kind, inode) = bytes.split_at_mut(INODE.len());
+        kind.copy_from_slice(&INODE);
+        inode.copy_from_slice(&self.0.to_le_bytes());
+        bytes
     }
 
     /// The abstract name under which the socket's process listens.
     pub fn name(self) -> Vec<u8> {
-        let name = match self {
-            Key::Inode(inode) => format!("libvma-{VERSION}/socket/{inode}"),
-            Key::Address(protocol, address) => format!("libvma-{VERSION}/{protocol}/{address}"),
-        };
-        name.into_bytes()
+        format!("libvma-{VERSION}/socket/{}", self.0).into_bytes()
     }
 }
 
@@ -136,7 +116,8 @@ impl Status {
 
 const MAGIC: &[u8; 6] = b"libvma";
 const KEY: usize = 16;
-const NO_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+/// What the number behind it is; other ways to name a socket may come.
+const INODE: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 const _: () = assert!(MAGIC.len() + 2 + 16 + KEY < LENGTH, "the status does not fit");
 
 #[cfg(test)]
@@ -144,23 +125,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn keys() -> impl Strategy<Value = Key> {
-        let address = |(protocol, ip, port): (u8, u32, u16)| {
-            Key::Address(protocol, SocketAddrV4::new(Ipv4Addr::from_bits(ip), port))
-        };
-        prop_oneof![any::<u64>().prop_map(Key::Inode), any::<(u8, u32, u16)>().prop_map(address)]
-    }
-
     fn messages() -> impl Strategy<Value = Message> {
-        (keys(), any::<[u8; 16]>(), 0u8..4, 0u8..4).prop_map(|(key, process, kind, status)| {
-            let process = ProcessId(process);
-            match kind {
-                0 => Message::Hello { process, key },
-                1 => Message::Answer { process, key, status: Status::parse(status).unwrap() },
-                2 => Message::Posted { key },
-                _ => Message::Gone { key },
-            }
-        })
+        (any::<u64>(), any::<[u8; 16]>(), 0u8..4, 0u8..4).prop_map(
+            |(key, process, kind, status)| {
+                let (key, process) = (Key(key), ProcessId(process));
+                match kind {
+                    0 => Message::Hello { process, key },
+                    1 => Message::Answer { process, key, status: Status::parse(status).unwrap() },
+                    2 => Message::Posted { key },
+                    _ => Message::Gone { key },
+                }
+            },
+        )
     }
 
     proptest! {
@@ -191,7 +167,7 @@ mod tests {
 
     #[test]
     fn another_version_or_length_is_nothing() {
-        let message = Message::Gone { key: Key::Inode(7) };
+        let message = Message::Gone { key: Key(7) };
         let bytes = message.emit();
         for len in 0..LENGTH {
             assert_eq!(Message::parse(&bytes[..len]), None);
@@ -204,8 +180,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        let address = Key::Address(17, SocketAddrV4::new(Ipv4Addr::LOCALHOST, 53));
-        assert_eq!(address.name(), b"libvma-1/17/127.0.0.1:53");
-        assert_eq!(Key::Inode(9).name(), b"libvma-1/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-1/socket/9");
     }
 }

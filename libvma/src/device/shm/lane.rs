@@ -125,6 +125,15 @@ impl Chunks {
     }
 }
 
+/// How far the records of a lane have come, as the sending side knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// So many were sent since the lane was made.
+    pub sent: u64,
+    /// So many of them were read; the consumer tells it now and then only.
+    pub read: u64,
+}
+
 /// The sending side's own knowledge.
 pub struct Producer {
     /// Number of the next slot to write.
@@ -168,6 +177,11 @@ impl Producer {
         }
         self.passed = position;
         Ok(self.next.wrapping_sub(position) < L::SLOTS - reserve)
+    }
+
+    #[inline]
+    pub fn progress(&self) -> Progress {
+        Progress { sent: self.next, read: self.passed }
     }
 
     /// Takes back what the consumer has returned, if `wanted` chunks cannot be had without or it is

@@ -3,18 +3,18 @@
 use core::sync::atomic::Ordering;
 
 use super::head::{Head, chunk_at, set_chunk_at};
-use super::lane::{Consumer, INLINE, Inline, Lane, Producer, RESERVE, Violation};
+use super::lane::{Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Violation};
 use super::record::{self, Shape};
 use super::segment::{CHUNK, Mapping, SharedLane};
 use super::{Counters, LinkId, Side};
+use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, unix_socket};
 
 /// Holding more of the peer's chunks than this, whoever queues packets must copy them out.
 const MANY_HELD: u32 = 1024 / 4 * 3;
 
-/// After a packet found no room, so many are refused without a look. Senders that come so often
-/// that it is a burden try again within microseconds.
-const PATIENCE: u32 = 7;
+/// After a packet found no room, others are refused without a look for so long.
+const PATIENCE_NANOS: u64 = 500;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -39,14 +39,17 @@ pub struct Link {
     bell_of_peer: Fd,
     /// Heads that hold a record of this link.
     pub heads: u32,
-    /// Packets to refuse before the next look for room.
-    patience: u32,
+    /// Packets are refused until then; 0 while there is room.
+    patience: u64,
     /// Records were published since the peer's armed word was looked at.
     pub fresh: bool,
     /// Counted as one with more of the peer's chunks than is good for the peer.
     pub is_crowded: bool,
     /// The CPU that the peer knows of, and 1 more.
     cpu: u64,
+    /// How often this side withdrew a socket, and how often it knows that the peer did.
+    withdrawn: u64,
+    withdrawn_by_peer: u64,
     pub counters: Counters,
 }
 
@@ -71,6 +74,8 @@ impl Link {
             fresh: false,
             is_crowded: false,
             cpu: 0,
+            withdrawn: 0,
+            withdrawn_by_peer: 0,
             counters: Counters::default(),
         }
     }
@@ -101,6 +106,19 @@ impl Link {
     /// What the peer has said.
     pub fn note_of_peer(&self, number: usize) -> Option<u64> {
         Some(self.memory.lane(self.out).note(number)?.load(Ordering::Acquire))
+    }
+
+    /// Lets the peer know before its next packet that a socket is not to be reached any more.
+    pub fn withdraw(&mut self) {
+        self.withdrawn += 1;
+        self.memory.lane(self.r#in).withdrawn().store(self.withdrawn, Ordering::Release);
+    }
+
+    /// Has the peer withdrawn a socket since this was asked last?
+    #[inline(always)]
+    pub fn has_withdrawn(&mut self) -> bool {
+        let word = self.memory.lane(self.out).withdrawn().load(Ordering::Acquire);
+        core::mem::replace(&mut self.withdrawn_by_peer, word) != word
     }
 
     // Receiving.
@@ -223,16 +241,28 @@ impl Link {
     }
 
     /// Is there room for a packet? Nobody is told later if there is not: it is lost, and others
-    /// will be tried. Most of these are refused without a look at the peer's cache lines, or senders
-    /// that find no room would slow down the peer that makes it.
+    /// will be tried. In a blast most of these are refused without a look at the peer's cache lines,
+    /// or senders that find no room would slow down the peer that makes it.
     #[inline]
     pub fn has_room_for_packet(&mut self, chunks: usize) -> Result<bool, Violation> {
-        let is_roomy = self.patience == 0 && self.looks_roomy(chunks, RESERVE)?;
-        if !is_roomy {
-            self.counters.full += 1;
-            self.patience = if self.patience == 0 { PATIENCE } else { self.patience - 1 };
+        if self.patience == 0 && self.looks_roomy(chunks, RESERVE)? {
+            return Ok(true);
         }
-        Ok(is_roomy)
+        self.has_room_for_packet_again(chunks)
+    }
+
+    #[cold]
+    fn has_room_for_packet_again(&mut self, chunks: usize) -> Result<bool, Violation> {
+        let now = monotonic_nanos();
+        if self.patience != 0 && now >= self.patience && self.looks_roomy(chunks, RESERVE)? {
+            self.patience = 0;
+            return Ok(true);
+        }
+        if now >= self.patience {
+            self.patience = now.saturating_add(PATIENCE_NANOS);
+        }
+        self.counters.full += 1;
+        Ok(false)
     }
 
     /// Is there still a slot for the packet that was put together?
@@ -300,6 +330,12 @@ impl Link {
         if Producer::must_wake(&self.memory.lane(self.out)) {
             self.ring();
         }
+    }
+
+    /// How far the records sent have come.
+    #[inline]
+    pub fn progress(&self) -> Progress {
+        self.sending.progress()
     }
 
     pub fn is_starving(&self) -> bool {

@@ -21,6 +21,7 @@ mod segment;
 mod tests;
 mod transmit;
 
+pub use lane::Progress;
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
 pub use transmit::Full;
@@ -99,6 +100,23 @@ pub struct Counters {
     pub full: u64,
     /// Times that the peer's bell was rung.
     pub bells: u64,
+}
+
+impl core::fmt::Display for Counters {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(
+            f,
+            "in {} packets, {} messages, {} bytes; out {} packets, {} messages, {} bytes; full {} times, {} bells rung",
+            self.packets_in,
+            self.messages_in,
+            self.bytes_in,
+            self.packets_out,
+            self.messages_out,
+            self.bytes_out,
+            self.full,
+            self.bells
+        )
+    }
 }
 
 /// A place for a link; the generation tells one tenant from the next.
@@ -398,6 +416,27 @@ impl Ring {
 
     fn link_of(&self, id: LinkId) -> Option<&Link> {
         self.at(id.index).filter(|link| link.id == id)
+    }
+
+    /// Lets all peers know that a socket is not to be reached by a link any more.
+    pub fn withdraw(&mut self) {
+        for index in &self.open {
+            if let Some(link) = link_mut(&mut self.places, *index) {
+                link.withdraw();
+            }
+        }
+    }
+
+    /// Has the peer withdrawn a socket since this was asked last?
+    #[inline]
+    pub fn has_withdrawn(&mut self, link: LinkId) -> bool {
+        self.open_link(link).is_some_and(Link::has_withdrawn)
+    }
+
+    /// How far the records sent by a link have come.
+    #[inline]
+    pub fn progress(&self, link: LinkId) -> Progress {
+        self.link_of(link).map(Link::progress).unwrap_or_default()
     }
 
     /// The link, if something can be sent by it.

@@ -31,6 +31,7 @@ pub(super) const PAGE: usize = 4096;
 pub(super) const POSITION: usize = 0;
 const ARMED: usize = 128;
 const STARVED: usize = 256;
+const WITHDRAWN: usize = 384;
 const FIRST_NOTE: usize = 512;
 pub(super) const FIRST_SLOT: usize = PAGE;
 pub(super) const RETURNS: usize = FIRST_SLOT + SLOTS * SLOT;
@@ -209,6 +210,12 @@ impl<'a> SharedLane<'a> {
     #[inline(always)]
     pub fn note(&self, number: usize) -> Option<&'a AtomicU64> {
         (number < NOTES).then(|| self.word(FIRST_NOTE + number * 8))
+    }
+
+    /// How often the consumer has withdrawn a socket that others can find.
+    #[inline(always)]
+    pub fn withdrawn(&self) -> &'a AtomicU64 {
+        self.word(WITHDRAWN)
     }
 
     /// The CPU that the consumer last said it runs on, and 1 more; 0 if it never did.

@@ -320,9 +320,8 @@ fn a_packet_that_does_not_fit_is_lost_and_nobody_rung() {
         b.settle();
         assert!(!is_rung(&a));
         assert!(a.receive().is_none());
-        // Not at the first try: that would be a look at the peer's lines for every lost packet.
-        let tries = (1..100).find(|_| send_packet(&mut a, to_b, 0, len));
-        assert!(tries.is_some_and(|tries| (2..10).contains(&tries)), "{tries:?}");
+        // Who comes a moment later is not lost because others were before.
+        std::thread::sleep(std::time::Duration::from_micros(10));
         assert!(send_packet(&mut a, to_b, 0, len));
     }
 }

@@ -102,7 +102,6 @@ impl Host for Owner<'_> {
         state.link_gone(link);
         self.stack.shard.note_liveness(&state);
         state.wake_all();
-        log_line!(Debug, "a link with another process has ended");
     }
 
     fn somebody_found(&mut self) {

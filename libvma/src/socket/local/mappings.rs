@@ -99,5 +99,5 @@ pub(super) fn ask(
 ) -> Option<Key> {
     let found = diag.receiver(protocol, source, destination).ok().flatten()?;
     let is_own = || unix_socket::sole_user() == Some(found.user);
-    is_own().then_some(Key::Inode(found.inode))
+    is_own().then_some(Key(found.inode))
 }

@@ -15,23 +15,23 @@ mod mappings;
 mod tests;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::fd::AsRawFd;
 
 use self::host::Owner;
 use self::mappings::Mappings;
-use super::{Plane, RingId, Stack};
+use super::{Plane, Stack};
 use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Key, Known, Rendezvous};
 use crate::log::log_line;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::Segment;
+use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, ppoll};
-use crate::sys::{fd, shadow};
 
 pub use crate::shard::LinkId;
 
@@ -43,7 +43,6 @@ pub struct Local {
     descriptor: AtomicI32,
     /// When it has something to do, in nanoseconds of the monotonic clock.
     due: AtomicU64,
-    posts: AtomicUsize,
     /// The internal thread runs: callers are answered.
     served: AtomicBool,
     /// It was tried, and is not to be had.
@@ -84,7 +83,6 @@ impl Local {
             finder: Lock::new(None),
             descriptor: AtomicI32::new(-1),
             due: AtomicU64::new(NEVER),
-            posts: AtomicUsize::new(0),
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
@@ -124,18 +122,15 @@ pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4)
     }
     let mut opened = open(stack)?;
     let finder = opened.as_mut()?;
-    let key = if finder.diag.supports(protocol) {
-        Key::Inode(inode(descriptor)?)
-    } else if is_alone(protocol, descriptor, address) {
-        Key::Address(protocol, address)
-    } else {
+    // Without its word nobody would know whose a packet is.
+    if !finder.diag.supports(protocol) {
         return None;
-    };
+    }
+    let key = Key(inode(descriptor)?);
     if let Err(errno) = finder.rendezvous.post(&mut Owner::new(stack), key) {
         log_line!(Debug, "{address} is not posted for other processes: {errno}");
         return None;
     }
-    stack.local.posts.store(finder.rendezvous.posts(), Ordering::Release);
     Some(Posted(key))
 }
 
@@ -161,17 +156,20 @@ pub fn unpost(stack: &Stack, Posted(key): Posted) {
     let Ok(mut slot) = stack.local.finder.lock() else { return };
     let Some(finder) = slot.as_mut() else { return };
     finder.rendezvous.unpost(key);
-    stack.local.posts.store(finder.rendezvous.posts(), Ordering::Release);
+    // Who sends next looks for that message first.
+    if let Ok(mut state) = stack.shard.lock() {
+        state.withdraw();
+    }
 }
 
-/// The post of a descriptor, for who did not keep it. Costs an atomic load if nothing is posted.
-pub fn posted(stack: &Stack, descriptor: i32) -> Option<Posted> {
-    if stack.local.posts.load(Ordering::Acquire) == 0 {
-        return None;
+/// A peer has withdrawn a socket: what it said of it holds from now on.
+#[cold]
+pub fn heed_withdrawal(stack: &Stack) {
+    if let Ok(mut slot) = stack.local.finder.lock()
+        && let Some(finder) = slot.as_mut()
+    {
+        finder.attend(stack);
     }
-    let key = Key::Inode(inode(descriptor)?);
-    let slot = stack.local.finder.lock().ok()?;
-    slot.as_ref()?.rendezvous.is_posted(key).then_some(Posted(key))
 }
 
 /// Who would get a packet from `source` (address and port as they will stand in the packet) to
@@ -225,14 +223,7 @@ pub fn find_patiently(
 pub fn is_own_users(stack: &Stack, protocol: u8, local: SocketAddrV4, peer: SocketAddrV4) -> bool {
     let Some(mut opened) = open(stack) else { return false };
     let Some(finder) = opened.as_mut() else { return false };
-    // Where the kernel does not tell, links are all there is to go by.
-    !finder.diag.supports(protocol)
-        || mappings::ask(&mut finder.diag, protocol, local, peer).is_some()
-}
-
-/// The ring that all links share; None before the first link.
-pub fn ring(stack: &Stack) -> Option<RingId> {
-    stack.shard.lock().ok()?.local_ring_id()
+    mappings::ask(&mut finder.diag, protocol, local, peer).is_some()
 }
 
 /// For the internal thread: attends to callers and peers, and looks now and then whether what is
@@ -273,7 +264,7 @@ impl Finder {
         let now = monotonic_nanos();
         let nobody = Known::Nobody { until: now };
         let key = if !self.diag.supports(protocol) {
-            Some(Key::Address(protocol, destination))
+            None
         } else if protocol == protocol::UDP {
             self.forget_vacant(stack);
             let news = self.rendezvous.news();
@@ -384,14 +375,4 @@ fn void_answers(stack: &Stack) {
 fn inode(descriptor: i32) -> Option<u64> {
     let status = fd::with_borrowed(descriptor, |fd| rustix::fs::fstat(fd))?.ok()?;
     Some(status.st_ino)
-}
-
-/// Without sock_diag nobody can tell which socket of several would get a packet: only one that has
-/// its address for itself may be found then.
-fn is_alone(protocol: u8, descriptor: i32, address: SocketAddrV4) -> bool {
-    let is_set = |name| shadow::int_option(descriptor, libc::SOL_SOCKET, name) != Some(0);
-    let shares = is_set(libc::SO_REUSEPORT)
-        // A listener has its port for itself all the same.
-        || (protocol == protocol::UDP && is_set(libc::SO_REUSEADDR));
-    !address.ip().is_unspecified() && !shares
 }

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::settings::Settings;
 use crate::shard::Shard;
 use crate::stats::StatsFile;
+use crate::sys::shadow;
 
 fn stack_with(environment: &str) -> Stack {
     let (name, value) = environment.split_once('=').unwrap_or_default();
@@ -99,10 +100,7 @@ fn linked() -> Pair {
 fn a_posted_socket_is_found_and_linked() {
     let pair = linked();
     assert_eq!((links(&pair.server), links(&pair.client)), (1, 1));
-    assert!(ring(&pair.client).is_some());
     assert!(pair.client.shard.is_live() && pair.server.shard.is_live());
-    assert_eq!(posted(&pair.server, pair.receiver.as_raw_fd()), Some(pair.post));
-    assert_eq!(posted(&pair.client, pair.receiver.as_raw_fd()), None);
 }
 
 #[test]
@@ -111,7 +109,7 @@ fn a_socket_of_no_library_is_nobody() {
     let ((_plain, to), (_sender, from)) = (socket(), socket());
     assert_eq!(find(&client, protocol::UDP, from, to), Found::Nobody);
     assert_eq!(links(&client), 0);
-    assert!(ring(&client).is_none(), "no memory for nothing");
+    assert!(client.shard.lock().unwrap().local_ring_id().is_none(), "no memory for nothing");
 }
 
 #[test]
@@ -296,22 +294,4 @@ fn the_internal_thread_knows_when_it_is_wanted() {
     assert!(pair.client.local.descriptor() >= 0);
     // The server only waits for callers.
     assert_eq!(pair.server.local.patience(), None);
-}
-
-/// Where the kernel does not tell who gets a packet.
-#[test]
-fn only_a_port_that_nobody_shares_is_found_by_address() {
-    let (receiver, at) = socket();
-    let raw = receiver.as_raw_fd();
-    assert!(is_alone(protocol::UDP, raw, at));
-    let any = SocketAddrV4::new([0; 4].into(), at.port());
-    assert!(!is_alone(protocol::UDP, raw, any));
-    shadow::set_int_option(raw, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
-    assert!(!is_alone(protocol::UDP, raw, at));
-    // Listeners have it set as a rule, and are alone all the same.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = v4(listener.local_addr().unwrap());
-    assert!(is_alone(protocol::TCP, listener.as_raw_fd(), at));
-    shadow::set_int_option(listener.as_raw_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1);
-    assert!(!is_alone(protocol::TCP, listener.as_raw_fd(), at));
 }

@@ -54,9 +54,13 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
             _ => Step::Part,
         }
     });
+    outcome(ended, sent)
+}
+
+/// What a call that has sent so many bytes returns. They count now, an error on the next call.
+pub(super) fn outcome(ended: Result<Result<(), i32>, Ended>, sent: usize) -> Outcome<usize> {
     match ended {
-        Ok(Ok(())) => Outcome::Ours(total),
-        // What was taken counts now, the error on the next call.
+        Ok(Ok(())) => Outcome::Ours(sent),
         _ if sent > 0 => Outcome::Ours(sent),
         Ok(Err(errno)) => Outcome::Errno(errno),
         Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),

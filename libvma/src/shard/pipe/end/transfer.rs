@@ -74,8 +74,7 @@ impl Pipe {
 
     #[inline]
     pub(super) fn window_left(&self) -> u64 {
-        let outgoing = &self.outgoing;
-        outgoing.window.saturating_sub(outgoing.sent - outgoing.read_by_peer)
+        self.outgoing.window.saturating_sub(self.unread_by_peer())
     }
 
     /// Would Linux call the socket writable (a third of the buffer is free)?
@@ -94,6 +93,7 @@ impl Pipe {
     }
 
     /// Bytes that the peer has not read yet, as far as it has said.
+    #[inline]
     pub fn unread_by_peer(&self) -> u64 {
         self.outgoing.sent - self.outgoing.read_by_peer
     }

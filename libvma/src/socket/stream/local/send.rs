@@ -2,7 +2,8 @@
 
 use std::io::IoSlice;
 
-use super::super::wait::{Ended, Manner, Step, Watches, until, until_or_partly};
+use super::super::send::outcome;
+use super::super::wait::{Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::SocketId;
@@ -57,14 +58,7 @@ pub fn send<'a>(
             _ => Step::Part,
         }
     });
-    match ended {
-        Ok(Ok(())) => Outcome::Ours(total),
-        // What was taken counts now, the error on the next call.
-        _ if sent > 0 => Outcome::Ours(sent),
-        Ok(Err(errno)) => Outcome::Errno(errno),
-        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
-        Err(ended) => Outcome::Errno(ended.errno()),
-    }
+    outcome(ended, sent)
 }
 
 /// So much may go by the kernel while the pipe is being agreed upon.
