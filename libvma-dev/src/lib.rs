@@ -1,10 +1,12 @@
 //! What two processes or two compilers must agree on about libvma: the statistics layout, the agent
 //! protocol, the Extra API types. No exported C symbol lives here, so every tool may link it.
 //!
-//! So far that is the names and versions by which the parts find each other, and the rules of
-//! libvma.conf, which the library obeys and `vma_conf` explains.
+//! So far that is the names and versions by which the parts find each other, the rules of
+//! libvma.conf, which the library obeys and `vma_conf` explains, and the file by which a process
+//! tells its counters to `vma_stats`.
 
 pub mod rules;
+pub mod stats;
 
 /// The name the loader knows the library by.
 pub const SONAME: &str = "libvma.so.9";

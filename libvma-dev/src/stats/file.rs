@@ -1,0 +1,325 @@
+//! Reading a process's statistics, and asking it for things.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::mem::offset_of;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::layout::{
+    CONTROL_AT, Control, Header, MAGIC, NAMED, SNAPSHOT_AT, SOCKETS_AT, Snapshot, Socket, VERSION,
+    size,
+};
+
+/// A process's file.
+#[derive(Debug)]
+pub struct File {
+    file: std::fs::File,
+    path: PathBuf,
+    header: Header,
+}
+
+/// The counters of one instant.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    pub snapshot: Snapshot,
+    /// Those in use only, in the order of their places.
+    pub sockets: Vec<Socket>,
+}
+
+/// What can be asked for.
+#[derive(Clone, Debug)]
+pub enum Request<'a> {
+    LogLevel(i32),
+    LogDetails(i32),
+    /// All lines about a descriptor (0: about all) to the log, at this level.
+    Dump {
+        descriptor: i32,
+        level: i32,
+    },
+    /// Counters to zero: of these sockets, or of everything.
+    Zero(&'a [i32]),
+}
+
+/// Why a file cannot be used.
+#[derive(Debug)]
+pub enum Problem {
+    /// There is none.
+    Missing,
+    Io(io::Error),
+    /// Not ours, cut short ...
+    Foreign(&'static str),
+    /// Of another version.
+    Version(u32),
+    /// The process does not write: it is stopped, or was killed.
+    Silent,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Problem::Missing => f.write_str("no such file"),
+            Problem::Io(error) => error.fmt(f),
+            Problem::Foreign(what) => write!(f, "not a statistics file of libvma: {what}"),
+            Problem::Version(theirs) => {
+                write!(f, "version {theirs} of the statistics file; this tool reads {VERSION}")
+            }
+            Problem::Silent => f.write_str("the process does not answer"),
+        }
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl From<io::Error> for Problem {
+    fn from(error: io::Error) -> Problem {
+        match error.kind() {
+            io::ErrorKind::NotFound => Problem::Missing,
+            io::ErrorKind::UnexpectedEof => Problem::Foreign("it is cut short"),
+            _ => Problem::Io(error),
+        }
+    }
+}
+
+impl File {
+    pub fn path_of(directory: &Path, process: u32) -> PathBuf {
+        directory.join(format!("vmastat.{process}"))
+    }
+
+    /// The file of a process.
+    pub fn open(directory: &Path, process: u32) -> Result<File, Problem> {
+        let path = File::path_of(directory, process);
+        // Whoever may write to the directory could have put something else there.
+        let flags = libc_flags::NOFOLLOW | libc_flags::NONBLOCK;
+        let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(&path)?;
+        let status = file.metadata()?;
+        if !status.is_file() {
+            return Err(Problem::Foreign("it is no regular file"));
+        }
+        let mut header = Header::default();
+        file.read_exact_at(header.as_mut_bytes(), 0)?;
+        if header.magic != MAGIC {
+            return Err(Problem::Foreign("it begins otherwise"));
+        }
+        if header.version != VERSION {
+            return Err(Problem::Version(header.version));
+        }
+        if status.size() != size(header.sockets) {
+            return Err(Problem::Foreign("its size is not what it says"));
+        }
+        Ok(File { file, path, header })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn control(&self) -> Result<Control, Problem> {
+        let mut control = Control::default();
+        self.file.read_exact_at(control.as_mut_bytes(), CONTROL_AT)?;
+        Ok(control)
+    }
+
+    /// Asks for something; the process sees it within a tenth of a second.
+    pub fn ask(&self, request: &Request<'_>) -> Result<(), Problem> {
+        let control = self.control()?;
+        match request {
+            Request::LogLevel(level) => self.put(offset_of!(Control, log_level), level)?,
+            Request::LogDetails(details) => self.put(offset_of!(Control, log_details), details)?,
+            Request::Dump { descriptor, level } => {
+                self.put(offset_of!(Control, dump_descriptor), descriptor)?;
+                self.put(offset_of!(Control, dump_level), level)?;
+                self.put(offset_of!(Control, dumps), &control.dumps.wrapping_add(1))?;
+            }
+            Request::Zero(sockets) => {
+                let sockets = sockets.get(..sockets.len().min(NAMED)).unwrap_or_default();
+                self.put(offset_of!(Control, zero_list), sockets)?;
+                self.put(offset_of!(Control, zero_count), &(sockets.len() as u32))?;
+                self.put(offset_of!(Control, zeroings), &control.zeroings.wrapping_add(1))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn put<T: IntoBytes + zerocopy::Immutable + ?Sized>(
+        &self,
+        offset: usize,
+        value: &T,
+    ) -> Result<(), Problem> {
+        Ok(self.file.write_all_at(value.as_bytes(), CONTROL_AT + offset as u64)?)
+    }
+
+    /// The counters as they are now: asks for them and waits for the answer.
+    pub fn take(&self, patience: Duration) -> Result<Taken, Problem> {
+        let wanted = self.control()?.requests.wrapping_add(1);
+        self.put(offset_of!(Control, requests), &wanted)?;
+        let end = Instant::now() + patience;
+        let mut nap = Duration::from_micros(200);
+        loop {
+            if let Some(taken) = self.last()? {
+                // Another reader may have asked meanwhile: theirs is newer.
+                let ahead = taken.snapshot.answered.wrapping_sub(wanted) as i32;
+                if ahead >= 0 {
+                    return Ok(taken);
+                }
+            }
+            if Instant::now() >= end {
+                return Err(Problem::Silent);
+            }
+            std::thread::sleep(nap);
+            nap = (nap * 2).min(Duration::from_millis(5));
+        }
+    }
+
+    /// The snapshot that was written last; None while one is being written.
+    pub fn last(&self) -> Result<Option<Taken>, Problem> {
+        for _ in 0..100 {
+            let before = self.sequence()?;
+            if before % 2 != 0 {
+                std::thread::yield_now();
+                continue;
+            }
+            let mut snapshot = Snapshot::default();
+            self.file.read_exact_at(snapshot.as_mut_bytes(), SNAPSHOT_AT)?;
+            // As many as the file is long.
+            let mut places = vec![Socket::default(); self.header.sockets as usize];
+            self.file.read_exact_at(places.as_mut_slice().as_mut_bytes(), SOCKETS_AT)?;
+            if self.sequence()? == before {
+                places.retain(|socket| socket.used == 1);
+                return Ok(Some(Taken { snapshot, sockets: places }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn sequence(&self) -> Result<u64, Problem> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, SNAPSHOT_AT)?;
+        Ok(u64::read_from_bytes(&bytes).unwrap_or(1))
+    }
+}
+
+/// A file in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub process: u32,
+    pub path: PathBuf,
+    /// Such a process runs.
+    pub alive: bool,
+}
+
+/// All statistics files of a directory.
+pub fn find_all(directory: &Path) -> io::Result<Vec<Found>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let Ok(entry) = entry else { continue };
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix("vmastat."));
+        let Some(process) = process.and_then(|digits| digits.parse().ok()) else { continue };
+        let alive = Path::new(&format!("/proc/{process}")).exists();
+        found.push(Found { process, path: entry.path(), alive });
+    }
+    found.sort_by_key(|found| found.process);
+    Ok(found)
+}
+
+/// open(2)'s, the same on all of Linux but a few architectures that nobody runs this on.
+mod libc_flags {
+    pub const NONBLOCK: i32 = 0o4000;
+    #[cfg(any(target_arch = "x86_64", target_arch = "x86", target_arch = "riscv64"))]
+    pub const NOFOLLOW: i32 = 0o400000;
+    #[cfg(any(target_arch = "aarch64", target_arch = "arm", target_arch = "powerpc64"))]
+    pub const NOFOLLOW: i32 = 0o100000;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("vma-stats-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    fn write(path: &Path, sockets: u32, answered: u32) -> std::fs::File {
+        let header = Header { magic: MAGIC, version: VERSION, sockets, ..Header::default() };
+        let snapshot = Snapshot { answered, ..Snapshot::default() };
+        let file = std::fs::File::create(path).unwrap();
+        file.set_len(size(sockets)).unwrap();
+        file.write_all_at(header.as_bytes(), 0).unwrap();
+        file.write_all_at(snapshot.as_bytes(), SNAPSHOT_AT).unwrap();
+        let socket = Socket { used: 1, descriptor: 7, ..Socket::default() };
+        file.write_all_at(socket.as_bytes(), SOCKETS_AT + size_of::<Socket>() as u64).unwrap();
+        file
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let directory = scratch("read");
+        let path = File::path_of(&directory, 77);
+        let file = write(&path, 3, 1);
+        let opened = File::open(&directory, 77).unwrap();
+        let taken = opened.take(Duration::ZERO).unwrap();
+        assert_eq!(taken.sockets.iter().map(|s| s.descriptor).collect::<Vec<_>>(), [7]);
+        assert!(matches!(opened.take(Duration::from_millis(1)), Err(Problem::Silent)));
+        // While it is being written.
+        file.write_all_at(&1u64.to_ne_bytes(), SNAPSHOT_AT).unwrap();
+        assert!(opened.last().unwrap().is_none());
+        opened.ask(&Request::Dump { descriptor: 5, level: 3 }).unwrap();
+        opened.ask(&Request::Zero(&[3, 4])).unwrap();
+        let control = opened.control().unwrap();
+        assert_eq!((control.requests, control.dumps, control.dump_descriptor), (2, 1, 5));
+        assert_eq!((control.zeroings, control.zero_count, control.zero_list[1]), (1, 2, 4));
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_ours_is_refused() {
+        let directory = scratch("refuse");
+        assert!(matches!(File::open(&directory, 1), Err(Problem::Missing)));
+        let path = File::path_of(&directory, 1);
+        let says = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            File::open(&directory, 1).unwrap_err().to_string()
+        };
+        assert!(says(b"").contains("cut short"));
+        assert!(says(&[7; 9000]).contains("begins otherwise"));
+        let header = Header { magic: MAGIC, version: 9, ..Header::default() };
+        assert!(says(header.as_bytes()).contains("version 9"));
+        let header = Header { magic: MAGIC, version: VERSION, sockets: 1, ..Header::default() };
+        assert!(says(header.as_bytes()).contains("size"));
+        // Cut short while it is open.
+        let file = write(&path, 3, 1);
+        let opened = File::open(&directory, 1).unwrap();
+        file.set_len(100).unwrap();
+        assert!(matches!(opened.last(), Err(Problem::Foreign(_))));
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(File::open(&directory, 1).is_err());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn only_numbers_of_processes_are_found() {
+        let directory = scratch("find");
+        let own = std::process::id();
+        for name in
+            ["vmastat.x", "vmastat.", "other.5", &format!("vmastat.{own}"), "vmastat.4194305"]
+        {
+            std::fs::write(directory.join(name), b"").unwrap();
+        }
+        let mut found: Vec<_> =
+            find_all(&directory).unwrap().into_iter().map(|f| (f.process, f.alive)).collect();
+        found.sort();
+        assert_eq!(found, [(own, true), (4_194_305, false)]);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+}
