@@ -67,6 +67,12 @@ pub struct Config {
     pub log_colors: bool,
     pub log_file: String,
     pub stats_file: String,
+    /// Where the file for vma_stats is; empty for none.
+    pub stats_directory: String,
+    /// Sockets that it has places for.
+    pub stats_sockets: u32,
+    /// The share of time that is spent polling is measured.
+    pub measures_polling: bool,
     pub rules: Rules,
     pub handle_sigintr: bool,
     pub handle_sigsegv: bool,
@@ -147,6 +153,9 @@ impl Config {
             log_colors: flag("VMA_LOG_COLORS"),
             log_file: expand(settings.text("VMA_LOG_FILE")),
             stats_file: settings.text("VMA_STATS_FILE").to_owned(),
+            stats_directory: settings.text("VMA_STATS_SHMEM_DIR").to_owned(),
+            stats_sockets: number("VMA_STATS_FD_NUM") as u32,
+            measures_polling: flag("VMA_CPU_USAGE_STATS"),
             rules: Rules::default(),
             handle_sigintr: flag("VMA_HANDLE_SIGINTR"),
             handle_sigsegv: flag("VMA_HANDLE_SIGSEGV"),

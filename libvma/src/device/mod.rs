@@ -4,9 +4,11 @@
 
 mod ring;
 pub mod shm;
+mod tally;
 pub mod xdp;
 
 pub use ring::Ring;
+pub use tally::Tally;
 
 use core::net::Ipv4Addr;
 

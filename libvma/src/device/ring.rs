@@ -7,11 +7,12 @@
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
+use libvma_dev::stats;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::shm::LinkId;
-use super::{Flow, Interface, OpenError, shm, xdp};
+use super::{Flow, Interface, OpenError, Tally, shm, xdp};
 use crate::frame::Frame;
 
 /// A shard's endpoint on one interface.
@@ -217,6 +218,37 @@ impl Ring {
         match self {
             Ring::Xdp(ring) => ring.kick(),
             Ring::Shm(ring) => ring.kick(),
+        }
+    }
+
+    /// What it has counted. Asks the kernel for what that counted.
+    pub fn statistics(&self) -> stats::Ring {
+        match self {
+            Ring::Xdp(ring) => ring.statistics(),
+            Ring::Shm(ring) => ring.statistics(),
+        }
+    }
+
+    /// Its frames, for receiving and for sending.
+    pub fn pools(&self) -> [stats::Pool; 2] {
+        match self {
+            Ring::Xdp(ring) => ring.pools(),
+            Ring::Shm(ring) => ring.pools(),
+        }
+    }
+
+    /// Counts from here on.
+    pub fn zero_statistics(&mut self) {
+        match self {
+            Ring::Xdp(ring) => ring.zero_statistics(),
+            Ring::Shm(ring) => ring.zero_statistics(),
+        }
+    }
+
+    pub fn tally(&mut self) -> &mut Tally {
+        match self {
+            Ring::Xdp(ring) => ring.tally(),
+            Ring::Shm(ring) => ring.tally(),
         }
     }
 

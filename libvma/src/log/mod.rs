@@ -43,6 +43,23 @@ impl Level {
         }
     }
 
+    /// As the statistics file numbers them: the larger the finer.
+    pub fn from_number(number: i32) -> Option<Level> {
+        const ALL: [Level; 10] = [
+            Level::None,
+            Level::Panic,
+            Level::Error,
+            Level::Warning,
+            Level::Info,
+            Level::Details,
+            Level::Debug,
+            Level::Fine,
+            Level::Finer,
+            Level::All,
+        ];
+        ALL.into_iter().find(|level| *level as i32 == number)
+    }
+
     /// A name in any case with its aliases, or a number. Numbers follow the manual (4 is debug);
     /// -1 is none, and 0 is taken as silence too: an administrator who writes 0 wants no output,
     /// and a panic line would be the last one anyway.
@@ -81,6 +98,16 @@ pub fn set_level(level: Level) {
     LEVEL.store(level as i8, Ordering::Relaxed);
 }
 
+/// The level in force.
+pub fn level() -> Level {
+    Level::from_number(i32::from(LEVEL.load(Ordering::Relaxed))).unwrap_or(Level::None)
+}
+
+/// What every line begins with now.
+pub fn details() -> u8 {
+    DETAILS.load(Ordering::Relaxed)
+}
+
 /// What every line begins with, from now on: 0 nothing, 1 thread, 2 process and thread, 3 time,
 /// process and thread.
 pub fn set_details(details: u8) {
@@ -107,6 +134,13 @@ pub const fn is_built(level: Level) -> bool {
 #[inline]
 pub fn enabled(level: Level) -> bool {
     level as i8 <= LEVEL.load(Ordering::Relaxed)
+}
+
+/// Writes one line if lines of this level are wanted; for a level that is chosen at run time.
+pub fn line_if_enabled(level: Level, text: core::fmt::Arguments<'_>) {
+    if level != Level::None && is_built(level) && enabled(level) {
+        line(level, text);
+    }
 }
 
 /// Writes one line; use the macros.

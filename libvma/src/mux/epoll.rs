@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::epoll;
 
-use super::{OsTurn, Seen, UNASKED, look};
+use super::count::Calls;
+use super::{Seen, Turn, UNASKED, look};
 use crate::shard::{Interest, Registration, SetId, SocketId, State};
 use crate::socket::{Socket, Stack, WhyOs, attach};
 use crate::sys::fd::with_borrowed;
@@ -54,7 +55,8 @@ pub struct Epoll {
     set: SetId,
     /// Every number of the program that refers to it.
     descriptors: Lock<Vec<i32>>,
-    turn: OsTurn,
+    turn: Turn,
+    calls: Calls,
     /// Another way to wait for it exists that we do not see through: its sockets are the kernel's.
     nested: AtomicBool,
     /// The last wait asked the kernel first.
@@ -74,13 +76,19 @@ impl Epolls {
         self.list.lock().ok()?.get(id.0 as usize)?.clone()
     }
 
+    pub(super) fn all(&self) -> Vec<Arc<Epoll>> {
+        let list = self.list.lock();
+        list.map_or_else(|_| Vec::new(), |list| list.iter().flatten().cloned().collect())
+    }
+
     /// For the epoll instance of these descriptors.
     pub fn add(&self, stack: &Stack, descriptors: Vec<i32>) -> Option<(EpollId, Arc<Epoll>)> {
         let set = stack.shard.lock().ok()?.new_set(*descriptors.first()?);
         let epoll = Epoll {
             set,
             descriptors: Lock::new(descriptors),
-            turn: OsTurn::default(),
+            turn: Turn::default(),
+            calls: Calls::default(),
             nested: AtomicBool::new(false),
             kernel_led: AtomicBool::new(false),
             any_oneshot: AtomicBool::new(false),
@@ -124,6 +132,27 @@ impl Epoll {
         if let Ok(mut descriptors) = self.descriptors.lock() {
             descriptors.push(descriptor);
         }
+    }
+
+    /// The descriptors of our sockets by which they are in it.
+    pub fn watched(&self, stack: &Stack) -> Vec<i32> {
+        let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+        let mut watched = Vec::new();
+        for id in state.members(self.set) {
+            let interests = state.interests(self.set, id);
+            watched.extend(interests.iter().map(|interest| interest.descriptor));
+        }
+        watched
+    }
+
+    /// A number of the program that refers to it; -1 if none does.
+    pub fn descriptor(&self) -> i32 {
+        let descriptors = self.descriptors.lock().ok();
+        descriptors.and_then(|list| list.first().copied()).unwrap_or(-1)
+    }
+
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
     }
 
     pub fn is_nested(&self) -> bool {

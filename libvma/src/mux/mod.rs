@@ -6,14 +6,18 @@
 //! own. The shadow of any other stream socket has nothing to say, and is not asked: the kernel sees
 //! an unconnected socket that hangs up all the time.
 
+mod count;
 pub mod epoll;
 pub mod poll;
 pub mod select;
 
+pub use count::{measure_polling, statistics, zero_statistics};
 pub use epoll::EpollId;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use self::count::Calls;
+use self::poll::Told;
 use crate::shard::{Readiness, SocketId, State};
 use crate::socket::stream::{self, Phase, Stream};
 use crate::socket::wait::Patience;
@@ -122,11 +126,28 @@ fn patience<'a>(
     }
 }
 
-/// When the kernel's descriptors get their look.
+/// What the calls of poll and select share.
 #[derive(Default)]
-pub struct OsTurn(AtomicU64);
+pub struct OsTurn {
+    turn: Turn,
+    poll: Calls,
+    select: Calls,
+}
 
 impl OsTurn {
+    fn calls(&self, told: Told) -> &Calls {
+        match told {
+            Told::Unasked => &self.poll,
+            Told::Asked => &self.select,
+        }
+    }
+}
+
+/// When the kernel's descriptors get their look.
+#[derive(Default)]
+struct Turn(AtomicU64);
+
+impl Turn {
     /// Counts a poll; true if the kernel is to be asked now (`VMA_SELECT_POLL_OS_RATIO`).
     fn is_now(&self, ratio: u64) -> bool {
         ratio != 0 && self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(ratio)

@@ -1,5 +1,6 @@
 //! poll(2) over offloaded and other descriptors.
 
+use super::count::Counting;
 use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, is_crowded, look};
 use crate::shard::SocketId;
 use crate::socket::Stack;
@@ -53,13 +54,27 @@ pub fn poll(
 ) -> Result<usize, i32> {
     let (patience, mask) = super::patience(stack, mask);
     let mut wait = Wait::new(patience, timeout, false);
+    let mut counting = Counting::begin(turn.calls(question.told), wait.thread());
+    let result = answer(stack, turn, &mut question, timeout, mask, (&mut wait, &mut counting));
+    counting.end(&result);
+    result
+}
+
+fn answer(
+    stack: &Stack,
+    turn: &OsTurn,
+    question: &mut Question<'_>,
+    timeout: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+    (wait, counting): (&mut Wait, &mut Counting<'_>),
+) -> Result<usize, i32> {
     let mut asked = false;
     let mut first = true;
     loop {
-        let ours = question.look_at_ours(stack, core::mem::take(&mut first));
+        let ours = question.look_at_ours(stack, core::mem::take(&mut first), counting);
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
-        if turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
+        if turn.turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
             asked = true;
             if question.ask_kernel(stack)? {
                 return Ok(question.ready());
@@ -71,14 +86,15 @@ pub fn poll(
         if timeout == Some(0) {
             // The mask may let a pending signal through.
             let interrupted =
-                mask.is_some() && question.sleep(stack, &mut wait, mask) == Next::Interrupted;
+                mask.is_some() && question.sleep(stack, wait, mask, counting) == Next::Interrupted;
             return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
+        counting.missed();
         match wait.after_miss(|| is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match question.sleep(stack, &mut wait, mask) {
+            Next::Sleep => match question.sleep(stack, wait, mask, counting) {
                 Next::TimedOut => {
                     question.clear();
                     return Ok(0);
@@ -105,7 +121,7 @@ impl Question<'_> {
     }
 
     /// Polls the rings and marks our ready sockets; returns how many.
-    fn look_at_ours(&mut self, stack: &Stack, first: bool) -> usize {
+    fn look_at_ours(&mut self, stack: &Stack, first: bool, counting: &mut Counting<'_>) -> usize {
         self.clear();
         let unasked = self.unasked();
         // In a signal handler that got past the wrapper: the kernel's word alone.
@@ -125,6 +141,7 @@ impl Question<'_> {
                 ready += usize::from(entry.revents != 0);
             }
         }
+        counting.found_ours(&state, ready);
         ready
     }
 
@@ -179,7 +196,13 @@ impl Question<'_> {
         kernels
     }
 
-    fn sleep(&self, stack: &Stack, wait: &mut Wait, mask: Option<&libc::sigset_t>) -> Next {
+    fn sleep(
+        &self,
+        stack: &Stack,
+        wait: &mut Wait,
+        mask: Option<&libc::sigset_t>,
+        counting: &mut Counting<'_>,
+    ) -> Next {
         let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
         let Some((sleeper, waker)) = state.new_sleeper() else {
             drop(state);
@@ -207,7 +230,12 @@ impl Question<'_> {
         drop(state);
         let next = match missed {
             true => Next::PollAgain,
-            false => wait.sleep_until(all.as_mut_slice(), mask, bound),
+            false => {
+                counting.sleeps();
+                let next = wait.sleep_until(all.as_mut_slice(), mask, bound);
+                counting.wakes();
+                next
+            }
         };
         if let Ok(mut state) = stack.shard.lock() {
             for member in self.members.iter() {

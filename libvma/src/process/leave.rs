@@ -61,6 +61,7 @@ impl Process {
         }
         give_back::finish_orphans(&self.stack);
         socket::at_exit(&self.stack);
+        self.statistics.end();
         if let Some(board) = &self.board {
             board.set_served(false);
         }
@@ -72,6 +73,7 @@ impl Process {
         if thread::process_id() == self.id {
             self.hand_over_streams();
             give_back::finish_orphans(&self.stack);
+            self.statistics.withdraw();
             if let Some(board) = &self.board {
                 board.set_served(false);
             }
@@ -107,6 +109,7 @@ impl Process {
                 give_back::end(&self.stack, id);
             }
             give_back::finish_orphans(&self.stack);
+            self.statistics.withdraw();
         }
     }
 

@@ -5,8 +5,10 @@
 
 mod banner;
 mod drive;
+pub mod dump;
 pub mod inherit;
 mod leave;
+mod statistics;
 mod streams;
 mod thread;
 
@@ -33,6 +35,7 @@ pub struct Process {
     pub poll_turn: OsTurn,
     /// Where forked children ask for sockets.
     pub board: Option<inherit::Board>,
+    statistics: statistics::Statistics,
     /// To tell a vfork() child, which shares our memory but must not use it.
     pub id: i32,
     /// The control plane was tried, whatever came of it.
@@ -82,6 +85,9 @@ fn start() -> Process {
         log_line!(Debug, "{} has no effect on this device: {why}", param.name);
     }
     config.rules = Rules::load(&settings);
+    if config.measures_polling {
+        crate::mux::measure_polling();
+    }
     let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let stats = StatsFile::new(&config.stats_file);
     Process {
@@ -93,6 +99,8 @@ fn start() -> Process {
             nudge: Waker::new().ok(),
             local: crate::socket::local::Local::new(),
             stats,
+            ended: Lock::new(Default::default()),
+            kernels: Lock::new(Vec::new()),
             system: std::sync::OnceLock::new(),
             config,
         },
@@ -100,6 +108,7 @@ fn start() -> Process {
         epolls: Epolls::default(),
         poll_turn: OsTurn::default(),
         board: inherit::Board::new(),
+        statistics: statistics::Statistics::new(),
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),
         _log_file: log_file,

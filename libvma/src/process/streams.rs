@@ -4,6 +4,7 @@ use super::Process;
 use crate::fd::Object;
 use crate::mux::epoll;
 use crate::shard::SocketId;
+use crate::socket::report::kernels;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs, attach};
 
@@ -47,11 +48,15 @@ impl Process {
             state.depart(id);
         }
         epoll::hand_over(&self.stack, id);
+        let kernels = kernels::of_socket(&self.stack, id);
         for fd in socket::descriptors(&self.stack, id) {
             // A number that the program closes at this moment is that call's to forget.
             if self.fds.take_if(fd, Object::Stream(id)) {
                 socket::close(&self.stack, id, fd);
             }
+        }
+        if let Some(one) = kernels {
+            kernels::remember(&self.stack, one);
         }
     }
 }

@@ -9,6 +9,7 @@ use rustix::time::Timespec;
 
 use super::Process;
 use super::drive::Drive;
+use super::statistics::Attendant;
 use crate::config::Config;
 use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
@@ -51,6 +52,7 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
     let mut exceptions = stream::exceptions::FIRST_LIMIT;
+    let mut readers = Attendant::new(process);
     loop {
         let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
         let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
@@ -65,8 +67,15 @@ fn run(process: &'static Process, mut monitor: Monitor) {
             timeout = Some(TICK_NANOS);
         }
         timeout = timeout.into_iter().chain(stack.local.patience()).min();
+        let began = monotonic_nanos();
         let fds = set.as_mut_slice();
-        let result = ppoll(fds, timeout, None);
+        let result = ppoll(fds, timeout.into_iter().chain(readers.patience()).min(), None);
+        readers.attend(process);
+        let slept = monotonic_nanos().saturating_sub(began);
+        if result == Ok(0) && timeout.is_none_or(|timeout| slept < timeout) {
+            // Nothing else is due.
+            continue;
+        }
         if matches!(result, Err(errno) if errno != libc::EINTR) {
             thread::nap_millis(100);
         }

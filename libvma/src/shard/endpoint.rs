@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
+use super::count::Counts;
 use super::datagram::{Datagram, charge};
 use super::ready::{SleeperId, Watch};
 use super::{SocketId, State};
-use crate::stats::SocketCounters;
 
 pub(super) struct Slot<S> {
     /// Of the present content, or of the last one.
@@ -38,7 +38,12 @@ pub struct Endpoint {
     /// Of a stream socket: its connection, or what it listens with.
     pub(super) connection: Option<u32>,
     pub(super) listener: Option<u32>,
-    pub counters: SocketCounters,
+    /// Datagrams that found no room (SO_RXQ_OVFL): unlike the counters, nothing sets it to zero.
+    pub(super) drops: u32,
+    /// Threads of the last receive and send calls; 0 is none.
+    pub rx_thread: u32,
+    pub tx_thread: u32,
+    pub counters: Counts,
 }
 
 impl Endpoint {
@@ -58,13 +63,21 @@ impl Endpoint {
             pipe: None,
             connection: None,
             listener: None,
-            counters: SocketCounters::default(),
+            drops: 0,
+            rx_thread: 0,
+            tx_thread: 0,
+            counters: Counts::default(),
         }
     }
 
     #[inline]
     pub fn is_readable(&self) -> bool {
         !self.queue.is_empty()
+    }
+
+    /// Datagrams in the queue, and their payload bytes.
+    pub fn waiting(&self) -> (u64, u64) {
+        (self.queue.len() as u64, self.bytes)
     }
 
     /// The datagram that the next receive call gets.
@@ -85,8 +98,8 @@ impl Endpoint {
         self.bytes += u64::from(datagram.len);
         self.queue.push_back(datagram);
         let counters = &mut self.counters;
-        counters.rx_ready_max = counters.rx_ready_max.max(self.queue.len() as u64);
-        counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(self.bytes);
+        counters.rx_ready_packets_max = counters.rx_ready_packets_max.max(self.queue.len() as u32);
+        counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(self.bytes as u32);
     }
 
     pub(super) fn push_front(&mut self, datagram: Datagram) {

@@ -3,11 +3,12 @@
 //!
 //! `receive` takes frames from the rings to socket queues, `transmit` takes datagrams to the
 //! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
-//! makes protocol time; `tcp` holds connections and listeners. `S` is what the socket layer keeps per socket: the shard does not look at
+//! makes protocol time, `count` sums up what was counted; `tcp` holds connections and listeners. `S` is what the socket layer keeps per socket: the shard does not look at
 //! it, it only puts it under the same lock.
 
 mod burst;
 pub mod clock;
+mod count;
 pub mod datagram;
 mod endpoint;
 mod local;
@@ -22,12 +23,14 @@ use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
+use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::device::Flow;
 pub use crate::device::shm::{LinkId, Progress, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
+pub use count::Counts;
 pub use endpoint::Endpoint;
 pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
@@ -114,6 +117,8 @@ pub struct State<S> {
 
 impl<S> Default for Shard<S> {
     fn default() -> Shard<S> {
+        // A child that fork() made has a shard of its own, made by the thread that forked.
+        thread::forget_id();
         Shard {
             lock: Lock::new(State {
                 rings: Vec::new(),

@@ -43,6 +43,7 @@ impl<S> State<S> {
         }
         let mut packets = 0;
         for index in 0..self.rings.len() {
+            let before = packets;
             for _ in 0..BUDGET {
                 let id = RingId(index as u16);
                 match self.rings.get_mut(index) {
@@ -57,6 +58,9 @@ impl<S> State<S> {
                     None => break,
                 }
                 packets += 1;
+            }
+            if packets > before {
+                self.note_drained(index, packets - before);
             }
         }
         self.after_poll(packets);
@@ -244,12 +248,14 @@ impl<S> State<S> {
         let id = SocketId { index, generation: slot.generation };
         let Some((endpoint, _)) = slot.content.as_mut() else { return false };
         if !endpoint.has_room(len) {
-            endpoint.counters.rx_dropped += 1;
+            endpoint.counters.rx_dropped_packets += 1;
+            endpoint.counters.rx_dropped_bytes += len as u64;
+            endpoint.drops = endpoint.drops.wrapping_add(1);
             self.count_drop(DropReason::SocketBufferFull);
             return false;
         }
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
-        let mut datagram = make(stamp, endpoint.counters.rx_dropped as u32);
+        let mut datagram = make(stamp, endpoint.drops);
         if !endpoint.wants_interface {
             datagram.interface = 0;
         }

@@ -174,7 +174,7 @@ fn transmit<'a>(
     destination: SocketAddrV4,
     Way { hop, source, hop_limit, after_kernel }: Way,
 ) -> Outcome<(usize, RingId)> {
-    let interruptions = thread::interruptions(false);
+    let (interruptions, thread) = thread::interruptions_and_id(false);
     loop {
         let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
         let options = &socket.options;
@@ -200,7 +200,10 @@ fn transmit<'a>(
         let result = state.send(&egress);
         let progress = state.progress(&hop);
         let (counters, route) = match state.socket(id) {
-            Some((endpoint, socket)) => (&mut endpoint.counters, &mut socket.route),
+            Some((endpoint, socket)) => {
+                endpoint.tx_thread = thread;
+                (&mut endpoint.counters, &mut socket.route)
+            }
             None => return Outcome::Os(WhyOs::NotOurs),
         };
         match result {
@@ -229,7 +232,8 @@ fn transmit<'a>(
                     route.is_new = true;
                     return passed_locked(state, id, len, WhyOs::LinkFull);
                 }
-                counters.tx_drops += 1;
+                counters.tx_dropped += 1;
+                state.note_lost(hop.ring);
                 return Outcome::Ours((len, hop.ring));
             }
             Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
@@ -246,11 +250,13 @@ fn transmit<'a>(
                 state.kick(hop.ring);
             }
             Err(SendError::NoFrame) => {
-                counters.tx_drops += 1;
-                return match dropped(stack.config.tx_nonblocked_eagains) {
-                    Ok(()) => Outcome::Ours((len, hop.ring)),
-                    Err(errno) => Outcome::Errno(errno),
-                };
+                if let Err(errno) = dropped(stack.config.tx_nonblocked_eagains) {
+                    counters.tx_eagain += 1;
+                    return Outcome::Errno(errno);
+                }
+                counters.tx_dropped += 1;
+                state.note_lost(hop.ring);
+                return Outcome::Ours((len, hop.ring));
             }
         }
     }

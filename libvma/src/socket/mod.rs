@@ -5,6 +5,7 @@
 //! by [`attach::un_offload`], for good; the program cannot tell.
 
 pub mod attach;
+pub mod dump;
 pub mod egress;
 pub mod local;
 pub mod message;
@@ -12,6 +13,7 @@ pub mod multicast;
 pub mod options;
 mod outstanding;
 pub mod receive;
+pub mod report;
 pub mod stream;
 pub mod wait;
 mod why;
@@ -64,6 +66,11 @@ pub struct Stack {
     /// Other processes of this host.
     pub local: local::Local,
     pub stats: StatsFile,
+    /// What sockets have counted that are no more. Only locked with the shard, so that a socket is
+    /// either there or in here.
+    pub ended: Lock<SocketCounters>,
+    /// Sockets that became the kernel's, to be told of.
+    pub kernels: Lock<Vec<report::kernels::Kernels>>,
     /// The host's TCP settings, read when the first stream socket is opened.
     pub system: OnceLock<stream::System>,
 }
@@ -274,7 +281,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     if state.has_unsent() {
         state.kick_all();
     }
-    let counters = counters(&mut state, id);
+    let counters = last_counters(stack, &mut state, id);
     state.detach(id);
     drop(state);
     if let Some((counters, limit)) = counters {
@@ -298,7 +305,12 @@ pub fn retire(stack: &Stack, id: SocketId, descriptor: i32) {
         state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_waited_for())
     });
     if !waited_for {
-        close(stack, id, descriptor);
+        let kernels = report::kernels::of_socket(stack, id);
+        if close(stack, id, descriptor)
+            && let Some(one) = kernels
+        {
+            report::kernels::remember(stack, one);
+        }
     }
 }
 
@@ -336,7 +348,7 @@ pub fn at_exit(stack: &Stack) {
         }
     }
     state.log_links();
-    if !stack.stats.is_configured() {
+    if !stack.stats.is_wanted() {
         return;
     }
     for id in state.ids() {
@@ -348,18 +360,25 @@ pub fn at_exit(stack: &Stack) {
     }
 }
 
+/// What a socket has counted that is about to be detached, before the lock is given up.
+fn last_counters(
+    stack: &Stack,
+    state: &mut crate::shard::State<Socket>,
+    id: SocketId,
+) -> Option<(SocketCounters, usize)> {
+    let last = counters(state, id)?;
+    if let Ok(mut ended) = stack.ended.lock() {
+        ended.add(&last.0);
+    }
+    Some(last)
+}
+
 fn counters(
     state: &mut crate::shard::State<Socket>,
     id: SocketId,
 ) -> Option<(SocketCounters, usize)> {
-    let segments = state.connection(id).map(|connection| *connection.counters());
+    let counters = state.counters_of(id)?;
     let (endpoint, socket) = state.socket(id)?;
-    let mut counters = endpoint.counters;
-    if let Some(segments) = segments {
-        counters.rx_packets = segments.segments_in;
-        counters.tx_packets = segments.segments_out;
-        counters.tx_errors = segments.retransmissions;
-    }
     let limit = match &socket.stream {
         Some(stream) => stream.settings.receive_buffer.most as usize,
         None => endpoint.limit,

@@ -8,6 +8,7 @@ use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::{self, SocketId, clock};
+use crate::sys::thread;
 use crate::sys::wait::PollSet;
 
 /// A receive call as the program made it.
@@ -74,6 +75,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             return Outcome::Os(WhyOs::NotOurs);
         };
         if socket.pending_error != 0 {
+            endpoint.counters.rx_errors += 1;
             return Outcome::Errno(core::mem::take(&mut socket.pending_error));
         }
         socket.os_ready |= core::mem::take(&mut endpoint.os_first);
@@ -90,7 +92,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let os_turn = os_turn && !older && !core::mem::take(&mut asked);
         let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
         if endpoint.is_readable() && !os_turn {
-            endpoint.counters.poll_hits += 1;
+            endpoint.counters.rx_poll_hits += 1;
+            if endpoint.rx_thread == 0 {
+                endpoint.rx_thread = thread::cached_id();
+            }
             socket.kernel_led = false;
             socket.look_beside = true;
             return Outcome::Ours(take(&mut state, id, &mut request));
@@ -111,7 +116,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             asked = true;
             continue;
         }
-        endpoint.counters.poll_misses += 1;
+        endpoint.counters.rx_poll_misses += 1;
+        if wait.is_none() {
+            endpoint.rx_thread = thread::cached_id();
+        }
         if nonblocking {
             return would_block(stack, state, id, &mut request);
         }
@@ -237,7 +245,9 @@ fn ask_os(
         // There may be more; only EAGAIN says that there is not.
         socket.os_ready = true;
         socket.kernel_led = true;
-        endpoint.counters.rx_errors += u64::from(result.is_err());
+        endpoint.rx_thread = thread::cached_id();
+        endpoint.counters.rx_os_poll_hits += u64::from(result.is_ok());
+        endpoint.counters.rx_os_errors += u32::from(result.is_err());
         if let Ok(len) = result
             && request.flags & libc::MSG_PEEK == 0
         {
@@ -264,7 +274,10 @@ fn would_block(
         if let Some(outcome) = ask_os(stack, state, id, request) {
             return outcome;
         }
-        let Ok(state) = stack.shard.lock() else { return Outcome::Errno(libc::EAGAIN) };
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Errno(libc::EAGAIN) };
+        if let Some((endpoint, _)) = state.socket(id) {
+            endpoint.counters.rx_os_eagain += 1;
+        }
         return eagain(state, id);
     }
     eagain(state, id)
@@ -289,7 +302,7 @@ fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> 
     let Some((sleeper, waker)) = state.new_sleeper() else {
         // No descriptor for a waker: poll on, gently.
         drop(state);
-        crate::sys::thread::nap_millis(1);
+        thread::nap_millis(1);
         return Next::PollAgain;
     };
     state.sleep_on(id, sleeper);
@@ -311,3 +324,6 @@ fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> 
     }
     next
 }
+
+#[cfg(test)]
+mod tests;

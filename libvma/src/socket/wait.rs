@@ -61,6 +61,8 @@ pub struct Wait {
     /// Handlers with SA_RESTART do not end the call (signal(7)).
     restartable: bool,
     interruptions: u32,
+    /// Of the thread that waits.
+    thread: u32,
     /// Others may run between polls (`VMA_RX_POLL_YIELD`).
     yields: bool,
     owes_yield: bool,
@@ -72,16 +74,23 @@ impl Wait {
     pub fn new(patience: Patience, timeout: Option<u64>, restartable: bool) -> Wait {
         let timed = timeout.is_some() || matches!(patience, Patience::Nanos(_));
         let now = if timed { clock::now().as_nanos() } else { 0 };
+        let (interruptions, thread) = thread::interruptions_and_id(restartable);
         Wait {
             patience,
             deadline: timeout.map(|nanos| now.saturating_add(nanos)),
             polling_since: now,
             loops: 0,
             restartable,
-            interruptions: thread::interruptions(restartable),
+            interruptions,
+            thread,
             yields: false,
             owes_yield: false,
         }
+    }
+
+    /// The number of the thread that waits.
+    pub fn thread(&self) -> u32 {
+        self.thread
     }
 
     /// Lets others run now and then while it polls.

@@ -148,6 +148,95 @@ pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
     }
 }
 
+/// Makes a new file of at least `size` bytes that nobody but this user may open, whatever the umask
+/// is. What lies there already must be a file of this user, left by a process that is gone: it is
+/// replaced.
+pub fn create_private(path: &str, size: u64) -> rustix::io::Result<Fd> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let own = Mode::from_raw_mode(0o600);
+    let opened = match rustix::fs::open(path, flags, own) {
+        Err(Errno::EXIST) => {
+            remove_stale(path)?;
+            rustix::fs::open(path, flags, own)?
+        }
+        opened => opened?,
+    };
+    let file = Fd::adopt(opened)?;
+    let done = rustix::fs::fchmod(&file, own).and_then(|()| rustix::fs::ftruncate(&file, size));
+    if let Err(errno) = done {
+        remove_own(&file, path);
+        return Err(errno);
+    }
+    Ok(file)
+}
+
+/// A link could lead anywhere, and another user's file is none of our business.
+fn remove_stale(path: &str) -> rustix::io::Result<()> {
+    let found = rustix::fs::lstat(path)?;
+    let regular = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
+    if !regular || found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Errno::EXIST);
+    }
+    rustix::fs::unlink(path)
+}
+
+/// Removes a file, unless the name is another one's by now.
+pub fn remove_own(file: &Fd, path: &str) {
+    let name = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);
+    let own = rustix::fs::fstat(file).map(name);
+    if own.is_ok() && own == rustix::fs::lstat(path).map(name) {
+        let _ = rustix::fs::unlink(path);
+    }
+}
+
+/// Fills `bytes` from a place of a file; false if it is shorter.
+pub fn read_at(file: &Fd, mut bytes: &mut [u8], mut offset: u64) -> bool {
+    while !bytes.is_empty() {
+        match rustix::io::pread(file, &mut *bytes, offset) {
+            Ok(0) => return false,
+            Ok(count) => {
+                offset += count as u64;
+                bytes = bytes.get_mut(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(_) => return false,
+        }
+    }
+    true
+}
+
+/// Writes all bytes to a place of a file.
+pub fn write_at(file: &Fd, mut bytes: &[u8], mut offset: u64) -> rustix::io::Result<()> {
+    while !bytes.is_empty() {
+        match rustix::io::pwrite(file, bytes, offset) {
+            Ok(0) => return Err(Errno::NOSPC),
+            Ok(count) => {
+                offset += count as u64;
+                bytes = bytes.get(count..).unwrap_or_default();
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// The number of the file behind a descriptor number; 0 if there is none.
+pub fn inode(fd: RawFd) -> u64 {
+    let stat = with_borrowed(fd, |fd| rustix::fs::fstat(fd));
+    stat.and_then(Result::ok).map_or(0, |stat| stat.st_ino)
+}
+
+/// The same path, whatever directory the process goes to.
+pub fn absolute(path: &str) -> String {
+    if path.starts_with('/') {
+        return path.to_owned();
+    }
+    let here = rustix::process::getcwd(Vec::new()).ok().and_then(|here| here.into_string().ok());
+    here.map_or_else(|| path.to_owned(), |here| format!("{here}/{path}"))
+}
+
 /// Takes ownership of a raw number for the time of a call.
 ///
 /// # Safety

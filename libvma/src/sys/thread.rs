@@ -12,6 +12,8 @@ struct Local {
     /// Signal handlers that ran: all of them, and those without SA_RESTART.
     handlers: AtomicU32,
     unrestartable: AtomicU32,
+    /// Its number, as the kernel has it; 0 until somebody asks.
+    id: AtomicU32,
     /// It called vfork(), and nobody has seen the parent go on since.
     vforked: AtomicBool,
 }
@@ -23,6 +25,7 @@ thread_local! {
             put_off: AtomicU64::new(0),
             handlers: AtomicU32::new(0),
             unrestartable: AtomicU32::new(0),
+            id: AtomicU32::new(0),
             vforked: AtomicBool::new(false),
         }
     };
@@ -91,6 +94,43 @@ pub fn interruptions(restartable: bool) -> u32 {
         let counter = if restartable { &local.unrestartable } else { &local.handlers };
         counter.load(Ordering::Relaxed)
     })
+}
+
+/// [`interruptions`] and [`cached_id`] for the price of one: finding the thread's memory is most of
+/// it.
+#[inline]
+pub fn interruptions_and_id(restartable: bool) -> (u32, u32) {
+    LOCAL.with(|local| {
+        let counter = if restartable { &local.unrestartable } else { &local.handlers };
+        (counter.load(Ordering::Relaxed), id_of(local))
+    })
+}
+
+/// The number of this thread, without a system call but for the first time. A child made by fork()
+/// has to [`forget_id`] first.
+#[inline]
+pub fn cached_id() -> u32 {
+    LOCAL.with(id_of)
+}
+
+#[inline]
+fn id_of(local: &Local) -> u32 {
+    match local.id.load(Ordering::Relaxed) {
+        0 => learn_id(local),
+        id => id,
+    }
+}
+
+#[cold]
+fn learn_id(local: &Local) -> u32 {
+    let id = thread_id() as u32;
+    local.id.store(id, Ordering::Relaxed);
+    id
+}
+
+/// This process may be another one than that which this thread's memory was copied from.
+pub fn forget_id() {
+    LOCAL.with(|local| local.id.store(0, Ordering::Relaxed));
 }
 
 /// Notes that a handler runs now. Async-signal-safe: it changes this thread's memory only.
@@ -239,4 +279,22 @@ pub fn join_cpuset(directory: &str) -> rustix::io::Result<()> {
     tasks.or_else(|_| {
         super::fd::overwrite(&format!("{directory}/cgroup.threads"), thread.as_bytes())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_number_is_its_own_and_learnt_anew_when_forgotten() {
+        assert_eq!(cached_id(), thread_id() as u32);
+        assert_eq!(interruptions_and_id(false).1, cached_id());
+        let other = std::thread::spawn(|| (cached_id(), thread_id() as u32)).join().unwrap();
+        assert_eq!(other.0, other.1);
+        assert_ne!(other.0, cached_id());
+        // As in a child, whose copy of the memory has its parent's number.
+        LOCAL.with(|local| local.id.store(other.0, Ordering::Relaxed));
+        forget_id();
+        assert_eq!(cached_id(), thread_id() as u32);
+    }
 }

@@ -93,6 +93,8 @@ impl<'a> Program<'a> {
             Place::Sandbox(sandbox) => self.command.env("PRELOAD", sandbox.library()),
         };
         self.command.env("VMA_STATS_FILE", self.place.file("stats.%d"));
+        // Those of programs that are killed stay there.
+        self.command.env("VMA_STATS_SHMEM_DIR", self.place.dir());
         self
     }
 

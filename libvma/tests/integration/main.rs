@@ -15,6 +15,7 @@ mod programs;
 mod python;
 mod regress;
 mod robustness;
+mod stats;
 mod tcp;
 mod tcp_readiness;
 mod transparency;

@@ -4,9 +4,6 @@ use super::Spec::LowLatency7750;
 use super::{Kind, Param, Show, param};
 use crate::config::value::{COUNT, Choice, choice, number};
 
-const NO_STATISTICS_MEMORY: &str =
-    "counters are not kept in shared memory; VMA_STATS_FILE has them";
-
 const DETAILS: &[Choice] = &[
     choice(0, &["none"], ""),
     choice(1, &[], "thread"),
@@ -32,17 +29,14 @@ pub(super) const PARAMS: &[Param] = &[
         .formerly(&["LOG_COLORS"]),
     param("VMA_LOG_FILE", Kind::Text, "", "Log File", "Log to this file instead of stderr; %d is the process id"),
     param("VMA_STATS_FILE", Kind::Text, "", "Stats File", "Each socket's counters are appended here when it is closed; %d is the process id"),
-    param("VMA_STATS_SHMEM_DIR", Kind::Text, "/tmp/", "Stats shared memory directory", "Where vma_stats finds the counters; empty for none")
-        .no_meaning(NO_STATISTICS_MEMORY),
+    param("VMA_STATS_SHMEM_DIR", Kind::Text, "/tmp/", "Stats shared memory directory", "Where vma_stats finds the counters, in the file vmastat.PID; empty for none"),
     param("VMA_VMAD_NOTIFY_DIR", Kind::Text, "/tmp/vma", "VMAD output directory", "Where vmad is told about connections")
         .no_meaning("the kernel takes connections over when the process ends; no daemon need know them"),
-    param("VMA_STATS_FD_NUM", Kind::Clamped { least: 0, most: 1024 }, "100", "Stats FD Num (max)", "Sockets whose counters vma_stats shows")
-        .spec(&[(LowLatency7750, "1024")])
-        .no_meaning(NO_STATISTICS_MEMORY),
+    param("VMA_STATS_FD_NUM", Kind::Clamped { least: 0, most: 1024 }, "100", "Stats FD Num (max)", "Sockets whose counters vma_stats shows; others count in the totals only")
+        .spec(&[(LowLatency7750, "1024")]),
     param("VMA_CONFIG_FILE", Kind::Text, "/etc/libvma.conf", "Conf File", "Which sockets are offloaded, see libvma.conf; without the file all but the resolver's; %d is the process id"),
     param("VMA_APPLICATION_ID", Kind::Text, "VMA_DEFAULT_APPLICATION_ID", "Application ID", "The second word of the application-id lines meant; %d is the process id"),
-    param("VMA_CPU_USAGE_STATS", Kind::Flag, "0", "Polling CPU idle usage", "The share of time spent polling, for vma_stats")
-        .no_meaning(NO_STATISTICS_MEMORY),
+    param("VMA_CPU_USAGE_STATS", Kind::Flag, "0", "Polling CPU idle usage", "1: the share of time that select, poll and epoll_wait spend polling is measured, for vma_stats"),
     param("VMA_HANDLE_SIGINTR", Kind::Flag, "0", "SigIntr Ctrl-C Handle", "1: SIGINT is logged before the program's own handler, or the end"),
     param("VMA_HANDLE_SIGSEGV", Kind::Flag, "0", "SegFault Backtrace", "1: a crash (SIGSEGV) logs a backtrace first"),
     param("VMA_NETLINK_TIMER", number(1, 3_600_000), "10000", "", "Milliseconds after which routes, path MTUs and neighbours are asked for again, lest the kernel changed one without a message"),

@@ -84,6 +84,10 @@ impl Heads {
         self.pool.available() < FEW
     }
 
+    pub fn free(&self) -> u32 {
+        self.pool.available() as u32
+    }
+
     /// A head to fill.
     #[inline(always)]
     pub fn allocate(&mut self) -> Option<(Frame, &mut Head)> {

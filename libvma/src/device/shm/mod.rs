@@ -3,7 +3,7 @@
 //! A [`Ring`] has any number of links, one to each peer process. `segment` is a link's memory,
 //! `lane` one direction of it and the only place that orders accesses, `record` what a slot can
 //! hold, `link` both lanes and the peer's bell, `head` the received packets somebody holds,
-//! `transmit` the way out. Who the peer is, and what packets and messages mean, is not known here.
+//! `transmit` the way out, `count` what is told of all that. Who the peer is, and what packets and messages mean, is not known here.
 //!
 //! The peer is not trusted. Whatever it writes is copied once, checked, then used; a peer that
 //! breaks the layout is reported as [`Arrival::Broken`] and not listened to any more.
@@ -12,6 +12,7 @@
 //! ([`Ring::settle`]); whoever sends to it then rings the link's bell (`bell`) with [`Ring::kick`].
 
 mod bell;
+mod count;
 mod head;
 mod lane;
 mod link;
@@ -36,7 +37,7 @@ use self::link::{Link, State};
 use self::record::{HEADER, Shape};
 use self::segment::system;
 use self::transmit::Outgoing;
-use super::{Interface, OpenError, Received};
+use super::{Interface, OpenError, Received, Tally};
 use crate::frame::Frame;
 use crate::sys::{Fd, unix_socket};
 
@@ -145,6 +146,9 @@ pub struct Ring {
     attention: usize,
     /// Links with more of the peer's chunks than is good for the peer.
     crowded: usize,
+    tally: Tally,
+    /// What went over links that are gone.
+    ended: Counters,
 }
 
 impl Ring {
@@ -161,6 +165,8 @@ impl Ring {
             broken: Vec::new(),
             attention: 0,
             crowded: 0,
+            tally: Tally::default(),
+            ended: Counters::default(),
         })
     }
 
@@ -318,11 +324,15 @@ impl Ring {
     /// Before a sleep on [`Ring::bell`]: whoever sends from now on rings it. What came just before
     /// rings it, too.
     pub fn settle(&mut self) {
+        self.tally.sleeps += 1;
+        let mut woken = false;
         self.bells.hush(self.open.len(), |index| {
+            woken = true;
             if let Some(link) = link_mut(&mut self.places, index) {
                 link.hush();
             }
         });
+        self.tally.wakes += u64::from(woken);
         for index in &self.open {
             if let Some(link) = link_mut(&mut self.places, *index) {
                 link.arm();
@@ -474,9 +484,9 @@ impl Ring {
     /// Frees the place of a link that nobody needs any more.
     fn vacate(&mut self, index: u16) {
         if let Some(place) = self.places.get_mut(usize::from(index))
-            && place.link.as_ref().is_some_and(|link| link.heads == 0)
+            && let Some(link) = place.link.take_if(|link| link.heads == 0)
         {
-            place.link = None;
+            self.ended.add(&link.counters);
             place.generation = place.generation.wrapping_add(1);
         }
     }

@@ -2,9 +2,10 @@
 //!
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `super_frame` the way out for TCP
-//! segments larger than the MTU. Works on any Linux interface.
+//! segments larger than the MTU, `count` what is told of all that. Works on any Linux interface.
 
 mod bpf;
+mod count;
 mod flow;
 mod program;
 mod queue;
@@ -19,12 +20,13 @@ use std::collections::HashSet;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 
+use self::count::Traffic;
 use self::program::Program;
 use self::queue::{Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
-use super::{Flow, Interface, OpenError, Received};
+use super::{Flow, Interface, OpenError, Received, Tally};
 use crate::frame::{Extent, Frame, Pool};
 
 /// How much memory a ring may take, in frames of 2 KiB.
@@ -58,6 +60,8 @@ pub struct Ring {
     /// RX frames of each queue.
     per_queue: u32,
     super_frames: SuperFrames,
+    traffic: Traffic,
+    tally: Tally,
 }
 
 impl Ring {
@@ -102,6 +106,8 @@ impl Ring {
             tx_base: rx_frames,
             in_flight: 0,
             per_queue,
+            traffic: Traffic::default(),
+            tally: Tally::default(),
         };
         for number in 0..ring.queues.len() {
             ring.refill(number, per_queue);
@@ -213,12 +219,15 @@ impl Ring {
             queue.rx.publish();
             self.refill(number, BATCH);
         }
+        self.traffic.rx_packets += 1;
+        self.traffic.rx_bytes += u64::from(len);
         head.map(|frame| Received { frame, len })
     }
 
     /// Before a sleep: gives back everything that was received, or the kernel would take the ring
     /// for readable and wake at once.
     pub fn settle(&mut self) {
+        self.note_sleep();
         for number in 0..self.queues.len() {
             let Some(queue) = self.queues.get_mut(number) else { continue };
             if queue.rx.unpublished() > 0 {
@@ -233,7 +242,10 @@ impl Ring {
         let Some(queue) = self.queues.get_mut(number) else { return };
         let room = queue.fill.room(at_least);
         for _ in 0..room {
-            let Some(frame) = self.rx.allocate() else { break };
+            let Some(frame) = self.rx.allocate() else {
+                self.traffic.rx_none += 1;
+                break;
+            };
             queue.fill.produce(u64::from(Pool::surrender(frame)) * u64::from(CHUNK));
             queue.posted += 1;
         }
@@ -279,6 +291,7 @@ impl Ring {
             }
         }
         if self.tx.available() < wanted || self.queues.is_empty() {
+            self.traffic.tx_none += 1;
             return None;
         }
         let head = self.tx.allocate()?;
@@ -315,6 +328,7 @@ impl Ring {
 
     /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
     pub fn transmit(&mut self, frame: Frame) {
+        self.traffic.tx_packets += 1;
         let mut next = Some(frame);
         while let Some(frame) = next {
             let extent = self.tx.extent(&frame);
@@ -324,6 +338,7 @@ impl Ring {
             // The TX ring has a slot for every TX frame, so there is always room.
             queue.tx.produce(Descriptor { address: extent.offset, len: extent.len, options });
             self.in_flight += 1;
+            self.traffic.tx_bytes += u64::from(extent.len);
             let _surrendered = Pool::surrender(frame);
             next = rest;
         }
@@ -387,7 +402,13 @@ impl Ring {
                 return false;
             }
         }
-        self.super_frames.send(headers, payload, segment_size)
+        let sent = self.super_frames.send(headers, payload, segment_size);
+        if sent {
+            let [first, second] = payload;
+            self.traffic.tx_packets += 1;
+            self.traffic.tx_bytes += (headers.len() + first.len() + second.len()) as u64;
+        }
+        sent
     }
 
     fn reclaim_sent(&mut self) {

@@ -32,6 +32,8 @@ pub struct Queue {
     pub socket: Fd,
     /// Frames that the kernel has: in the fill ring or in the RX ring.
     pub posted: u32,
+    /// System calls made to send.
+    pub kicks: u64,
     /// Packets longer than a chunk arrive as chains (Linux 6.6); else the kernel drops them.
     pub takes_chains: bool,
 }
@@ -92,7 +94,7 @@ impl Queue {
                 .map_err(&mapped)?;
 
         let takes_chains = bind(&socket, interface, queue, owner)?;
-        Ok(Queue { rx, tx, fill, completion, socket, posted: 0, takes_chains })
+        Ok(Queue { rx, tx, fill, completion, socket, posted: 0, kicks: 0, takes_chains })
     }
 
     /// Lets the kernel send what is in the TX ring. One system call per 32 frames in copy mode.
@@ -101,6 +103,7 @@ impl Queue {
         let mut calls = 0;
         while !self.tx.drained() && self.tx.needs_wakeup() && calls < KICKS_PER_FLUSH {
             calls += 1;
+            self.kicks += 1;
             match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
                 // EAGAIN: its batch is full, frames remain. EBUSY: the device is, try again.
                 Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => {}

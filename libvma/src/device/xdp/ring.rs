@@ -194,6 +194,11 @@ impl<T: Copy> Cursor<T> {
         self.index.wrapping_sub(unsafe { &*self.ours }.load(Ordering::Relaxed))
     }
 
+    /// Entries that wait to be consumed.
+    pub fn waiting(&self) -> u32 {
+        self.load_theirs().wrapping_sub(self.index).min(self.size)
+    }
+
     /// Does the kernel want a system call before it goes on with this ring?
     #[inline]
     pub fn needs_wakeup(&self) -> bool {

@@ -242,4 +242,4 @@ unsafe impl SocketAddrArg for LinkAddress {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

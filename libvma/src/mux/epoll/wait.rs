@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{EDGE, Epoll, Event, ONESHOT};
+use crate::mux::count::Counting;
 use crate::mux::{READABLE, is_crowded, look, patience};
 use crate::socket::Stack;
 use crate::socket::wait::{Next, Wait};
@@ -46,9 +47,23 @@ impl Marks {
 
 /// epoll_wait(2) on an instance that watches sockets of ours.
 pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
+    let (patience, mask) = patience(stack, call.mask);
+    let mut wait = Wait::new(patience, call.timeout, false);
+    let mut counting = Counting::begin(&epoll.calls, wait.thread());
+    let call = Call { mask, ..call };
+    let result = answer(stack, epoll, out, call, (&mut wait, &mut counting));
+    counting.end(&result);
+    result
+}
+
+fn answer(
+    stack: &Stack,
+    epoll: &Epoll,
+    out: &mut [Event],
+    call: Call<'_>,
+    (wait, counting): (&mut Wait, &mut Counting<'_>),
+) -> Result<usize, i32> {
     let Call { epfd, timeout, mask, kernel, disarm } = call;
-    let (patience, mask) = patience(stack, mask);
-    let mut wait = Wait::new(patience, timeout, false);
     let mut found = Found { out, count: 0, shared: Marks::default() };
     let mut asked = false;
     let mut first = true;
@@ -59,7 +74,7 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         if kernel_first {
             found.ask_kernel(stack, epoll, kernel)?;
         }
-        found.collect(stack, epoll, core::mem::take(&mut first), disarm);
+        found.collect(stack, epoll, core::mem::take(&mut first), disarm, counting);
         if turn && !kernel_first {
             found.ask_kernel(stack, epoll, kernel)?;
         }
@@ -75,11 +90,12 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         if timeout == Some(0) {
             return Ok(0);
         }
+        counting.missed();
         match wait.after_miss(|| is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match sleep(stack, epoll, epfd, &mut wait, mask) {
+            Next::Sleep => match sleep(stack, epoll, epfd, (&mut *wait, &mut *counting), mask) {
                 Next::TimedOut => return Ok(0),
                 Next::Interrupted => return Err(libc::EINTR),
                 Next::PollAgain | Next::Sleep => asked = false,
@@ -126,7 +142,14 @@ impl Found<'_> {
     }
 
     /// Polls the rings and reports our ready sockets behind the events that are there already.
-    fn collect(&mut self, stack: &Stack, epoll: &Epoll, first: bool, disarm: &mut dyn FnMut(i32)) {
+    fn collect(
+        &mut self,
+        stack: &Stack,
+        epoll: &Epoll,
+        first: bool,
+        disarm: &mut dyn FnMut(i32),
+        counting: &mut Counting<'_>,
+    ) {
         let from_kernel = self.count;
         let mut spent = None;
         let Ok(mut state) = stack.shard.lock() else { return };
@@ -188,6 +211,7 @@ impl Found<'_> {
                 state.relist(epoll.set, id);
             }
         }
+        counting.found_ours(&state, self.count - from_kernel);
         drop(state);
         if let Some(descriptor) = spent {
             disarm(descriptor);
@@ -240,7 +264,7 @@ fn sleep(
     stack: &Stack,
     epoll: &Epoll,
     epfd: i32,
-    wait: &mut Wait,
+    (wait, counting): (&mut Wait, &mut Counting<'_>),
     mask: Option<&libc::sigset_t>,
 ) -> Next {
     let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
@@ -259,7 +283,12 @@ fn sleep(
     drop(state);
     let next = match missed {
         true => Next::PollAgain,
-        false => wait.sleep_until(fds.as_mut_slice(), mask, bound),
+        false => {
+            counting.sleeps();
+            let next = wait.sleep_until(fds.as_mut_slice(), mask, bound);
+            counting.wakes();
+            next
+        }
     };
     if let Ok(mut state) = stack.shard.lock() {
         state.leave_set(epoll.set, sleeper);

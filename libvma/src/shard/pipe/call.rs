@@ -176,6 +176,7 @@ impl<S> State<S> {
 
     /// The socket is closed; its pipe goes on until the peer has everything.
     pub fn leave_pipe(&mut self, id: SocketId, remains: Box<dyn Remains>) {
+        self.keep_carried(id);
         self.with_pipe(id, |pipe, ring| pipe.remain(ring, remains));
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.pipe = None;
@@ -201,6 +202,7 @@ impl<S> State<S> {
 
     /// The socket has no pipe any more.
     pub fn close_pipe(&mut self, id: SocketId) {
+        self.keep_carried(id);
         let Some(index) = self.socket(id).and_then(|(endpoint, _)| endpoint.pipe.take()) else {
             return;
         };

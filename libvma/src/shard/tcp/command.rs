@@ -186,6 +186,7 @@ impl<S> State<S> {
     pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Kept>) {
         self.begin();
         let Some(index) = self.connection_of(id) else { return };
+        self.keep_carried(id);
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.connection = None;
         }
@@ -205,6 +206,7 @@ impl<S> State<S> {
     /// The program took the connection back: the peer, if it knows of it, gets a RST.
     pub fn abort_connection(&mut self, id: SocketId) {
         let Some(index) = self.connection_of(id) else { return };
+        self.keep_carried(id);
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.connection = None;
         }
@@ -217,6 +219,7 @@ impl<S> State<S> {
     /// Takes the connection away without a word to the peer: somebody else has it now.
     pub fn forget_connection(&mut self, id: SocketId) {
         let Some(index) = self.connection_of(id) else { return };
+        self.keep_carried(id);
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.connection = None;
         }
@@ -241,6 +244,14 @@ impl<S> State<S> {
         }
         let listener = tcp.listeners.get(listener? as usize)?.as_ref()?;
         Some(if listener.engine.is_readable() { Readiness::IN } else { Readiness::NONE })
+    }
+
+    /// Segments sent again, by ring.
+    pub(in crate::shard) fn retransmissions(&self) -> impl Iterator<Item = (RingId, u64)> {
+        let blocks = self.tcp.iter().flat_map(|tcp| tcp.blocks.iter().flatten());
+        blocks.filter_map(|block| {
+            Some((block.hop?.ring, block.connection.counters().retransmissions))
+        })
     }
 
     /// The next hops of all connections that have one or wait for one: `find` looks them up again.

@@ -12,7 +12,7 @@ mod host;
 mod mappings;
 
 #[cfg(test)]
-mod tests;
+pub(in crate::socket) mod tests;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};

@@ -23,12 +23,14 @@ fn stack_with(environment: &str) -> Stack {
         nudge: None,
         local,
         stats: StatsFile::new(&config.stats_file),
+        ended: Lock::new(Default::default()),
+        kernels: Lock::new(Vec::new()),
         system: std::sync::OnceLock::new(),
         config,
     }
 }
 
-fn stack() -> Stack {
+pub(in crate::socket) fn stack() -> Stack {
     stack_with("")
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::wait::{Ended, Manner, Watches, until};
+use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
@@ -202,7 +202,8 @@ fn finish(stack: &Stack, id: SocketId, nonblocking: bool, started: bool) -> Outc
         let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
         stream.and_then(|stream| stream.send_timeout)
     };
-    let manner = Manner { blocking: !nonblocking, timeout, watches: Watches::Nothing };
+    let manner =
+        Manner { blocking: !nonblocking, timeout, watches: Watches::Nothing, call: Call::Other };
     if started && nonblocking {
         // As on Linux, however fast the answer is.
         return Outcome::Errno(libc::EINPROGRESS);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::local::accept as other_processes;
-use super::wait::{Ended, Manner, Watches, until};
+use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, heir, set_phase, system, view,
 };
@@ -308,7 +308,8 @@ pub fn accept(
             return Outcome::Errno(libc::EINVAL);
         }
         let timeout = state.socket(id).and_then(|(_, socket)| socket.options.receive_timeout);
-        (Manner { blocking: !view.nonblocking, timeout, watches: Watches::Listener }, view.shadow)
+        let (blocking, watches) = (!view.nonblocking, Watches::Listener);
+        (Manner { blocking, timeout, watches, call: Call::Other }, view.shadow)
     };
     let mut polls = 0u64;
     loop {

@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 
-use super::wait::{Ended, Manner, Step, Watches, until_or_partly};
+use super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
@@ -40,7 +40,7 @@ pub fn receive_up_to(
     let low_water = stream.map_or(1, |stream| stream.low_water);
     let peek_offset = stream.and_then(|stream| stream.peek_offset);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches: Watches::Nothing };
+    let manner = Manner { blocking, timeout, watches: Watches::Nothing, call: Call::Receive };
     if flags & libc::MSG_ERRQUEUE != 0 {
         // Nothing of ours puts anything there.
         return Outcome::Errno(libc::EAGAIN);
@@ -65,6 +65,7 @@ pub fn receive_up_to(
             return if copied == 0 { Step::Nothing } else { Step::Part };
         }
         let before = copied;
+        note_waiting(state, id);
         copied += read(state, id, buffers, (start, copied), room, flags);
         if flags & libc::MSG_PEEK == 0 {
             count_received(state, id, copied - before);
@@ -103,7 +104,7 @@ pub fn receive_up_to(
     match ended {
         Ok(Ok(())) => Outcome::Ours(copied),
         _ if copied > 0 => Outcome::Ours(copied),
-        Ok(Err(errno)) => Outcome::Errno(errno),
+        Ok(Err(errno)) => failed(stack, id, Call::Receive, errno),
         Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
         // It has waited, and got all that it wanted.
         Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
@@ -189,12 +190,21 @@ fn move_peek_offset(stack: &Stack, id: SocketId, copied: usize, peeked: bool) {
     }
 }
 
+/// What waits grows until it is read: the most of it is seen here.
+fn note_waiting(state: &mut Guard<'_>, id: SocketId) {
+    let waiting = state.connection(id).map_or(0, |connection| connection.queued());
+    if let Some((endpoint, _)) = state.socket(id) {
+        let most = &mut endpoint.counters.rx_ready_bytes_max;
+        *most = waiting.max(*most);
+    }
+}
+
 fn count_received(state: &mut Guard<'_>, id: SocketId, copied: usize) {
     if let Some((endpoint, _)) = state.socket(id) {
         let counters = &mut endpoint.counters;
         counters.rx_bytes += copied as u64;
         // A look that found something, or nothing.
-        counters.poll_hits += u64::from(copied > 0);
-        counters.poll_misses += u64::from(copied == 0);
+        counters.rx_poll_hits += u64::from(copied > 0);
+        counters.rx_poll_misses += u64::from(copied == 0);
     }
 }

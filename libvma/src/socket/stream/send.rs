@@ -2,7 +2,7 @@
 
 use std::io::IoSlice;
 
-use super::wait::{Ended, Manner, Step, Watches, until, until_or_partly};
+use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::{SendFlags, State as TcpState};
 use crate::shard::SocketId;
@@ -24,7 +24,7 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
     let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
     let timeout = stream.and_then(|stream| stream.send_timeout);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches: Watches::Nothing };
+    let manner = Manner { blocking, timeout, watches: Watches::Nothing, call: Call::Send };
     let total: usize = data.iter().map(|piece| piece.len()).sum();
     let engine_flags =
         SendFlags { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
@@ -54,15 +54,20 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
             _ => Step::Part,
         }
     });
-    outcome(ended, sent)
+    outcome(stack, id, ended, sent)
 }
 
 /// What a call that has sent so many bytes returns. They count now, an error on the next call.
-pub(super) fn outcome(ended: Result<Result<(), i32>, Ended>, sent: usize) -> Outcome<usize> {
+pub(super) fn outcome(
+    stack: &Stack,
+    id: SocketId,
+    ended: Result<Result<(), i32>, Ended>,
+    sent: usize,
+) -> Outcome<usize> {
     match ended {
         Ok(Ok(())) => Outcome::Ours(sent),
         _ if sent > 0 => Outcome::Ours(sent),
-        Ok(Err(errno)) => Outcome::Errno(errno),
+        Ok(Err(errno)) => failed(stack, id, Call::Send, errno),
         Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
         Err(ended) => Outcome::Errno(ended.errno()),
     }
@@ -94,7 +99,7 @@ pub fn wait_for_room(stack: &Stack, id: SocketId) -> Outcome<usize> {
         }
         !view.nonblocking
     };
-    let manner = Manner { blocking, timeout: None, watches: Watches::Nothing };
+    let manner = Manner { blocking, timeout: None, watches: Watches::Nothing, call: Call::Other };
     let ended = until(stack, id, manner, |state| {
         let Some(connection) = state.connection(id) else { return Some(Err(libc::EPIPE)) };
         if matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived) {

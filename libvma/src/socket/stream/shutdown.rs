@@ -1,6 +1,6 @@
 //! The end of a socket: shutdown(), close(), SO_LINGER.
 
-use super::wait::{Manner, Watches, until};
+use super::wait::{Call, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, view};
 use crate::net::tcp::State as TcpState;
 use crate::process::inherit;
@@ -92,7 +92,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     super::give_back::end_listening(&mut state, id);
     // What was received and not read decides between FIN and RST.
     state.poll();
-    let counters = super::super::counters(&mut state, id);
+    let counters = crate::socket::last_counters(stack, &mut state, id);
     let kept = port_kept(&mut state, id, descriptor);
     state.orphan_connection(id, kept);
     state.detach(id);
@@ -141,7 +141,7 @@ fn linger(stack: &Stack, id: SocketId) {
         time
     };
     let timeout = Some(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-    let manner = Manner { blocking: true, timeout, watches: Watches::Nothing };
+    let manner = Manner { blocking: true, timeout, watches: Watches::Nothing, call: Call::Other };
     let _ = until(stack, id, manner, |state| {
         let under_way = state.connection(id).is_some_and(|connection| {
             matches!(

@@ -224,7 +224,7 @@ fn tcp_info(info: &Info) -> Vec<u8> {
 }
 
 /// The numbers of linux/tcp.h.
-fn state_number(state: TcpState) -> u8 {
+pub fn state_number(state: TcpState) -> u8 {
     match state {
         TcpState::Established => 1,
         TcpState::SynSent => 2,

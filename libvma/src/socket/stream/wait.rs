@@ -1,9 +1,9 @@
 //! Blocking: look, poll the rings, look again, sleep.
 
 use super::{Guard, local};
-use crate::shard::SocketId;
+use crate::shard::{Endpoint, SocketId};
 use crate::socket::wait::{Next, Patience, Wait};
-use crate::socket::{Stack, State};
+use crate::socket::{Outcome, Stack, State};
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet};
 
@@ -16,6 +16,36 @@ pub(super) struct Manner {
     pub timeout: Option<u64>,
     /// What else may end the wait.
     pub watches: Watches,
+    pub call: Call,
+}
+
+/// Which of a socket's counters a call counts in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    Receive,
+    Send,
+    Other,
+}
+
+impl Call {
+    fn note_thread(self, endpoint: &mut Endpoint, thread: u32) {
+        match self {
+            Call::Receive => endpoint.rx_thread = thread,
+            Call::Send => endpoint.tx_thread = thread,
+            Call::Other => {}
+        }
+    }
+
+    /// The call says EAGAIN.
+    fn count_eagain(self, state: &mut Guard<'_>, id: SocketId) {
+        if let Some((endpoint, _)) = state.socket(id) {
+            match self {
+                Call::Receive => endpoint.counters.rx_eagain += 1,
+                Call::Send => endpoint.counters.tx_eagain += 1,
+                Call::Other => {}
+            }
+        }
+    }
 }
 
 /// Whether the shadow may end a wait, too.
@@ -54,6 +84,21 @@ impl Ended {
     }
 }
 
+/// A call fails, and that is counted.
+#[cold]
+pub(super) fn failed<T>(stack: &Stack, id: SocketId, call: Call, errno: i32) -> Outcome<T> {
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((endpoint, _)) = state.socket(id)
+    {
+        match call {
+            Call::Receive => endpoint.counters.rx_errors += 1,
+            Call::Send => endpoint.counters.tx_errors += 1,
+            Call::Other => {}
+        }
+    }
+    Outcome::Errno(errno)
+}
+
 /// Calls `check` until it gives something, polling the rings in between.
 pub(super) fn until<T>(
     stack: &Stack,
@@ -86,7 +131,7 @@ pub(super) fn until_or_partly<'a, T>(
     mut check: impl FnMut(&mut Guard<'_>) -> Step<T>,
 ) -> Result<T, Ended> {
     let mut wait: Option<Wait> = None;
-    let handled = thread::interruptions(false);
+    let (handled, own_number) = thread::interruptions_and_id(false);
     let mut held = Some(state);
     loop {
         let mut state = match held.take() {
@@ -97,7 +142,7 @@ pub(super) fn until_or_partly<'a, T>(
             Some((_, socket)) if matches!(socket.state, State::Os(_)) => {
                 return Err(Ended::Departed);
             }
-            Some(_) => {}
+            Some((endpoint, _)) => manner.call.note_thread(endpoint, own_number),
             None => {
                 let departed = state.has_departed(id);
                 return Err(if departed { Ended::Departed } else { Ended::Gone });
@@ -121,6 +166,9 @@ pub(super) fn until_or_partly<'a, T>(
             Step::Nothing => false,
         };
         if !manner.blocking {
+            if !partly {
+                manner.call.count_eagain(&mut state, id);
+            }
             return Err(Ended::WouldBlock);
         }
         if partly && thread::interruptions(false) != handled {
@@ -144,7 +192,12 @@ pub(super) fn until_or_partly<'a, T>(
         };
         match next {
             Next::PollAgain | Next::Sleep => {}
-            Next::TimedOut => return Err(Ended::TimedOut),
+            Next::TimedOut => {
+                if !partly && let Ok(mut state) = stack.shard.lock() {
+                    manner.call.count_eagain(&mut state, id);
+                }
+                return Err(Ended::TimedOut);
+            }
             Next::Interrupted => return Err(Ended::Interrupted),
         }
     }
@@ -191,3 +244,6 @@ fn sleep(
     }
     next
 }
+
+#[cfg(test)]
+mod tests;

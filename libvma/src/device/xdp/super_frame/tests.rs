@@ -19,10 +19,10 @@ use crate::device::xdp::{Limits, Mode, Ring};
 const MSS: u16 = 1448;
 const HEADERS: usize = 14 + 20 + 32;
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const PEERS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub(in crate::device::xdp) const PEERS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Runs a test with a veth pair, on a thread and in a namespace of its own.
-fn with_pair(test: impl FnOnce() + Send + 'static) {
+pub(in crate::device::xdp) fn with_pair(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         // SAFETY: only this thread's network changes; it shares no descriptor of a socket.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("a network namespace needs root");
@@ -63,7 +63,7 @@ fn index(name: &str) -> u32 {
     name_to_index(socket, name).unwrap()
 }
 
-fn open(name: &str, is_virtual: bool) -> Ring {
+pub(in crate::device::xdp) fn open(name: &str, is_virtual: bool) -> Ring {
     let last = if name == "v0" { 1 } else { 2 };
     let interface = Interface {
         index: index(name),
@@ -129,7 +129,7 @@ fn pseudo_sum(source: Ipv4Addr, destination: Ipv4Addr, tcp_len: usize) -> u16 {
 }
 
 /// Headers of a super-frame with `len` bytes, from `v0` (or from `v1`) to the other end.
-fn headers(from_us: bool, len: usize) -> Vec<u8> {
+pub(in crate::device::xdp) fn headers(from_us: bool, len: usize) -> Vec<u8> {
     let ours = (OURS, [2, 0, 0, 0, 0, 1]);
     let peers = (PEERS, [2, 0, 0, 0, 0, 2]);
     let ((source, source_mac), (destination, destination_mac)) =
@@ -153,12 +153,12 @@ fn headers(from_us: bool, len: usize) -> Vec<u8> {
     out
 }
 
-fn payload(len: usize, seed: usize) -> Vec<u8> {
+pub(in crate::device::xdp) fn payload(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| ((at + seed) % 251) as u8).collect()
 }
 
 /// Sends `data` as one super-frame from two places in memory.
-fn send(ring: &mut Ring, from_us: bool, data: &[u8]) -> bool {
+pub(in crate::device::xdp) fn send(ring: &mut Ring, from_us: bool, data: &[u8]) -> bool {
     let (first, second) = data.split_at(data.len() / 3);
     ring.transmit_segmented(&headers(from_us, data.len()), [first, second], MSS)
 }

@@ -116,6 +116,7 @@ impl Pipe {
             return if self.bond == Bond::Confirmed { Err(Violation) } else { Ok(Events::NONE) };
         }
         incoming.queue.push(carrier, payload);
+        incoming.messages += 1;
         if !self.outgoing.switched {
             self.switch(carrier);
         }

@@ -69,6 +69,8 @@ struct Incoming {
     /// Those that were taken before it said.
     kernel_taken: u64,
     queue: Queue,
+    /// Messages with bytes.
+    messages: u64,
     /// Bytes read by the program, or given back.
     read: u64,
     credited: u64,
@@ -88,6 +90,7 @@ struct Outgoing {
     /// All bytes go by the pipe from here on.
     switched: bool,
     kernel: u64,
+    messages: u64,
     sent: u64,
     read_by_peer: u64,
     window: u64,
@@ -155,6 +158,7 @@ impl Pipe {
                 kernel: None,
                 kernel_taken: 0,
                 queue: Queue::default(),
+                messages: 0,
                 read: 0,
                 credited: 0,
                 limit,
@@ -167,6 +171,7 @@ impl Pipe {
             outgoing: Outgoing {
                 switched: false,
                 kernel: 0,
+                messages: 0,
                 sent: 0,
                 read_by_peer: 0,
                 window: 0,

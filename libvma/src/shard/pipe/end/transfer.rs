@@ -88,6 +88,11 @@ impl Pipe {
         self.crowded = self.crowded && carrier.room(self.link) == 0;
     }
 
+    /// Messages with bytes that came, and that were sent.
+    pub fn messages(&self) -> (u64, u64) {
+        (self.incoming.messages, self.outgoing.messages)
+    }
+
     pub fn want_room(&mut self) {
         self.wants_room = true;
     }
@@ -141,6 +146,7 @@ impl Pipe {
             incoming.credited = incoming.read;
             self.used = true;
             self.outgoing.sent += count as u64;
+            self.outgoing.messages += 1;
             written += count;
         }
         self.crowded = written < total && self.free() > 0;

@@ -59,6 +59,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     if descriptor != NO_SHADOW && shared && give_back_to(stack, id, descriptor, WhyOs::Passed) {
         // A forked child may go on with it; if none does, the kernel ends it.
         if let Ok(mut state) = stack.shard.lock() {
+            let _ = crate::socket::last_counters(stack, &mut state, id);
             state.detach(id);
         }
         return;
@@ -67,7 +68,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let Ok(mut state) = stack.shard.lock() else { return };
     state.catch_up();
     end(&mut state, id, descriptor, true);
-    let counters = crate::socket::counters(&mut state, id);
+    let counters = crate::socket::last_counters(stack, &mut state, id);
     state.detach(id);
     drop(state);
     if let Some((counters, limit)) = counters {

@@ -2,7 +2,7 @@
 
 use std::io::IoSliceMut;
 
-use super::super::wait::{Ended, Manner, Step, Watches, until_or_partly};
+use super::super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::SocketId;
@@ -56,7 +56,12 @@ pub fn receive(
     let low_water = socket.stream.as_ref().map_or(1, |stream| stream.low_water);
     let low_water = low_water.min(super::MOST_LOW_WATER);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches: Watches::Pipe { writing: false } };
+    let manner = Manner {
+        blocking,
+        timeout,
+        watches: Watches::Pipe { writing: false },
+        call: Call::Receive,
+    };
     // How much ends the wait (SO_RCVLOWAT, MSG_WAITALL).
     let enough = match flags & libc::MSG_WAITALL {
         0 => low_water.min(room).max(1),
@@ -114,7 +119,7 @@ pub fn receive(
     match ended {
         Ok(Ok(())) => Outcome::Ours(copied),
         _ if copied > 0 => Outcome::Ours(copied),
-        Ok(Err(errno)) => Outcome::Errno(errno),
+        Ok(Err(errno)) => failed(stack, id, Call::Receive, errno),
         Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
         Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
         Err(ended) => Outcome::Errno(ended.errno()),
@@ -167,8 +172,11 @@ fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usi
     if let Some((endpoint, _)) = state.socket(id)
         && !target.peeks()
     {
-        endpoint.counters.rx_bytes += count as u64;
-        endpoint.counters.poll_hits += 1;
+        let counters = &mut endpoint.counters;
+        counters.rx_bytes += count as u64;
+        counters.rx_poll_hits += 1;
+        // What waits grows until it is read: the most of it is seen here.
+        counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(there as u32);
     }
     count
 }
@@ -177,7 +185,7 @@ fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usi
 #[inline]
 fn look_beside(state: &mut Shard, id: SocketId) -> Look {
     let Some((endpoint, socket)) = state.socket(id) else { return Look::Nothing };
-    endpoint.counters.poll_misses += 1;
+    endpoint.counters.rx_poll_misses += 1;
     let shut = socket.stream.as_ref().is_some_and(|stream| stream.reading_shut);
     if socket.os_ready {
         super::attend_to_shadow(state, id);
@@ -223,6 +231,10 @@ fn look_at_kernel(
         Ok(count) => {
             if let Some(pipe) = state.pipe(id) {
                 pipe.kernel_read(count as u64);
+            }
+            if let Some((endpoint, _)) = state.socket(id) {
+                endpoint.counters.rx_os_packets += 1;
+                endpoint.counters.rx_os_bytes += count as u64;
             }
             Look::Took(count)
         }

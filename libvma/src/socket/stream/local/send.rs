@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 
 use super::super::send::outcome;
-use super::super::wait::{Manner, Step, Watches, until, until_or_partly};
+use super::super::wait::{Call, Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::SocketId;
@@ -29,7 +29,8 @@ pub fn send<'a>(
     socket.polls_since_os += 1;
     let look_first = socket.polls_since_os.is_multiple_of(BLIND) || socket.os_ready;
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner { blocking, timeout, watches: Watches::Pipe { writing: true } };
+    let manner =
+        Manner { blocking, timeout, watches: Watches::Pipe { writing: true }, call: Call::Send };
     let total: usize = data.iter().map(|piece| piece.len()).sum();
     if look_first || state.pipe(id).is_some_and(|pipe| pipe.way() != Way::Pipe) {
         state.poll();
@@ -46,9 +47,6 @@ pub fn send<'a>(
         match transfer(state, id, data, sent, total, flags) {
             Ok(count) => {
                 sent += count;
-                if let Some((endpoint, _)) = state.socket(id) {
-                    endpoint.counters.tx_bytes += count as u64;
-                }
             }
             Err(errno) => return Step::Done(Err(errno)),
         }
@@ -58,7 +56,7 @@ pub fn send<'a>(
             _ => Step::Part,
         }
     });
-    outcome(ended, sent)
+    outcome(stack, id, ended, sent)
 }
 
 /// So much may go by the kernel while the pipe is being agreed upon.
@@ -98,6 +96,9 @@ fn transfer(
     match pipe.way() {
         Way::Pipe => {
             let count = state.pipe_write(id, data, sent, total);
+            if let Some((endpoint, _)) = state.socket(id) {
+                endpoint.counters.tx_bytes += count as u64;
+            }
             if count < total - sent {
                 super::attend_to_shadow(state, id);
             }
@@ -156,6 +157,12 @@ fn send_by_kernel(
     if let Some(pipe) = state.pipe(id) {
         pipe.kernel_sent(count as u64);
     }
+    if count > 0
+        && let Some((endpoint, _)) = state.socket(id)
+    {
+        endpoint.counters.tx_os_packets += 1;
+        endpoint.counters.tx_os_bytes += count as u64;
+    }
     match failed {
         Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
         _ => Ok(count),
@@ -164,8 +171,12 @@ fn send_by_kernel(
 
 /// How much a send call would take now; waits until that is something.
 pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
-    let manner =
-        Manner { blocking: !nonblocking, timeout: None, watches: Watches::Pipe { writing: true } };
+    let manner = Manner {
+        blocking: !nonblocking,
+        timeout: None,
+        watches: Watches::Pipe { writing: true },
+        call: Call::Other,
+    };
     let ended = until(stack, id, manner, |state| {
         super::flush(state, id);
         super::settle_handshake(state, id);

@@ -1,0 +1,48 @@
+use libvma_dev::stats::Counters;
+
+use super::*;
+use crate::socket::local::tests::stack;
+
+/// Receives without blocking; `os` is what the kernel's socket says, if it is to be asked.
+fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received>, Counters) {
+    let stack = stack();
+    let mut socket = Socket::new(-1, true, &stack.config);
+    socket.state = State::Offloaded;
+    socket.os_ready = os.is_some();
+    let id = stack.shard.lock().unwrap().attach(socket, 0);
+    let mut ask = || os.unwrap_or(Err(libc::EAGAIN));
+    let mut room = [0; 16];
+    let mut buffers = [IoSliceMut::new(&mut room)];
+    let request = Request { buffers: &mut buffers, flags, control: None, os: &mut ask };
+    let outcome = receive(&stack, id, request);
+    let mut state = stack.shard.lock().unwrap();
+    assert_eq!(state.socket(id).unwrap().0.rx_thread, thread::thread_id() as u32);
+    (outcome, state.counters_of(id).unwrap())
+}
+
+// covers: STAT-38
+#[test]
+fn what_the_kernels_socket_says_is_counted_as_its() {
+    let none = Counters::default();
+    let (outcome, counters) = receive_once(Some(Ok(5)), 0);
+    assert!(matches!(outcome, Outcome::Ours(Received::FromOs(5))));
+    let got = Counters { rx_os_packets: 1, rx_os_bytes: 5, rx_os_poll_hits: 1, ..none };
+    assert_eq!(counters, got);
+    // A look takes nothing.
+    let (_, counters) = receive_once(Some(Ok(5)), libc::MSG_PEEK);
+    assert_eq!(counters, Counters { rx_os_poll_hits: 1, ..none });
+    let (outcome, counters) = receive_once(Some(Err(libc::ECONNREFUSED)), 0);
+    assert!(matches!(outcome, Outcome::Errno(libc::ECONNREFUSED)));
+    assert_eq!(counters, Counters { rx_os_errors: 1, ..none });
+}
+
+// covers: STAT-38
+#[test]
+fn nothing_to_receive_is_a_miss_and_an_eagain() {
+    for os in [None, Some(Err(libc::EAGAIN))] {
+        let (outcome, counters) = receive_once(os, 0);
+        assert!(matches!(outcome, Outcome::Errno(libc::EAGAIN)));
+        let expected = Counters { rx_eagain: 1, rx_poll_misses: 1, ..Counters::default() };
+        assert_eq!(counters, expected);
+    }
+}

@@ -1,0 +1,334 @@
+//! How the sockets of a process stand and what they have counted, all at one instant.
+//!
+//! Under the shard's lock numbers are copied and nothing else: what takes longer (names, questions to
+//! the kernel) comes after it. Who asks for a report, and where it goes, is not known here.
+
+pub mod kernels;
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use libvma_dev::stats::{self, Counters, Drop, Pool, Ring, Snapshot, Socket as Told, Tcp};
+
+use super::stream::{Phase, Stream, tell};
+use super::{Socket, SocketId, Stack, State, WhyOs, clock};
+use crate::log::log_line;
+use crate::net::drop_reason::DropReason;
+use crate::net::tcp::Info;
+use crate::shard;
+use crate::sys::{fd, shadow};
+
+/// Gathers reports. A socket keeps its place in them while it lives.
+pub struct Report {
+    /// So many places there are.
+    most: usize,
+    places: Vec<Place>,
+    by_id: HashMap<SocketId, usize>,
+    sockets: Vec<Told>,
+    /// What was dropped before zeros were wanted.
+    drops_before: [u64; DropReason::COUNT],
+    /// That there are more sockets than places was said.
+    told: bool,
+}
+
+#[derive(Clone, Default)]
+struct Place {
+    id: Option<SocketId>,
+    /// The socket is in this report.
+    lives: bool,
+    why: Option<WhyOs>,
+    /// Of this descriptor.
+    inode: (i32, u64),
+}
+
+impl Report {
+    /// With so many places for sockets.
+    pub fn new(most: usize) -> Report {
+        Report {
+            most,
+            places: Vec::new(),
+            by_id: HashMap::new(),
+            sockets: Vec::new(),
+            drops_before: [0; DropReason::COUNT],
+            told: false,
+        }
+    }
+
+    /// Fills in what sockets and rings have to tell. Returns the places up to the last one in use.
+    pub fn gather(&mut self, stack: &Stack, snapshot: &mut Snapshot) -> &[Told] {
+        let kernels = kernels::living(stack);
+        let Ok(mut state) = stack.shard.lock() else { return &[] };
+        let ids = state.ids();
+        let all: Vec<_> = ids.iter().copied().chain(kernels.iter().map(|one| one.id)).collect();
+        self.assign(&all);
+        snapshot.sockets_open = all.len() as u32;
+        snapshot.sockets_hidden = 0;
+        snapshot.totals = ended(stack);
+        for id in ids {
+            let Some((counters, limit)) = super::counters(&mut state, id) else { continue };
+            snapshot.totals.add(&counters);
+            let Some(place) = self.by_id.get(&id).copied() else {
+                snapshot.sockets_hidden += 1;
+                continue;
+            };
+            if let (Some(told), Some(place)) =
+                (self.sockets.get_mut(place), self.places.get_mut(place))
+            {
+                *told = Told { used: 1, counters, ready_limit: limit as u64, ..Told::default() };
+                place.why = describe(&mut state, id, told);
+            }
+        }
+        let drops = drops(&state);
+        let rings = state.ring_statistics();
+        let pools = state.pool_statistics();
+        drop(state);
+        for one in &kernels {
+            match self.by_id.get(&one.id).and_then(|at| self.sockets.get_mut(*at)) {
+                Some(told) => *told = one.describe(),
+                None => snapshot.sockets_hidden += 1,
+            }
+        }
+        devices(snapshot, &rings, pools);
+        self.finish(snapshot, drops);
+        if snapshot.sockets_hidden > 0 && !core::mem::replace(&mut self.told, true) {
+            log_line!(
+                Info,
+                "VMA Statistics can monitor up to {} sockets - increase VMA_STATS_FD_NUM",
+                self.most
+            );
+        }
+        &self.sockets
+    }
+
+    /// From now on the counters of these sockets begin at zero; of everything, if none is named.
+    pub fn set_to_zero(&mut self, stack: &Stack, descriptors: &[i32]) {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        let Ok(mut ended) = stack.ended.lock() else { return };
+        for id in state.ids() {
+            let Some((_, socket)) = state.socket(id) else { continue };
+            let named = socket.descriptors.iter().any(|own| descriptors.contains(own));
+            if !named && !descriptors.is_empty() {
+                continue;
+            }
+            // The totals go on.
+            if let Some(counters) = state.counters_of(id) {
+                ended.add(&counters);
+            }
+            state.zero_counters(id);
+        }
+        if let Ok(mut kernels) = stack.kernels.lock() {
+            let named = kernels.iter_mut().filter(|one| one.is_named(descriptors));
+            named.for_each(kernels::Kernels::set_to_zero);
+        }
+        if descriptors.is_empty() {
+            *ended = Counters::default();
+            state.zero_rings();
+            self.drops_before = drops(&state);
+        }
+    }
+
+    /// Places for new sockets, the lowest first; those of sockets that are gone become free.
+    fn assign(&mut self, ids: &[SocketId]) {
+        self.places.iter_mut().for_each(|place| place.lives = false);
+        let mut new = Vec::new();
+        for id in ids {
+            match self.by_id.get(id).and_then(|at| self.places.get_mut(*at)) {
+                Some(place) => place.lives = true,
+                None => new.push(*id),
+            }
+        }
+        for (place, told) in self.places.iter_mut().zip(&mut self.sockets) {
+            if !place.lives
+                && let Some(gone) = place.id.take()
+            {
+                self.by_id.remove(&gone);
+                *told = Told::default();
+            }
+        }
+        let mut at = 0;
+        for id in new {
+            while self.places.get(at).is_some_and(|place| place.id.is_some()) {
+                at += 1;
+            }
+            if at >= self.most {
+                break;
+            }
+            if at == self.places.len() {
+                self.places.push(Place::default());
+                self.sockets.push(Told::default());
+            }
+            if let Some(place) = self.places.get_mut(at) {
+                *place = Place { id: Some(id), lives: true, ..Place::default() };
+                self.by_id.insert(id, at);
+            }
+        }
+        while self.places.last().is_some_and(|place| place.id.is_none()) {
+            self.places.pop();
+            self.sockets.pop();
+        }
+    }
+
+    /// What needs no lock.
+    fn finish(&mut self, snapshot: &mut Snapshot, drops: [u64; DropReason::COUNT]) {
+        for (told, place) in self.sockets.iter_mut().zip(&mut self.places) {
+            // The kernel told all of its own.
+            if told.used == 0 || told.inode != 0 {
+                continue;
+            }
+            told.reason = place.why.map_or([0; 64], |why| stats::text(&why.to_string()));
+            if place.inode.0 != told.descriptor {
+                place.inode = (told.descriptor, fd::inode(told.descriptor));
+            }
+            told.inode = place.inode.1;
+            if told.local_port == 0 {
+                (told.local, told.local_port) =
+                    told_address(shadow::local_address(told.descriptor));
+            }
+            if told.peer_port == 0 && told.flags & stats::WITHIN_HOST != 0 {
+                (told.peer, told.peer_port) = told_address(shadow::peer_address(told.descriptor));
+            }
+        }
+        let counts = DropReason::ALL.iter().zip(drops.iter().zip(self.drops_before));
+        let mut slots = snapshot.drops.iter_mut();
+        for (reason, (count, before)) in counts {
+            let count = count.saturating_sub(before);
+            if count > 0
+                && let Some(slot) = slots.next()
+            {
+                *slot = Drop { reason: stats::text(reason.name()), count };
+            }
+        }
+        slots.for_each(|slot| *slot = Drop::default());
+    }
+}
+
+fn devices(snapshot: &mut Snapshot, rings: &[Ring], pools: [Pool; stats::POOLS]) {
+    snapshot.rings = Default::default();
+    for (place, ring) in snapshot.rings.iter_mut().zip(rings) {
+        *place = *ring;
+    }
+    snapshot.pools = pools;
+}
+
+/// Of sockets that are no more.
+fn ended(stack: &Stack) -> Counters {
+    stack.ended.lock().map_or_else(|_| Counters::default(), |ended| *ended)
+}
+
+fn drops(state: &shard::State<Socket>) -> [u64; DropReason::COUNT] {
+    let mut counts = [0; DropReason::COUNT];
+    for (count, reason) in counts.iter_mut().zip(DropReason::ALL) {
+        *count = state.drops(*reason);
+    }
+    counts
+}
+
+/// How a socket stands. Returns why it is the kernel's, if it is.
+fn describe(state: &mut shard::State<Socket>, id: SocketId, told: &mut Told) -> Option<WhyOs> {
+    let local_ring = state.local_ring_id();
+    let (endpoint, socket) = state.socket(id)?;
+    told.descriptor = socket.shadow();
+    told.flags = flags(socket, local_ring);
+    (told.rx_thread, told.tx_thread) = (endpoint.rx_thread, endpoint.tx_thread);
+    (told.ready_packets, told.ready_bytes) = endpoint.waiting();
+    (told.local, told.local_port) = told_address(socket.local);
+    (told.peer, told.peer_port) = told_address(socket.peer);
+    let why = match socket.state {
+        State::Os(why) => Some(why),
+        State::Offloaded | State::Undecided => None,
+    };
+    let Some(stream) = &socket.stream else {
+        told.kind = libc::SOCK_DGRAM as u32;
+        let options = &socket.options;
+        told.multicast_interface = options.multicast_source.map_or([0; 4], |one| one.octets());
+        for membership in &options.memberships {
+            if let Some(place) = told.groups.get_mut(told.group_count as usize) {
+                *place = membership.group.octets();
+                told.group_count += 1;
+            }
+        }
+        return why;
+    };
+    told.kind = libc::SOCK_STREAM as u32;
+    told.tcp_state = unconnected_state(stream);
+    if endpoint.has_pipe() {
+        told.flags |= stats::WITHIN_HOST;
+        if let Some(pipe) = state.pipe(id) {
+            told.ready_bytes = pipe.readable() as u64;
+            told.unsent_bytes = pipe.backlog().len() as u64;
+            told.tcp_state = match (pipe.is_established(), pipe.is_shut(), pipe.is_finished()) {
+                (false, ..) => SYN_SENT,
+                (true, false, false) => ESTABLISHED,
+                (true, true, false) => FIN_WAIT_2,
+                (true, false, true) => CLOSE_WAIT,
+                (true, true, true) => CLOSE,
+            };
+        }
+    } else if let Some(connection) = state.connection(id) {
+        let info = connection.info(clock::now());
+        told.tcp_state = u32::from(tell::state_number(info.state));
+        told.ready_bytes = u64::from(connection.queued());
+        told.unsent_bytes = u64::from(connection.unacknowledged());
+        let key = connection.key();
+        (told.local, told.local_port) = told_address(Some(key.local_endpoint()));
+        (told.peer, told.peer_port) = told_address(Some(key.remote_endpoint()));
+        told.tcp = tcp(&info);
+    }
+    why
+}
+
+/// The numbers of linux/tcp.h.
+const ESTABLISHED: u32 = 1;
+const SYN_SENT: u32 = 2;
+const FIN_WAIT_2: u32 = 5;
+const CLOSE: u32 = 7;
+const CLOSE_WAIT: u32 = 8;
+const LISTEN: u32 = 10;
+
+fn unconnected_state(stream: &Stream) -> u32 {
+    match stream.phase {
+        Phase::Listening { .. } => LISTEN,
+        Phase::Connecting => SYN_SENT,
+        Phase::Fresh | Phase::Connected => CLOSE,
+    }
+}
+
+fn flags(socket: &Socket, local_ring: Option<super::RingId>) -> u32 {
+    let is_stream = socket.stream.is_some();
+    let route = socket.route.as_ref();
+    let within_host = matches!(
+        route.map(|route| route.via),
+        Some(super::Via::Ring { hop, .. }) if Some(hop.ring) == local_ring
+    );
+    let each = [
+        (socket.state == State::Offloaded, stats::OFFLOADED),
+        (!socket.nonblocking, stats::BLOCKING),
+        (!is_stream && socket.options.multicast_loop, stats::MULTICAST_LOOP),
+        (within_host, stats::WITHIN_HOST),
+    ];
+    each.into_iter().filter(|(holds, _)| *holds).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+fn told_address(address: Option<SocketAddrV4>) -> ([u8; 4], u16) {
+    let address = address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
+    (address.ip().octets(), address.port())
+}
+
+fn tcp(info: &Info) -> Tcp {
+    let micros = |time: core::time::Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+    Tcp {
+        round_trip: info.srtt.map_or(0, micros),
+        round_trip_variance: micros(info.rttvar),
+        retransmission_timeout: micros(info.rto),
+        congestion_window: info.cwnd,
+        slow_start_threshold: info.ssthresh,
+        segment_size: info.snd_mss,
+        send_window: info.snd_wnd,
+        receive_window: info.rcv_wnd,
+        timeouts: info.counters.timeouts,
+        out_of_order: info.counters.out_of_order,
+    }
+}
+
+#[cfg(test)]
+mod tests;
