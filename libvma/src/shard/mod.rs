@@ -9,7 +9,9 @@
 mod burst;
 pub mod clock;
 pub mod datagram;
+mod direct;
 mod endpoint;
+pub mod envelope;
 mod local;
 pub mod pipe;
 mod ready;
@@ -28,7 +30,9 @@ pub use crate::device::Flow;
 pub use crate::device::shm::{LinkId, Progress, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
 pub use burst::TICK_NANOS;
+pub use direct::Direct;
 pub use endpoint::Endpoint;
+pub use envelope::Envelope;
 pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
 
