@@ -9,11 +9,6 @@ use super::{Found, errno, export, find, ours, real, retire, stream};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
 
-#[inline]
-fn is_kernels(fd: c_int) -> bool {
-    matches!(find(fd), Found::Kernel)
-}
-
 /// One send call on a socket of ours. None: the kernel shall do it.
 fn transmit(
     process: &'static Process,
@@ -35,7 +30,9 @@ fn transmit(
 }
 
 /// A send call that is not part of a burst.
+#[inline]
 fn transmit_one(
+    found: Found,
     fd: c_int,
     payload: &[IoSlice<'_>],
     to: Destination,
@@ -43,7 +40,7 @@ fn transmit_one(
     has_control: bool,
     os: impl FnOnce() -> isize,
 ) -> isize {
-    let (process, id) = match find(fd) {
+    let (process, id) = match found {
         Found::Datagram(process, id) => (process, id),
         Found::Stream(process, id) => {
             return stream::send(process, id, fd, payload, flags, os);
@@ -130,32 +127,34 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
 export! {
     /// write(2).
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        let stream = matches!(find(fd), Found::Stream(..));
         // SAFETY: passed on.
         let os = || unsafe { real::write(fd, buffer, len) };
-        if is_kernels(fd) {
+        let found = find(fd);
+        if matches!(found, Found::Kernel) {
             return os();
         }
+        let stream = matches!(found, Found::Stream(..));
         if !(len == 0 && stream || convert::is_plausible(buffer, len)) {
             return transmit_nowhere(fd, 0, os);
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        transmit_one(fd, &payload, Destination::Absent, 0, false, os)
+        transmit_one(found, fd, &payload, Destination::Absent, 0, false, os)
     }
 
     /// writev(2).
     fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::writev(fd, vector, count) };
-        if is_kernels(fd) || !(0..=1024).contains(&count) {
+        let found = find(fd);
+        if matches!(found, Found::Kernel) || !(0..=1024).contains(&count) {
             return os();
         }
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(vector, count as usize) } {
             // A write of nothing sends nothing, unlike a send of nothing.
             Ok(payload) if payload.as_slice().iter().any(|part| !part.is_empty()) => {
-                transmit_one(fd, payload.as_slice(), Destination::Absent, 0, false, os)
+                transmit_one(found, fd, payload.as_slice(), Destination::Absent, 0, false, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, 0, os),
             _ => os(),
@@ -166,7 +165,8 @@ export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::send(fd, buffer, len, flags) };
-        if is_kernels(fd) {
+        let found = find(fd);
+        if matches!(found, Found::Kernel) {
             return os();
         }
         if len > 0 && !convert::is_plausible(buffer, len) {
@@ -174,7 +174,7 @@ export! {
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        transmit_one(fd, &payload, Destination::Absent, flags, false, os)
+        transmit_one(found, fd, &payload, Destination::Absent, flags, false, os)
     }
 
     /// sendto(2).
@@ -188,10 +188,11 @@ export! {
     ) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
-        if is_kernels(fd) {
+        let found = find(fd);
+        if matches!(found, Found::Kernel) {
             return os();
         }
-        if matches!(find(fd), Found::Stream(..))
+        if matches!(found, Found::Stream(..))
             && let Some(error) = stream::wrong_destination(address, address_len)
         {
             errno::set(error);
@@ -204,7 +205,7 @@ export! {
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
         // SAFETY: the program's address, by the contract of the call.
         let to = unsafe { convert::destination(address, address_len) };
-        transmit_one(fd, &payload, to, flags, false, os)
+        transmit_one(found, fd, &payload, to, flags, false, os)
     }
 
     /// sendmsg(2).
@@ -213,7 +214,8 @@ export! {
         unsafe { look_for_descriptors(message) };
         // SAFETY: passed on.
         let os = || unsafe { real::sendmsg(fd, message, flags) };
-        if is_kernels(fd) {
+        let found = find(fd);
+        if matches!(found, Found::Kernel) {
             return os();
         }
         if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
@@ -224,7 +226,7 @@ export! {
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(header.msg_iov, header.msg_iovlen) } {
             Ok(payload) => {
-                if matches!(find(fd), Found::Stream(..))
+                if matches!(found, Found::Stream(..))
                     // SAFETY: the program's control area, by the contract of the call.
                     && let Some(error) = unsafe { stream::wrong_control(header) }
                 {
@@ -236,7 +238,7 @@ export! {
                     convert::destination(header.msg_name.cast(), header.msg_namelen)
                 };
                 let has_control = header.msg_controllen != 0;
-                transmit_one(fd, payload.as_slice(), to, flags, has_control, os)
+                transmit_one(found, fd, payload.as_slice(), to, flags, has_control, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, flags, os),
             Err(VectorError::Vector(_)) => os(),

@@ -24,6 +24,8 @@ pub struct Datagram {
     pub interface: u32,
     pub ttl: u8,
     pub tos: u8,
+    /// Its sender sent others by the kernel before it: they come first.
+    pub after_kernel: bool,
     /// CLOCK_REALTIME nanoseconds of its arrival; 0 if the socket wanted no stamp then.
     pub stamp: u64,
     /// The socket's drop count when it was queued (SO_RXQ_OVFL).

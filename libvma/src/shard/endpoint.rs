@@ -31,8 +31,6 @@ pub struct Endpoint {
     pub(super) os_doubt: u64,
     /// The number by which the kernel knows the socket; -1 if it is not told here.
     pub shadow: i32,
-    /// The shadow may have datagrams that are older than what comes now.
-    pub os_first: bool,
     /// Of a stream socket: its pipe to another process of this host.
     pub(super) pipe: Option<u32>,
     /// Of a stream socket: its connection, or what it listens with.
@@ -59,7 +57,6 @@ impl Endpoint {
             watches: Vec::new(),
             os_doubt: 0,
             shadow: -1,
-            os_first: false,
             pipe: None,
             connection: None,
             listener: None,

@@ -11,7 +11,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use super::receive::Parsed;
+use super::receive::{Parsed, tuple};
 use super::{NextHop, RingId, State};
 use crate::device::shm::{self, Arrival, LinkId};
 use crate::device::{Received, Ring};
@@ -145,7 +145,7 @@ impl<S> State<S> {
     #[inline]
     pub(super) fn input_local(&mut self, id: RingId, arrival: Arrival) {
         match arrival {
-            Arrival::Packet(received) => self.input(id, received),
+            Arrival::Packet(received) => self.input_packet(id, received),
             Arrival::Message { link, kind: RETURNED, header, payload } => {
                 self.take_back(id, link, header, payload);
             }
@@ -163,6 +163,31 @@ impl<S> State<S> {
         }
     }
 
+    /// A packet by a link. Nearly all are plain datagrams to a socket of ours.
+    #[inline]
+    pub(super) fn input_packet(&mut self, id: RingId, received: Received) {
+        let Some(plain) = self.read_plain(id, &received) else {
+            return self.input(id, received);
+        };
+        let Plain { parsed, mut tuple, index } = plain;
+        tuple.interface = self.interface_told(tuple.destination, tuple.interface);
+        self.deliver_in_place(index, id, received, &parsed, &tuple, PLAIN);
+    }
+
+    /// None: the packet wants a closer look.
+    #[inline]
+    pub(super) fn read_plain(&self, id: RingId, received: &Received) -> Option<Plain> {
+        let Some(Ring::Shm(ring)) = self.rings.get(id.index()) else { return None };
+        let bytes = ring.first_bytes(&received.frame);
+        let parsed = parse_plain(bytes, received.len as usize)?;
+        let tuple = tuple(&parsed, ring.interface().index);
+        if !self.is_own(tuple.source) || !self.is_own(tuple.destination) {
+            return None;
+        }
+        let index = self.lookup.unicast(&tuple)?;
+        Some(Plain { parsed, tuple, index })
+    }
+
     /// The interface that IP_PKTINFO tells of a datagram by a link: the one that has the address.
     pub(super) fn interface_told(&self, destination: Ipv4Addr, lo: u32) -> u32 {
         if destination.is_loopback() {
@@ -170,20 +195,6 @@ impl<S> State<S> {
         }
         let own = self.own_addresses.iter().find(|(address, _)| *address == destination);
         own.map_or(lo, |(_, interface)| *interface)
-    }
-
-    /// A datagram came by a link for this socket: what its sender sent by the kernel before lies in
-    /// the shadow.
-    #[inline]
-    pub(super) fn note_switch(&mut self, id: RingId, index: u32, received: &Received) {
-        let Some(ring) = self.rings.get(id.index()) else { return };
-        let first = ring.first_bytes(&received.frame).first();
-        if first.is_some_and(|byte| byte & AFTER_KERNEL != 0)
-            && let Some(slot) = self.slots.get_mut(index as usize)
-            && let Some((endpoint, _)) = slot.content.as_mut()
-        {
-            endpoint.os_first = true;
-        }
     }
 
     /// Nobody has the port: the datagram goes back.
@@ -277,6 +288,55 @@ pub(super) fn mark_switch(frame: &mut [u8]) {
     if let Some(byte) = frame.first_mut() {
         *byte |= AFTER_KERNEL;
     }
+}
+
+/// Bytes of headers of a plain datagram.
+pub(super) const PLAIN: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+
+/// A plain datagram, and the socket that it is for.
+pub(super) struct Plain {
+    pub parsed: Parsed,
+    tuple: Tuple,
+    pub index: u32,
+}
+
+/// The headers of a datagram without IP options, fragments and checksum of UDP. What stands in them is
+/// checked as ever, but for the header's checksum: nothing on the way could spoil it.
+#[inline]
+fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
+    let headers: &[u8; PLAIN] = bytes.first_chunk()?;
+    let [mark, _, _, _, _, _, _, _, _, _, _, _, t0, t1, rest @ ..] = headers;
+    let [first, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, rest @ ..] = rest;
+    let [s0, s1, s2, s3, d0, d1, d2, d3, rest @ ..] = rest;
+    let [p0, p1, q0, q1, u0, u1, c0, c1] = rest;
+    let flags = u16::from_be_bytes([*f0, *f1]) & !DONT_FRAGMENT;
+    let plain = [*t0, *t1, *first, *protocol] == [8, 0, 0x45, ipv4::protocol::UDP];
+    if !plain || flags != 0 || [*c0, *c1] != [0, 0] || [*q0, *q1] == [0, 0] {
+        return None;
+    }
+    let total = usize::from(u16::from_be_bytes([*l0, *l1]));
+    let payload = total.checked_sub(ipv4::HEADER_LEN)?;
+    let data = usize::from(u16::from_be_bytes([*u0, *u1])).checked_sub(udp::HEADER_LEN)?;
+    if data + udp::HEADER_LEN > payload || total + ethernet::HEADER_LEN > len {
+        return None;
+    }
+    let src = Ipv4Addr::new(*s0, *s1, *s2, *s3);
+    let dst = Ipv4Addr::new(*d0, *d1, *d2, *d3);
+    let mut ip = ipv4::Header::new(src, dst, ipv4::protocol::UDP, payload)?;
+    ip.ttl = *ttl;
+    ip.tos = *tos;
+    let ports = (u16::from_be_bytes([*p0, *p1]), u16::from_be_bytes([*q0, *q1]));
+    let udp = udp::Header::new(ports.0, ports.1, data)?;
+    Some(Parsed { ip, udp, after_kernel: mark & AFTER_KERNEL != 0 })
+}
+
+/// DF, in the word of IPv4's flags.
+const DONT_FRAGMENT: u16 = 0x4000;
+
+/// Is a frame by a link marked so?
+#[inline]
+pub(super) fn is_after_kernel(frame: &[u8]) -> bool {
+    frame.first().is_some_and(|byte| byte & AFTER_KERNEL != 0)
 }
 
 fn pack(address: Ipv4Addr, port: u16) -> u64 {

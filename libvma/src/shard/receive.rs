@@ -5,8 +5,9 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use super::datagram::{Body, Datagram};
+use super::local::is_after_kernel;
 use super::tcp::way_back;
-use super::{RingId, SocketId, State, clock};
+use super::{Direct, RingId, SocketId, State, clock};
 use crate::device::Received;
 use crate::device::Ring;
 use crate::net::drop_reason::DropReason;
@@ -17,7 +18,7 @@ use crate::sys::time::realtime_nanos;
 
 /// One call takes at most this many packets per ring, so that no caller works for the others
 /// without end.
-const BUDGET: usize = 32;
+pub(super) const BUDGET: usize = 32;
 
 /// Enough for every frame of a ring.
 const CATCH_UP: usize = 256;
@@ -29,6 +30,8 @@ const PATIENCE: usize = 8;
 pub(super) struct Parsed {
     pub ip: ipv4::Header,
     pub udp: udp::Header,
+    /// By a link, after others by the kernel.
+    pub after_kernel: bool,
 }
 
 impl<S> State<S> {
@@ -65,6 +68,22 @@ impl<S> State<S> {
         }
         self.after_poll(packets);
         packets
+    }
+
+    /// The same, for the receiver of datagrams on a socket, until there is one for it.
+    #[inline]
+    pub fn poll_patiently_for(
+        &mut self,
+        id: SocketId,
+        out: &mut [IoSliceMut<'_>],
+    ) -> Option<Direct> {
+        for _ in 0..PATIENCE {
+            let direct = self.take_from_links(id, out);
+            if direct.is_some() || self.poll() > 0 {
+                return direct;
+            }
+        }
+        None
     }
 
     /// Polls a few times over, for a caller that has nothing else to do: a packet is seen sooner
@@ -138,7 +157,6 @@ impl<S> State<S> {
                 return self.refuse(id, received, DropReason::NoSocket);
             };
             if local {
-                self.note_switch(id, index, &received);
                 tuple.interface = self.interface_told(tuple.destination, interface);
             }
             return self.deliver_in_place(index, id, received, parsed, &tuple, offset);
@@ -180,6 +198,7 @@ impl<S> State<S> {
                 interface: tuple.interface,
                 ttl,
                 tos,
+                after_kernel: false,
                 stamp,
                 drops_before: drops,
             });
@@ -194,7 +213,8 @@ impl<S> State<S> {
         any
     }
 
-    fn deliver_in_place(
+    #[inline]
+    pub(super) fn deliver_in_place(
         &mut self,
         index: u32,
         ring: RingId,
@@ -220,6 +240,7 @@ impl<S> State<S> {
             interface: tuple.interface,
             ttl: parsed.ip.ttl,
             tos: parsed.ip.tos,
+            after_kernel: parsed.after_kernel,
             stamp,
             drops_before: drops,
         });
@@ -237,6 +258,7 @@ impl<S> State<S> {
             interface: tuple.interface,
             ttl: parsed.ip.ttl,
             tos: parsed.ip.tos,
+            after_kernel: parsed.after_kernel,
             stamp,
             drops_before: drops,
         });
@@ -365,10 +387,22 @@ impl<S> State<S> {
         let len = datagram.len as usize;
         match &datagram.body {
             Body::Heap(payload) => scatter(core::iter::once(&payload[..]), len, out),
-            Body::Frames { ring, frame, offset } => match self.ring(*ring) {
-                Some(ring) => scatter(skipping(ring.pieces(frame), usize::from(*offset)), len, out),
-                None => 0,
-            },
+            Body::Frames { ring, frame, offset } => {
+                let Some(ring) = self.ring(*ring) else { return 0 };
+                let offset = usize::from(*offset);
+                match (ring.first_bytes(frame).get(offset..offset + len), &mut *out) {
+                    // Nearly always: in one piece, into one buffer.
+                    (Some(payload), [buffer]) => {
+                        let count = len.min(buffer.len());
+                        let (target, source) = (buffer.get_mut(..count), payload.get(..count));
+                        if let (Some(target), Some(source)) = (target, source) {
+                            target.copy_from_slice(source);
+                        }
+                        count
+                    }
+                    _ => scatter(skipping(ring.pieces(frame), offset), len, out),
+                }
+            }
         }
     }
 }
@@ -399,7 +433,8 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
     let udp = udp::Header::parse(packet, ip.payload_len())?;
     let data = skipping(ring.pieces(&received.frame), skip + udp::HEADER_LEN);
     udp.verify(ip.src, ip.dst, data, partial(ring))?;
-    nonzero_port(Parsed { ip, udp })
+    let after_kernel = ring.is_local() && is_after_kernel(ring.first_bytes(&received.frame));
+    nonzero_port(Parsed { ip, udp, after_kernel })
 }
 
 fn check_udp(
@@ -410,7 +445,7 @@ fn check_udp(
     let udp = udp::Header::parse(payload, payload.len())?;
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
-    nonzero_port(Parsed { ip, udp })
+    nonzero_port(Parsed { ip, udp, after_kernel: false })
 }
 
 fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {

@@ -33,7 +33,7 @@ use crate::config::rules::Protocol;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
-use crate::shard::{Flow, NextHop, Shard};
+use crate::shard::{Envelope, Flow, NextHop, Shard};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
 use crate::sys::fd;
@@ -161,6 +161,8 @@ struct CachedRoute {
     via: Via,
     /// What went by this route to another process of this host and may not be read yet.
     outstanding: Outstanding,
+    /// Of a route to another process of this host, after the first datagram.
+    envelope: Option<Envelope>,
 }
 
 /// How a destination is reached.

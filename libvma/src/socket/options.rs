@@ -6,7 +6,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Stack, WhyOs, attach, multicast};
+use super::{CachedRoute, Stack, WhyOs, attach, multicast};
 use crate::config::Config;
 use crate::net::udp::lookup::Membership;
 use crate::shard::SocketId;
@@ -207,6 +207,7 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::IP_TTL => {
             // The kernel tells the default where none is set; either way it is the one in force.
             options.ttl = u8::try_from(value).ok();
+            forget_envelope(&mut socket.route);
         }
         libc::IP_TOS => {
             options.tos = value as u8;
@@ -215,6 +216,7 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::IP_MTU_DISCOVER => {
             options.dont_fragment = value != libc::IP_PMTUDISC_DONT && value != IP_PMTUDISC_OMIT;
             options.never_fragment = value == libc::IP_PMTUDISC_DO;
+            forget_envelope(&mut socket.route);
             // PROBE and INTERFACE ignore the path MTU: rare, and the kernel knows how.
             return matches!(
                 value,
@@ -234,6 +236,13 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
 }
 
 const IP_PMTUDISC_OMIT: i32 = 5;
+
+/// What stands in the headers of the next datagram is other.
+fn forget_envelope(route: &mut Option<Box<CachedRoute>>) {
+    if let Some(route) = route {
+        route.envelope = None;
+    }
+}
 
 fn receive_timeout(fd: i32) -> Option<u64> {
     let mut value = [0u8; 16];

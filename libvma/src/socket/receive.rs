@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
-use crate::shard::{self, SocketId, clock};
+use crate::shard::{self, Direct, SocketId, clock};
 use crate::sys::thread;
 use crate::sys::wait::PollSet;
 
@@ -39,6 +39,9 @@ pub enum Received {
     FromOs(isize),
 }
 
+/// Flags that change nothing in what a receive call delivers.
+const SIMPLE_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+
 /// Flags that only the kernel can serve.
 const OS_FLAGS: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB;
 
@@ -49,11 +52,12 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         return Outcome::Os(WhyOs::Arguments);
     }
     let mut wait: Option<Wait> = None;
+    let ratio = stack.config.rx_udp_poll_os_ratio;
     // The shadow was asked in this round and has nothing.
     let mut asked = false;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
-        let Some((endpoint, _)) = state.socket(id) else {
+        let Some((endpoint, socket)) = state.socket(id) else {
             // Closed by another thread while this one waited: its number may be another file's
             // by now, which is not ours to read from.
             return match wait {
@@ -62,9 +66,25 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             };
         };
         if !endpoint.is_readable() {
-            if wait.is_some() {
-                state.poll_patiently();
-            } else {
+            let simple = request.control.is_none()
+                && request.flags & !SIMPLE_FLAGS == 0
+                && socket.state == State::Offloaded
+                && socket.pending_error == 0
+                && (ratio == 0 || socket.polls_since_os < ratio)
+                && !(socket.os_ready || endpoint.wants_stamp);
+            let direct = match (simple, wait.is_some()) {
+                (true, true) => state.poll_patiently_for(id, request.buffers),
+                (true, false) => state.take_from_links(id, request.buffers),
+                (false, true) => {
+                    state.poll_patiently();
+                    None
+                }
+                (false, false) => None,
+            };
+            if let Some(direct) = direct {
+                return Outcome::Ours(taken(&mut state, id, direct));
+            }
+            if wait.is_none() {
                 state.poll();
             }
         } else if stack.config.rx_drain_nanos != 0 {
@@ -78,16 +98,19 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             endpoint.counters.rx_errors += 1;
             return Outcome::Errno(core::mem::take(&mut socket.pending_error));
         }
-        socket.os_ready |= core::mem::take(&mut endpoint.os_first);
-        let ratio = stack.config.rx_udp_poll_os_ratio;
         socket.polls_since_os = socket.polls_since_os.saturating_add(1);
         // Where others of this host send through the kernel, too, a look at our rings is not all.
         let local = stack.config.local && (socket.named || socket.starts_locally);
         let doubtful =
             !live || local && wait.is_none() && (socket.kernel_led || socket.look_beside);
-        let doubtful = doubtful && !endpoint.is_readable();
-        let os_turn = socket.os_ready || doubtful || ratio != 0 && socket.polls_since_os >= ratio;
-        // What is queued is older than anything that the kernel's socket has got since it was ours.
+        // What is queued is older than what the kernel's socket has, unless it says otherwise.
+        let os_turn = match endpoint.front() {
+            Some(next) => {
+                next.after_kernel || socket.os_error || ratio != 0 && socket.polls_since_os >= ratio
+            }
+            None => socket.os_ready || doubtful || ratio != 0 && socket.polls_since_os >= ratio,
+        };
+        // And always, if it is the kernel's by now.
         let older = endpoint.is_readable() && matches!(socket.state, State::Os(_));
         let os_turn = os_turn && !older && !core::mem::take(&mut asked);
         let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
@@ -178,12 +201,33 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     state.poll();
     let (endpoint, socket) = state.socket(id)?;
     let local = stack.config.local && (socket.named || socket.starts_locally);
-    let os_turn = socket.os_ready || endpoint.os_first || local && socket.kernel_led;
+    let os_turn = match endpoint.front() {
+        Some(next) => next.after_kernel,
+        None => socket.os_ready || local && socket.kernel_led,
+    };
     if os_turn && crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN) != 0 {
         // The next one is the kernel's.
         return None;
     }
     endpoint.front().map(|datagram| datagram.len as usize)
+}
+
+/// A datagram is in the caller's buffer, past the queue.
+#[inline]
+fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
+    if let Some((endpoint, socket)) = state.socket(id) {
+        let counters = &mut endpoint.counters;
+        counters.rx_poll_hits += 1;
+        counters.rx_packets += 1;
+        counters.rx_bytes += direct.len as u64;
+        counters.rx_ready_packets_max = counters.rx_ready_packets_max.max(1);
+        counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(direct.len as u32);
+        socket.kernel_led = false;
+        socket.look_beside = true;
+        socket.polls_since_os = socket.polls_since_os.saturating_add(1);
+    }
+    let flags = if direct.copied < direct.len { libc::MSG_TRUNC } else { 0 };
+    Received::Datagram { len: direct.copied, source: direct.source, flags, control: 0 }
 }
 
 /// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).

@@ -114,7 +114,13 @@ impl Link {
         self.memory.lane(self.r#in).withdrawn().store(self.withdrawn, Ordering::Release);
     }
 
-    /// Has the peer withdrawn a socket since this was asked last?
+    /// Has the peer withdrawn a socket since [`Link::has_withdrawn`] was asked last?
+    #[inline(always)]
+    pub fn is_withdrawn(&self) -> bool {
+        self.memory.lane(self.out).withdrawn().load(Ordering::Acquire) != self.withdrawn_by_peer
+    }
+
+    /// The same; true once.
     #[inline(always)]
     pub fn has_withdrawn(&mut self) -> bool {
         let word = self.memory.lane(self.out).withdrawn().load(Ordering::Acquire);

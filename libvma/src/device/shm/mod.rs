@@ -22,7 +22,7 @@ mod segment;
 mod tests;
 mod transmit;
 
-pub use lane::Progress;
+pub use lane::{INLINE, Progress};
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
 pub use transmit::Full;
@@ -32,7 +32,7 @@ use rustix::io::Errno;
 
 use self::bell::{Bell, Bells};
 use self::head::Heads;
-use self::lane::{INLINE, Inline, Violation};
+use self::lane::{Inline, Violation};
 use self::link::{Link, State};
 use self::record::{HEADER, Shape};
 use self::segment::system;

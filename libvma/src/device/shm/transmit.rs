@@ -1,6 +1,6 @@
 //! The way out of a shared-memory ring: packets, messages, the peers' bells.
 
-use super::lane::{INLINE, Inline, Violation};
+use super::lane::{INLINE, Inline, Progress, Violation};
 use super::link::{self, Link};
 use super::record::{HEADER, MOST_CHUNKS, MOST_INLINE_PAYLOAD, Shape};
 use super::segment::CHUNK;
@@ -54,6 +54,42 @@ impl Ring {
         outgoing.len = len;
         outgoing.shape = shape;
         self.heads.outgoing()
+    }
+
+    /// Sends a packet that a slot holds; a peer that sleeps learns of it with the next
+    /// [`Ring::kick`]. `fill` gets its number in the lane and the slot's bytes, all zero. `Full` also
+    /// if the peer has withdrawn a socket ([`Ring::has_withdrawn`]).
+    #[inline]
+    pub fn send_packet(
+        &mut self,
+        id: LinkId,
+        len: usize,
+        fill: impl FnOnce(u64, &mut Inline),
+    ) -> Result<Progress, Full> {
+        let shape = Shape::packet(len).filter(|shape| shape.chunks == 0).ok_or(Full)?;
+        let link = self.open_link(id).ok_or(Full)?;
+        if link.is_withdrawn() {
+            return Err(Full);
+        }
+        match link.has_room_for_packet(0) {
+            Ok(true) => {}
+            Ok(false) => return Err(Full),
+            Err(Violation) => {
+                self.break_off_later(id);
+                return Err(Full);
+            }
+        }
+        let mut bytes = [0; INLINE];
+        fill(link.progress().sent, &mut bytes);
+        link.counters.packets_out += 1;
+        link.counters.bytes_out += len as u64;
+        link.publish(0, len, &bytes, shape);
+        let progress = link.progress();
+        if !link.fresh {
+            link.fresh = true;
+            self.fresh.push(id.index);
+        }
+        Ok(progress)
     }
 
     /// The link, if it has room for a message.

@@ -131,7 +131,9 @@ impl Pipe {
         self.dead = self.unread_there(carrier) > 0 && !self.outgoing.complete
             || self.gave
             || self.incoming.returned && !self.incoming.queue.is_empty();
-        self.reset |= self.dead;
+        if self.dead {
+            self.note_reset();
+        }
         self.end();
         Events::CLOSED
     }
@@ -248,7 +250,8 @@ impl Pipe {
         }
         self.incoming.queue.clear(carrier);
         self.end();
-        (self.dead, self.reset) = (true, true);
+        self.dead = true;
+        self.note_reset();
         Events::CLOSED
     }
 

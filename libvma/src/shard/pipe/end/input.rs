@@ -82,7 +82,8 @@ impl Pipe {
                 // What was given back to it, and not sent by the kernel, is lost.
                 let torn = self.gave || self.incoming.returned && !self.incoming.queue.is_empty();
                 if torn && !self.outgoing.complete {
-                    (self.dead, self.reset) = (true, true);
+                    self.dead = true;
+                    self.note_reset();
                 }
                 // Nobody is there to read.
                 self.outgoing.backlog = Vec::new();

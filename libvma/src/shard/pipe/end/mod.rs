@@ -135,6 +135,8 @@ pub struct Pipe {
     dead: bool,
     /// An error that the program has not been told of.
     reset: bool,
+    /// It was told that the peer died, which happens once.
+    reset_told: bool,
     /// When it was offered, or withdrawn, in nanoseconds.
     pub since: u64,
 }
@@ -193,6 +195,7 @@ impl Pipe {
             established: false,
             dead: false,
             reset: false,
+            reset_told: false,
             since: now,
         }
     }
@@ -302,12 +305,20 @@ impl Pipe {
 
     /// Did the peer die with bytes of ours unread? Told once.
     pub fn take_reset(&mut self) -> bool {
-        core::mem::take(&mut self.reset)
+        let told = core::mem::take(&mut self.reset);
+        self.reset_told |= told;
+        told
     }
 
-    /// The kernel has told of a reset, and does so once.
+    /// The peer died with bytes of ours unread, or the kernel says that the connection is reset.
     pub fn note_reset(&mut self) {
-        self.reset = true;
+        self.reset = !self.reset_told;
+    }
+
+    /// The kernel's word was passed on to the program. False if the program knew already.
+    pub fn tell_kernels_reset(&mut self) -> bool {
+        self.reset = false;
+        !core::mem::replace(&mut self.reset_told, true)
     }
 
     /// Does the kernel not know yet that the program sends no more? To be asked when it is shut.

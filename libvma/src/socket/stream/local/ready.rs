@@ -107,10 +107,17 @@ pub fn unread(state: &mut Shard, id: SocketId) -> Option<i32> {
     }
 }
 
-/// SO_ERROR as far as it is not the kernel's to tell.
+/// SO_ERROR. The kernel and the pipe both learn of a reset, which is told once.
 pub fn take_error(state: &mut Shard, id: SocketId) -> Option<i32> {
     state.poll();
-    state.pipe(id)?.take_reset().then_some(libc::ECONNRESET)
+    let descriptor = state.socket(id)?.1.shadow();
+    let pipe = state.pipe(id)?;
+    let kernels = crate::sys::shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_ERROR)?;
+    if pipe.take_reset() {
+        return Some(libc::ECONNRESET);
+    }
+    let known = kernels == libc::ECONNRESET && !pipe.tell_kernels_reset();
+    Some(if known { 0 } else { kernels })
 }
 
 /// The state of the connection, if the kernel has not been told of its ends. None: it knows.

@@ -252,7 +252,8 @@ fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
     state.catch_up();
     let Some(pipe) = state.pipe(id) else { return end };
     if matches!(pipe.turn(), Turn::Kernel { .. }) {
-        return end;
+        let known = matches!(end, Look::Failed(libc::ECONNRESET)) && !pipe.tell_kernels_reset();
+        return if known { Look::End } else { end };
     }
     // It is the pipe's turn after all.
     if matches!(end, Look::Failed(_)) {
