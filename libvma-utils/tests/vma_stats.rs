@@ -246,12 +246,16 @@ fn files_of_ended_processes_are_deleted_and_no_others() {
     std::fs::write(path(foreign), "somebody else's").expect("a file");
     std::fs::write(directory.join("kept"), "libvmaST").expect("a file");
     std::os::unix::fs::symlink(directory.join("kept"), path(link)).expect("a link");
-    let all = [ended, newer, cut, foreign, link, fake.process()];
+    // A process of another namespace, which has no number here.
+    let elsewhere = 4194310;
+    let held = write(&path(elsewhere), elsewhere, VERSION);
+    held.lock().expect("a lock");
+    let all = [ended, newer, cut, foreign, link, fake.process(), elsewhere];
     let there = || all.map(|process| path(process).symlink_metadata().is_ok());
     vma_stats(&directory, "-v 4 -F");
-    assert_eq!(there(), [true; 6]);
+    assert_eq!(there(), [true; 7]);
     vma_stats(&directory, "-v 4");
-    assert_eq!(there(), [false, false, false, true, true, true]);
+    assert_eq!(there(), [false, false, false, true, true, true, true]);
     assert!(directory.join("kept").exists());
 }
 

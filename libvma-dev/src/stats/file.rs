@@ -14,6 +14,9 @@ use super::layout::{
     size,
 };
 
+/// VMA_STATS_FD_NUM is at most that.
+const MOST_SOCKETS: u32 = 1024;
+
 /// A process's file.
 #[derive(Debug)]
 pub struct File {
@@ -107,7 +110,7 @@ impl File {
         if header.version != VERSION {
             return Err(Problem::Version(header.version));
         }
-        if status.size() != size(header.sockets) {
+        if header.sockets > MOST_SOCKETS || status.size() != size(header.sockets) {
             return Err(Problem::Foreign("its size is not what it says"));
         }
         Ok(File { file, path, header })

@@ -52,7 +52,8 @@ fn number_and_text(error: &io::Error) -> String {
     format!("(errno={} {text})", error.raw_os_error().unwrap_or_default())
 }
 
-/// A regular file with our magic, whatever its version and however short.
+/// A regular file with our magic, whatever its version and however short, that no process holds: one
+/// in another process id namespace has no number here, but its lock.
 fn is_ours(path: &Path) -> bool {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(std::fs::File::from) else {
@@ -62,6 +63,7 @@ fn is_ours(path: &Path) -> bool {
     file.metadata().is_ok_and(|status| status.is_file())
         && file.read_exact_at(&mut magic, 0).is_ok()
         && magic == MAGIC
+        && file.try_lock().is_ok()
 }
 
 /// Base name of what a process runs; None for somebody else's process.

@@ -53,6 +53,8 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     let (mut unsent, mut seen_kicks) = (false, 0);
     let mut exceptions = stream::exceptions::FIRST_LIMIT;
     let mut readers = Attendant::new(process);
+    // When something other than readers is due, in rounds that only looked for readers.
+    let mut due = u64::MAX;
     loop {
         let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
         let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
@@ -68,14 +70,15 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         }
         timeout = timeout.into_iter().chain(stack.local.patience()).min();
         let began = monotonic_nanos();
+        due = due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
+        let left = (due != u64::MAX).then(|| due.saturating_sub(began));
         let fds = set.as_mut_slice();
-        let result = ppoll(fds, timeout.into_iter().chain(readers.patience()).min(), None);
+        let result = ppoll(fds, left.into_iter().chain(readers.patience()).min(), None);
         readers.attend(process);
-        let slept = monotonic_nanos().saturating_sub(began);
-        if result == Ok(0) && timeout.is_none_or(|timeout| slept < timeout) {
-            // Nothing else is due.
+        if result == Ok(0) && monotonic_nanos() < due {
             continue;
         }
+        due = u64::MAX;
         if matches!(result, Err(errno) if errno != libc::EINTR) {
             thread::nap_millis(100);
         }

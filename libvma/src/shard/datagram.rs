@@ -24,8 +24,9 @@ pub struct Datagram {
     pub interface: u32,
     pub ttl: u8,
     pub tos: u8,
-    /// Its sender sent others by the kernel before it: they come first.
-    pub after_kernel: bool,
+    /// Its sender sent so many others by the kernel before it, which come first; u16::MAX: all that
+    /// are there.
+    pub after_kernel: u16,
     /// CLOCK_REALTIME nanoseconds of its arrival; 0 if the socket wanted no stamp then.
     pub stamp: u64,
     /// The socket's drop count when it was queued (SO_RXQ_OVFL).

@@ -26,7 +26,8 @@ impl<S> State<S> {
         let ring_id = self.local.ring?;
         let [out] = out else { return None };
         // What is queued comes first.
-        if self.socket(id)?.0.is_readable() {
+        let (endpoint, _) = self.socket(id)?;
+        if endpoint.is_readable() || endpoint.marked > 0 {
             return None;
         }
         for _ in 0..BUDGET {
@@ -37,7 +38,7 @@ impl<S> State<S> {
             };
             let plain = self.read_plain(ring_id, &received);
             let Some(plain) =
-                plain.filter(|plain| plain.index == id.index && !plain.parsed.after_kernel)
+                plain.filter(|plain| plain.index == id.index && plain.parsed.after_kernel == 0)
             else {
                 self.input_packet(ring_id, received);
                 if self.socket(id)?.0.is_readable() {

@@ -31,6 +31,8 @@ pub struct Endpoint {
     pub(super) os_doubt: u64,
     /// The number by which the kernel knows the socket; -1 if it is not told here.
     pub shadow: i32,
+    /// The next datagram comes after so many others by the kernel, as one said that was dropped.
+    pub(super) marked: u16,
     /// Of a stream socket: its pipe to another process of this host.
     pub(super) pipe: Option<u32>,
     /// Of a stream socket: its connection, or what it listens with.
@@ -57,6 +59,7 @@ impl Endpoint {
             watches: Vec::new(),
             os_doubt: 0,
             shadow: -1,
+            marked: 0,
             pipe: None,
             connection: None,
             listener: None,
@@ -81,6 +84,20 @@ impl Endpoint {
     #[inline]
     pub fn front(&self) -> Option<&Datagram> {
         self.queue.front()
+    }
+
+    /// Whatever the kernel's socket has now comes before the next datagram.
+    pub fn begin_after_kernel(&mut self) {
+        self.marked = u16::MAX;
+    }
+
+    /// One of those that come before the next datagram was read from the kernel's socket.
+    pub fn note_kernels(&mut self) {
+        if let Some(next) = self.queue.front_mut()
+            && next.after_kernel != u16::MAX
+        {
+            next.after_kernel = next.after_kernel.saturating_sub(1);
+        }
     }
 
     #[inline]

@@ -283,10 +283,12 @@ impl<S> State<S> {
     }
 }
 
-/// Marks a frame to a link as the first after others by the kernel.
-pub(super) fn mark_switch(frame: &mut [u8]) {
-    if let Some(byte) = frame.first_mut() {
-        *byte |= AFTER_KERNEL;
+/// Marks a frame to a link as one after so many others by the kernel. The rest of the destination's
+/// address means nothing to the receiver.
+pub(super) fn mark_switch(frame: &mut [u8], count: u16) {
+    if let Some([first, _, _, _, high, low, ..]) = frame.first_chunk_mut::<6>() {
+        *first |= AFTER_KERNEL;
+        [*high, *low] = count.to_be_bytes();
     }
 }
 
@@ -305,7 +307,7 @@ pub(super) struct Plain {
 #[inline]
 fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
     let headers: &[u8; PLAIN] = bytes.first_chunk()?;
-    let [mark, _, _, _, _, _, _, _, _, _, _, _, t0, t1, rest @ ..] = headers;
+    let [_, _, _, _, _, _, _, _, _, _, _, _, t0, t1, rest @ ..] = headers;
     let [first, tos, l0, l1, _, _, f0, f1, ttl, protocol, _, _, rest @ ..] = rest;
     let [s0, s1, s2, s3, d0, d1, d2, d3, rest @ ..] = rest;
     let [p0, p1, q0, q1, u0, u1, c0, c1] = rest;
@@ -327,16 +329,21 @@ fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
     ip.tos = *tos;
     let ports = (u16::from_be_bytes([*p0, *p1]), u16::from_be_bytes([*q0, *q1]));
     let udp = udp::Header::new(ports.0, ports.1, data)?;
-    Some(Parsed { ip, udp, after_kernel: mark & AFTER_KERNEL != 0 })
+    Some(Parsed { ip, udp, after_kernel: after_kernel(headers) })
 }
 
 /// DF, in the word of IPv4's flags.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Is a frame by a link marked so?
+/// How many others by the kernel come before a frame by a link, as it says.
 #[inline]
-pub(super) fn is_after_kernel(frame: &[u8]) -> bool {
-    frame.first().is_some_and(|byte| byte & AFTER_KERNEL != 0)
+pub(super) fn after_kernel(frame: &[u8]) -> u16 {
+    match frame.first_chunk::<6>() {
+        Some([first, _, _, _, high, low]) if first & AFTER_KERNEL != 0 => {
+            u16::from_be_bytes([*high, *low])
+        }
+        _ => 0,
+    }
 }
 
 fn pack(address: Ipv4Addr, port: u16) -> u64 {

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use super::datagram::{Body, Datagram};
-use super::local::is_after_kernel;
+use super::local::after_kernel;
 use super::tcp::way_back;
 use super::{Direct, RingId, SocketId, State, clock};
 use crate::device::Received;
@@ -30,8 +30,8 @@ const PATIENCE: usize = 8;
 pub(super) struct Parsed {
     pub ip: ipv4::Header,
     pub udp: udp::Header,
-    /// By a link, after others by the kernel.
-    pub after_kernel: bool,
+    /// By a link, after so many others by the kernel.
+    pub after_kernel: u16,
 }
 
 impl<S> State<S> {
@@ -84,6 +84,14 @@ impl<S> State<S> {
             }
         }
         None
+    }
+
+    /// Polls, and goes on while there is much: for a caller that will look at the kernel's socket
+    /// next, which has what is newer.
+    pub fn poll_well(&mut self) {
+        if self.poll() >= BUDGET {
+            self.catch_up();
+        }
     }
 
     /// Polls a few times over, for a caller that has nothing else to do: a packet is seen sooner
@@ -198,7 +206,7 @@ impl<S> State<S> {
                 interface: tuple.interface,
                 ttl,
                 tos,
-                after_kernel: false,
+                after_kernel: 0,
                 stamp,
                 drops_before: drops,
             });
@@ -244,13 +252,16 @@ impl<S> State<S> {
             stamp,
             drops_before: drops,
         });
+        if !queued {
+            self.keep_mark(index, parsed);
+        }
         if !queued && let Some(Body::Frames { ring, frame, .. }) = body {
             self.release_frame(ring, frame);
         }
     }
 
     fn deliver_copy(&mut self, index: u32, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
-        self.enqueue(index, payload.len(), |stamp, drops| Datagram {
+        let queued = self.enqueue(index, payload.len(), |stamp, drops| Datagram {
             len: payload.len() as u32,
             body: Body::Heap(payload),
             source: SocketAddrV4::new(tuple.source, tuple.source_port),
@@ -262,6 +273,20 @@ impl<S> State<S> {
             stamp,
             drops_before: drops,
         });
+        if !queued {
+            self.keep_mark(index, parsed);
+        }
+    }
+
+    /// What is dropped may have said that others come first by the kernel: the next one says so.
+    #[cold]
+    fn keep_mark(&mut self, index: u32, parsed: &Parsed) {
+        if parsed.after_kernel > 0
+            && let Some(slot) = self.slots.get_mut(index as usize)
+            && let Some((endpoint, _)) = slot.content.as_mut()
+        {
+            endpoint.marked = endpoint.marked.saturating_add(parsed.after_kernel);
+        }
     }
 
     /// Queues a datagram on a socket, if its receive buffer has room.
@@ -281,6 +306,8 @@ impl<S> State<S> {
         if !endpoint.wants_interface {
             datagram.interface = 0;
         }
+        let marked = core::mem::take(&mut endpoint.marked);
+        datagram.after_kernel = datagram.after_kernel.saturating_add(marked);
         endpoint.push(datagram);
         self.announce(id);
         true
@@ -433,7 +460,8 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
     let udp = udp::Header::parse(packet, ip.payload_len())?;
     let data = skipping(ring.pieces(&received.frame), skip + udp::HEADER_LEN);
     udp.verify(ip.src, ip.dst, data, partial(ring))?;
-    let after_kernel = ring.is_local() && is_after_kernel(ring.first_bytes(&received.frame));
+    let first = ring.first_bytes(&received.frame);
+    let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
     nonzero_port(Parsed { ip, udp, after_kernel })
 }
 
@@ -445,7 +473,7 @@ fn check_udp(
     let udp = udp::Header::parse(payload, payload.len())?;
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
-    nonzero_port(Parsed { ip, udp, after_kernel: false })
+    nonzero_port(Parsed { ip, udp, after_kernel: 0 })
 }
 
 fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {

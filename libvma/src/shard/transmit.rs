@@ -41,8 +41,8 @@ pub struct Egress<'a> {
     pub checksum: bool,
     /// Deliver to members of the group in this process, too.
     pub loop_back: bool,
-    /// The first one by a link, after others by the kernel.
-    pub after_kernel: bool,
+    /// By a link, after so many others by the kernel (u16::MAX: any number).
+    pub after_kernel: u16,
     pub payload: &'a [IoSlice<'a>],
     pub len: usize,
 }
@@ -191,8 +191,8 @@ fn send_whole(
     ring.write(&frame, |offset, bytes| {
         if offset == 0 {
             emit_link_and_ip(egress.hop, &ip, bytes);
-            if egress.after_kernel {
-                mark_switch(bytes);
+            if egress.after_kernel > 0 {
+                mark_switch(bytes, egress.after_kernel);
             }
             let at = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
             if let Some(out) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {

@@ -310,11 +310,15 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
             Err(errno) => log_line!(Warning, "flow {:?} was refused with errno {errno}", entry.1),
         }
     }
-    for (ring, flow) in old.into_iter().filter(|entry| !now.contains(entry)) {
-        state.remove_flow(ring, flow);
+    for (ring, flow) in old.iter().filter(|entry| !now.contains(entry)) {
+        state.remove_flow(*ring, *flow);
     }
     let held = !needs_some || !now.is_empty();
-    if let Some((_, socket)) = state.socket(id) {
+    if let Some((endpoint, socket)) = state.socket(id) {
+        if now.iter().any(|entry| !old.contains(entry)) {
+            // What has come so far went to the shadow.
+            endpoint.begin_after_kernel();
+        }
         socket.flows = now;
     }
     held

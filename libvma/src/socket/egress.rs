@@ -49,6 +49,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         return Outcome::Os(WhyOs::Arguments);
     }
     let mut tries = 0;
+    let mut heeded = false;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         if len <= envelope::MOST
@@ -116,7 +117,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                         Via::Os(why) => why == WhyOs::LocalDestination,
                     };
                     socket.route = Some(Box::new(CachedRoute {
-                        is_new: local,
+                        by_kernel: if local { u16::MAX } else { 0 },
                         answers,
                         destination: *destination.ip(),
                         port: local.then_some(destination.port()),
@@ -137,8 +138,9 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
             Via::Os(why) => return passed_locked(state, id, len, why),
         };
-        if state.has_withdrawn(&hop) {
-            // Perhaps the one that this is for: the kernel's word counts then.
+        if state.has_withdrawn(&hop) && !core::mem::replace(&mut heeded, true) {
+            // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
+            // could do nothing else.
             drop(state);
             local::heed_withdrawal(stack);
             continue;
@@ -149,7 +151,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         }
         // A link is used for the first time now: what was sent before went by the kernel.
         let route = state.socket(id).and_then(|(_, socket)| socket.route.as_mut());
-        let after_kernel = route.is_some_and(|route| core::mem::take(&mut route.is_new));
+        let after_kernel = route.map_or(0, |route| core::mem::take(&mut route.by_kernel));
         let way = Way { hop, source, hop_limit, after_kernel };
         return transmit(stack, state, id, request, len, destination, way);
     }
@@ -171,7 +173,7 @@ fn send_enveloped(
     let ordinary = route.epoch == epoch
         && request.to.or(socket.peer)? == envelope.destination
         && socket.state == State::Offloaded
-        && !(socket.os_error || socket.os_corked || route.is_new);
+        && !(socket.os_error || socket.os_corked || route.by_kernel > 0);
     if !ordinary {
         return None;
     }
@@ -195,8 +197,8 @@ struct Way {
     hop: NextHop,
     source: Ipv4Addr,
     hop_limit: Option<u8>,
-    /// By a link, after others by the kernel.
-    after_kernel: bool,
+    /// By a link, after so many others by the kernel.
+    after_kernel: u16,
 }
 
 fn transmit<'a>(
@@ -266,7 +268,6 @@ fn transmit<'a>(
                 if let (Some(progress), Some(route)) = (progress, route)
                     && route.outstanding.most(progress) < FEW_OUTSTANDING
                 {
-                    route.is_new = true;
                     return passed_locked(state, id, len, WhyOs::LinkFull);
                 }
                 counters.tx_dropped += 1;
@@ -482,9 +483,14 @@ fn passed<T>(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> 
 }
 
 fn passed_locked<T>(mut state: Guard<'_>, id: SocketId, len: usize, why: WhyOs) -> Outcome<T> {
-    if let Some((endpoint, _)) = state.socket(id) {
+    if let Some((endpoint, socket)) = state.socket(id) {
         endpoint.counters.tx_os_packets += 1;
         endpoint.counters.tx_os_bytes += len as u64;
+        if let Some(route) = &mut socket.route {
+            // What goes by a link next comes after this.
+            let one = u16::from(route.port.is_some());
+            route.by_kernel = route.by_kernel.saturating_add(one);
+        }
     }
     Outcome::Os(why)
 }

@@ -131,10 +131,25 @@ pub struct Socket {
     kernel_led: bool,
     /// A datagram of ours was taken, and the kernel's socket was not looked at since.
     look_beside: bool,
+    /// The shadow has something, and it is its turn after so many datagrams, which were queued then;
+    /// or [`NOT_DUE`].
+    os_due: u16,
+    /// The program was told of the next datagram (MSG_PEEK, FIONREAD) and has not taken it.
+    announced: Option<Origin>,
     /// Polls since the shadow was looked at.
-    polls_since_os: u64,
+    polls_since_os: u32,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
+}
+
+/// The shadow's turn is not known to come.
+const NOT_DUE: u16 = u16::MAX;
+
+/// Where a datagram waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Queue,
+    Shadow,
 }
 
 /// Is the socket offloaded?
@@ -150,8 +165,9 @@ pub enum State {
 /// A destination's route, valid for one epoch of the shard.
 #[derive(Clone, Copy)]
 struct CachedRoute {
-    /// The last datagram went another way, which may be slower.
-    is_new: bool,
+    /// Within the host: so many went by the kernel, which may be slower, since the last one by the link;
+    /// u16::MAX is any number.
+    by_kernel: u16,
     destination: Ipv4Addr,
     /// The shard's count of answers then; see `State::answers`.
     answers: u64,
@@ -192,6 +208,8 @@ impl Socket {
             starts_locally: false,
             kernel_led: true,
             look_beside: false,
+            os_due: NOT_DUE,
+            announced: None,
             polls_since_os: 0,
             stream: None,
         }

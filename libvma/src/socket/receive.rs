@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::message::ControlWriter;
 use super::wait::{Next, Patience, Wait};
-use super::{Outcome, Socket, Stack, State, WhyOs};
+use super::{NOT_DUE, Origin, Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::{self, Direct, SocketId, clock};
 use crate::sys::thread;
 use crate::sys::wait::PollSet;
@@ -66,12 +66,14 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             };
         };
         if !endpoint.is_readable() {
+            let os_ready = socket.os_ready;
             let simple = request.control.is_none()
                 && request.flags & !SIMPLE_FLAGS == 0
                 && socket.state == State::Offloaded
                 && socket.pending_error == 0
-                && (ratio == 0 || socket.polls_since_os < ratio)
-                && !(socket.os_ready || endpoint.wants_stamp);
+                && socket.announced.is_none()
+                && (ratio == 0 || u64::from(socket.polls_since_os) < ratio)
+                && !(socket.os_ready || socket.os_error || endpoint.wants_stamp);
             let direct = match (simple, wait.is_some()) {
                 (true, true) => state.poll_patiently_for(id, request.buffers),
                 (true, false) => state.take_from_links(id, request.buffers),
@@ -84,8 +86,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             if let Some(direct) = direct {
                 return Outcome::Ours(taken(&mut state, id, direct));
             }
-            if wait.is_none() {
-                state.poll();
+            if os_ready || wait.is_none() {
+                state.poll_well();
             }
         } else if stack.config.rx_drain_nanos != 0 {
             drain(stack, &mut state);
@@ -103,16 +105,32 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let local = stack.config.local && (socket.named || socket.starts_locally);
         let doubtful =
             !live || local && wait.is_none() && (socket.kernel_led || socket.look_beside);
-        // What is queued is older than what the kernel's socket has, unless it says otherwise.
+        // What is queued is older than what the kernel's socket has, unless it says otherwise; what
+        // comes later is not.
+        if socket.os_ready && socket.os_due == NOT_DUE {
+            socket.os_due = endpoint.waiting().0.min(u64::from(NOT_DUE - 1)) as u16;
+        }
         let os_turn = match endpoint.front() {
+            // Nor does another come in between once the program knows of one.
+            Some(_) if socket.announced == Some(Origin::Queue) => false,
+            _ if socket.announced == Some(Origin::Shadow) => true,
             Some(next) => {
-                next.after_kernel || socket.os_error || ratio != 0 && socket.polls_since_os >= ratio
+                next.after_kernel > 0
+                    || socket.os_error
+                    || socket.os_due == 0
+                    || ratio != 0 && u64::from(socket.polls_since_os) >= ratio
             }
-            None => socket.os_ready || doubtful || ratio != 0 && socket.polls_since_os >= ratio,
+            None => {
+                socket.os_ready
+                    || socket.os_error
+                    || doubtful
+                    || ratio != 0 && u64::from(socket.polls_since_os) >= ratio
+            }
         };
         // And always, if it is the kernel's by now.
         let older = endpoint.is_readable() && matches!(socket.state, State::Os(_));
-        let os_turn = os_turn && !older && !core::mem::take(&mut asked);
+        let just_asked = core::mem::take(&mut asked);
+        let os_turn = os_turn && !older && !just_asked;
         let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
         if endpoint.is_readable() && !os_turn {
             endpoint.counters.rx_poll_hits += 1;
@@ -136,14 +154,19 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             if let Some(outcome) = ask_os(stack, state, id, &mut request) {
                 return outcome;
             }
+            if let Ok(mut state) = stack.shard.lock()
+                && let Some((_, socket)) = state.socket(id)
+            {
+                socket.announced = None;
+            }
             asked = true;
             continue;
         }
-        endpoint.counters.rx_poll_misses += 1;
         if wait.is_none() {
             endpoint.rx_thread = thread::cached_id();
         }
         if nonblocking {
+            endpoint.counters.rx_poll_misses += 1;
             return would_block(stack, state, id, &mut request);
         }
         let timeout = socket.options.receive_timeout;
@@ -163,7 +186,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             }
             Next::TimedOut => return eagain(state, id),
             Next::Interrupted => return Outcome::Errno(libc::EINTR),
-            Next::Sleep => match sleep(stack, state, id, wait) {
+            Next::Sleep => match sleep_after_polling(stack, state, id, wait) {
                 Next::TimedOut => match stack.shard.lock() {
                     Ok(state) => return eagain(state, id),
                     Err(_) => return Outcome::Errno(libc::EAGAIN),
@@ -202,14 +225,19 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let (endpoint, socket) = state.socket(id)?;
     let local = stack.config.local && (socket.named || socket.starts_locally);
     let os_turn = match endpoint.front() {
-        Some(next) => next.after_kernel,
+        Some(_) if socket.announced == Some(Origin::Queue) => false,
+        _ if socket.announced == Some(Origin::Shadow) => true,
+        Some(next) => next.after_kernel > 0,
         None => socket.os_ready || local && socket.kernel_led,
     };
     if os_turn && crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN) != 0 {
         // The next one is the kernel's.
+        socket.announced = Some(Origin::Shadow);
         return None;
     }
-    endpoint.front().map(|datagram| datagram.len as usize)
+    let len = endpoint.front().map(|datagram| datagram.len as usize);
+    socket.announced = len.map(|_| Origin::Queue);
+    len
 }
 
 /// A datagram is in the caller's buffer, past the queue.
@@ -255,12 +283,19 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     }
     let source = datagram.source;
     let returned = if request.flags & libc::MSG_TRUNC != 0 { len } else { copied };
-    if request.flags & libc::MSG_PEEK != 0 {
+    let peeks = request.flags & libc::MSG_PEEK != 0;
+    if let Some((_, socket)) = state.socket(id) {
+        socket.announced = peeks.then_some(Origin::Queue);
+    }
+    if peeks {
         state.put_back(id, datagram);
     } else {
-        if let Some((endpoint, _)) = state.socket(id) {
+        if let Some((endpoint, socket)) = state.socket(id) {
             endpoint.counters.rx_packets += 1;
             endpoint.counters.rx_bytes += len as u64;
+            if socket.os_due != NOT_DUE {
+                socket.os_due = socket.os_due.saturating_sub(1);
+            }
         }
         state.release(datagram);
     }
@@ -277,6 +312,7 @@ fn ask_os(
     if let Some((_, socket)) = state.socket(id) {
         // Before the call: an event that comes during it must count.
         socket.os_ready = false;
+        socket.os_due = NOT_DUE;
         socket.os_error = false;
     }
     drop(state);
@@ -292,9 +328,14 @@ fn ask_os(
         endpoint.rx_thread = thread::cached_id();
         endpoint.counters.rx_os_poll_hits += u64::from(result.is_ok());
         endpoint.counters.rx_os_errors += u32::from(result.is_err());
+        let peeks = request.flags & libc::MSG_PEEK != 0;
+        if result.is_ok() {
+            socket.announced = peeks.then_some(Origin::Shadow);
+        }
         if let Ok(len) = result
-            && request.flags & libc::MSG_PEEK == 0
+            && !peeks
         {
+            endpoint.note_kernels();
             endpoint.counters.rx_os_packets += 1;
             endpoint.counters.rx_os_bytes += len as u64;
         }
@@ -340,6 +381,14 @@ fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
         Ok(len) => Outcome::Ours(Received::FromOs(len)),
         Err(errno) => Outcome::Errno(errno),
     }
+}
+
+/// It polled in vain: the call is a miss, for it blocks its thread.
+fn sleep_after_polling(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.rx_poll_misses += 1;
+    }
+    sleep(stack, state, id, wait)
 }
 
 fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {

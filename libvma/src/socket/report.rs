@@ -38,7 +38,7 @@ struct Place {
     lives: bool,
     why: Option<WhyOs>,
     /// Of this descriptor.
-    inode: (i32, u64),
+    inode: Option<(i32, u64)>,
 }
 
 impl Report {
@@ -176,10 +176,12 @@ impl Report {
                 continue;
             }
             told.reason = place.why.map_or([0; 64], |why| stats::text(&why.to_string()));
-            if place.inode.0 != told.descriptor {
-                place.inode = (told.descriptor, fd::inode(told.descriptor));
-            }
-            told.inode = place.inode.1;
+            let (_, inode) = *place
+                .inode
+                .filter(|(descriptor, _)| *descriptor == told.descriptor)
+                .get_or_insert_with(|| (told.descriptor, fd::inode(told.descriptor)));
+            place.inode = Some((told.descriptor, inode));
+            told.inode = inode;
             if told.local_port == 0 {
                 (told.local, told.local_port) =
                     told_address(shadow::local_address(told.descriptor));

@@ -5,6 +5,7 @@
 //! child closes its copies, so that a dying parent's flows really vanish.
 
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -114,14 +115,12 @@ pub fn write_fully(fd: RawFd, mut bytes: &[u8]) {
 
 /// Opens a file for appending; for the log and the statistics file.
 pub fn open_append(path: &str) -> rustix::io::Result<Fd> {
-    use rustix::fs::{Mode, OFlags};
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
     Fd::adopt(rustix::fs::open(path, flags, Mode::from_raw_mode(0o644))?)
 }
 
 /// Writes to a file that exists, as those of the kernel do, in one go.
 pub fn overwrite(path: &str, bytes: &[u8]) -> rustix::io::Result<()> {
-    use rustix::fs::{Mode, OFlags};
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
     let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
     rustix::io::write(file.as_fd(), bytes).map(|_| ())
@@ -135,7 +134,6 @@ pub fn is_regular(path: &str) -> rustix::io::Result<bool> {
 
 /// Reads a small file (of /proc) whole.
 pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
-    use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
     let mut bytes = Vec::new();
@@ -149,10 +147,10 @@ pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
 }
 
 /// Makes a new file of at least `size` bytes that nobody but this user may open, whatever the umask
-/// is. What lies there already must be a file of this user, left by a process that is gone: it is
-/// replaced.
+/// is, and locks it: as long as this process lives, others see that it does, also from other process
+/// id namespaces. What lies there already must be a file of this user, left by a process that is gone:
+/// it is replaced.
 pub fn create_private(path: &str, size: u64) -> rustix::io::Result<Fd> {
-    use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = Mode::from_raw_mode(0o600);
     let opened = match rustix::fs::open(path, flags, own) {
@@ -163,6 +161,8 @@ pub fn create_private(path: &str, size: u64) -> rustix::io::Result<Fd> {
         opened => opened?,
     };
     let file = Fd::adopt(opened)?;
+    // Where files cannot be locked, that does not matter.
+    let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
     let done = rustix::fs::fchmod(&file, own).and_then(|()| rustix::fs::ftruncate(&file, size));
     if let Err(errno) = done {
         remove_own(&file, path);
@@ -176,6 +176,12 @@ fn remove_stale(path: &str) -> rustix::io::Result<()> {
     let found = rustix::fs::lstat(path)?;
     let regular = rustix::fs::FileType::from_raw_mode(found.st_mode).is_file();
     if !regular || found.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Errno::EXIST);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
+        // A process of the same number in another namespace.
         return Err(Errno::EXIST);
     }
     rustix::fs::unlink(path)

@@ -5,6 +5,7 @@
 //! raw `clone()` that no fork handler sees, so the child starts afresh at its first socket. A
 //! `vfork()` child shares the page and still sees the parent's value: see `preload::fork`.
 
+use super::thread;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
@@ -13,13 +14,17 @@ const PAGE: usize = 4096;
 /// What lies at the start of the page.
 struct Contents<T> {
     value: AtomicPtr<T>,
-    /// Who may initialise: see [`ForkCell::get_or_init`].
+    /// [`EMPTY`], [`READY`], or the thread that is making the value.
     state: AtomicU32,
+    /// Somebody has waited in vain: nobody does again.
+    in_vain: AtomicU32,
 }
 
 const EMPTY: u32 = 0;
-const STARTING: u32 = 1;
-const READY: u32 = 2;
+/// No thread has this number.
+const READY: u32 = u32::MAX;
+/// The longest that a thread waits for another to make the value.
+const PATIENCE_MILLIS: u32 = 2000;
 
 pub struct ForkCell<T: 'static> {
     page: AtomicPtr<Contents<T>>,
@@ -44,19 +49,26 @@ impl<T: Sync> ForkCell<T> {
         unsafe { value.as_ref() }
     }
 
-    /// The value; made by the first caller. `None` while another thread (or this one, further
-    /// down its stack, or a signal handler's victim) is still making it: the caller then treats
-    /// its socket as the kernel's, and nobody waits for anybody.
+    /// The value; made by the first caller, for whom others wait. `None` while this very thread,
+    /// further down its stack or under a signal handler, is still making it, or if that takes too
+    /// long: the caller then treats its socket as the kernel's.
     pub fn get_or_init(&self, make: impl FnOnce() -> T) -> Option<&'static T> {
         if let Some(value) = self.get() {
             return Some(value);
         }
         let contents = self.page()?;
-        if contents
-            .state
-            .compare_exchange(EMPTY, STARTING, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
+        let own = thread::cached_id();
+        if let Err(maker) =
+            contents.state.compare_exchange(EMPTY, own, Ordering::AcqRel, Ordering::Acquire)
         {
+            for _ in 0..PATIENCE_MILLIS {
+                let in_vain = contents.in_vain.load(Ordering::Relaxed) != 0;
+                if maker == own || in_vain || contents.state.load(Ordering::Acquire) == READY {
+                    return self.get();
+                }
+                thread::nap_millis(1);
+            }
+            contents.in_vain.store(1, Ordering::Relaxed);
             return self.get();
         }
         let value: &'static T = Box::leak(Box::new(make()));
@@ -148,6 +160,28 @@ mod tests {
             2
         });
         assert_eq!(outer.copied(), Some(2));
+    }
+
+    #[test]
+    fn threads_that_come_together_get_the_same_value() {
+        let cell: ForkCell<u32> = ForkCell::EMPTY;
+        let barrier = std::sync::Barrier::new(8);
+        let make = || {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            thread::cached_id()
+        };
+        let values: Vec<Option<u32>> = std::thread::scope(|scope| {
+            let start = || {
+                barrier.wait();
+                cell.get_or_init(make).copied()
+            };
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(start)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(
+            values[0].is_some() && values.iter().all(|value| *value == values[0]),
+            "{values:?}"
+        );
     }
 
     // covers: API-33

@@ -114,6 +114,33 @@ static void in_order(void)
 	peer_counts(there, 200);
 }
 
+/* What carries a control message goes by the kernel, and keeps its place between the others. */
+static void mixed_ways(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp_at(HOST, 5000), ttl = 9;
+	struct sockaddr_in to = at(PEER, 6000);
+	settle(fd, there);
+	char control[CMSG_SPACE(sizeof ttl)], text[20];
+	for (int n = 0; n < 12; n++) {
+		snprintf(text, sizeof text, "number %d", n);
+		struct msghdr message = { .msg_name = &to, .msg_namelen = sizeof to,
+			.msg_iov = &(struct iovec){ text, strlen(text) }, .msg_iovlen = 1 };
+		if (n % 4 == 1 || n % 4 == 2) {
+			message.msg_control = control;
+			message.msg_controllen = sizeof control;
+			struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+			header->cmsg_level = IPPROTO_IP;
+			header->cmsg_type = IP_TTL;
+			header->cmsg_len = CMSG_LEN(sizeof ttl);
+			memcpy(CMSG_DATA(header), &ttl, sizeof ttl);
+		}
+		DO(sendmsg(fd, &message, 0));
+	}
+	for (int n = 0; n < 12; n++)
+		peer_hears(there);
+	peer_close(there);
+}
+
 /* As many connections as the backlog allows, and no more. */
 static void backlog(void)
 {
@@ -277,6 +304,7 @@ const probe_case local_cases[] = {
 	{ "comes_and_goes", comes_and_goes, true, STREAMS_SHARED },
 	{ "dropped", dropped, true, NO_STREAMS },
 	{ "in_order", in_order, true, NO_STREAMS },
+	{ "mixed_ways", mixed_ways, true, NO_STREAMS },
 	{ "backlog", backlog, true, STREAMS_SHARED },
 	{ "shared_port", shared_port, true, NO_STREAMS },
 	{ "shared_listener", shared_listener, true, STREAMS_SHARED },

@@ -36,7 +36,7 @@ mod tcp_watch;
 
 pub use ends::{Ends, Library, Shown, installed};
 pub use net::{Namespaces, Side};
-pub use program::{Output, Program, compile, compile_in};
+pub use program::{Output, Program, Running, compile, compile_in};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};
 pub use sandbox::{Counters, Sandbox, Watch};
@@ -93,6 +93,14 @@ pub fn library() -> &'static Path {
         }
         library
     })
+}
+
+/// The path of a program of the workspace, which lies beside the library under test.
+pub fn tool(name: &str) -> PathBuf {
+    let path = library().with_file_name(name);
+    let path_shown = path.display();
+    assert!(path.exists(), "no {path_shown}: run `cargo build --release --workspace` first");
+    path
 }
 
 fn modified(path: &Path) -> Option<SystemTime> {

@@ -78,7 +78,7 @@ impl Pair {
             never_fragment: false,
             checksum: true,
             loop_back: false,
-            after_kernel: false,
+            after_kernel: 0,
             payload: &[IoSlice::new(&bytes)],
             len,
         });

@@ -51,9 +51,14 @@ pub fn remember(stack: &Stack, one: Kernels) {
 
 /// Those that are still there.
 pub fn living(stack: &Stack) -> Vec<Kernels> {
-    let Ok(mut all) = stack.kernels.lock() else { return Vec::new() };
-    all.retain(|one| fd::inode(one.descriptor) == one.inode);
-    all.clone()
+    let Ok(known) = stack.kernels.lock().map(|all| all.clone()) else { return Vec::new() };
+    // Without the lock: a number may be a file's by now, on a disk that does not answer.
+    let (living, gone): (Vec<Kernels>, Vec<Kernels>) =
+        known.into_iter().partition(|one| fd::inode(one.descriptor) == one.inode);
+    if let Ok(mut all) = stack.kernels.lock() {
+        all.retain(|one| gone.iter().all(|other| other.id != one.id));
+    }
+    living
 }
 
 impl Kernels {

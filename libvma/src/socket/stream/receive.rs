@@ -61,7 +61,6 @@ pub fn receive_up_to(
             connection.queued() == 0 && !connection.is_at_end() && !connection.has_error()
         });
         if idle && room > 0 {
-            count_received(state, id, 0);
             return if copied == 0 { Step::Nothing } else { Step::Part };
         }
         let before = copied;
@@ -203,8 +202,6 @@ fn count_received(state: &mut Guard<'_>, id: SocketId, copied: usize) {
     if let Some((endpoint, _)) = state.socket(id) {
         let counters = &mut endpoint.counters;
         counters.rx_bytes += copied as u64;
-        // A look that found something, or nothing.
         counters.rx_poll_hits += u64::from(copied > 0);
-        counters.rx_poll_misses += u64::from(copied == 0);
     }
 }

@@ -36,6 +36,15 @@ impl Call {
         }
     }
 
+    /// It polled in vain, and now blocks its thread or says EAGAIN.
+    fn count_miss(self, state: &mut Guard<'_>, id: SocketId) {
+        if self == Call::Receive
+            && let Some((endpoint, _)) = state.socket(id)
+        {
+            endpoint.counters.rx_poll_misses += 1;
+        }
+    }
+
     /// The call says EAGAIN.
     fn count_eagain(self, state: &mut Guard<'_>, id: SocketId) {
         if let Some((endpoint, _)) = state.socket(id) {
@@ -167,6 +176,7 @@ pub(super) fn until_or_partly<'a, T>(
         };
         if !manner.blocking {
             if !partly {
+                manner.call.count_miss(&mut state, id);
                 manner.call.count_eagain(&mut state, id);
             }
             return Err(Ended::WouldBlock);
@@ -183,7 +193,10 @@ pub(super) fn until_or_partly<'a, T>(
                 .yielding(stack.config.rx_poll_yield)
         });
         let next = match wait.after_miss(|| state.shares_cpu()) {
-            Next::Sleep => sleep(stack, state, id, manner, wait),
+            Next::Sleep => {
+                manner.call.count_miss(&mut state, id);
+                sleep(stack, state, id, manner, wait)
+            }
             other => {
                 drop(state);
                 wait.yield_if_due();

@@ -1,9 +1,11 @@
 //! The statistics file of a process: the numbers in it are what was sent and received.
 //!
-//! `life` is when there is such a file, `asking` what a reader of it can ask for.
+//! `life` is when there is such a file, `asking` what a reader of it can ask for, `manual` what
+//! vma_stats shows of it.
 
 mod asking;
 mod life;
+mod manual;
 
 use std::io::{Read, Write};
 use std::net::TcpListener;

@@ -315,6 +315,11 @@ impl Pipe {
         self.reset = !self.reset_told;
     }
 
+    /// What was told is not known to the program after all: it is told again.
+    pub fn keep_reset(&mut self) {
+        (self.reset, self.reset_told) = (true, false);
+    }
+
     /// The kernel's word was passed on to the program. False if the program knew already.
     pub fn tell_kernels_reset(&mut self) -> bool {
         self.reset = false;

@@ -101,7 +101,7 @@ pub fn receive(
                         && let Some(pipe) = state.pipe(id)
                     {
                         // The next call tells of it.
-                        pipe.note_reset();
+                        pipe.keep_reset();
                     }
                     return Step::Done(Err(errno));
                 }
@@ -184,8 +184,7 @@ fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usi
 /// The pipe has nothing: has something else happened?
 #[inline]
 fn look_beside(state: &mut Shard, id: SocketId) -> Look {
-    let Some((endpoint, socket)) = state.socket(id) else { return Look::Nothing };
-    endpoint.counters.rx_poll_misses += 1;
+    let Some((_, socket)) = state.socket(id) else { return Look::Nothing };
     let shut = socket.stream.as_ref().is_some_and(|stream| stream.reading_shut);
     if socket.os_ready {
         super::attend_to_shadow(state, id);

@@ -10,7 +10,7 @@ use crate::shard::SocketId;
 use crate::shard::pipe::Way;
 
 /// Sends without a look at the link in between: one that only sends would not see the peer close.
-const BLIND: u64 = 16;
+const BLIND: u32 = 16;
 
 /// Sends what it can. `Errno(EPIPE)`: the caller raises SIGPIPE unless MSG_NOSIGNAL.
 pub fn send<'a>(
@@ -26,7 +26,7 @@ pub fn send<'a>(
     }
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.stream.as_ref().and_then(|stream| stream.send_timeout);
-    socket.polls_since_os += 1;
+    socket.polls_since_os = socket.polls_since_os.wrapping_add(1);
     let look_first = socket.polls_since_os.is_multiple_of(BLIND) || socket.os_ready;
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner =
@@ -164,6 +164,11 @@ fn send_by_kernel(
         endpoint.counters.tx_os_bytes += count as u64;
     }
     match failed {
+        Some(libc::ECONNRESET) if count == 0 => {
+            // Told once, by whoever knows first.
+            let known = state.pipe(id).is_some_and(|pipe| !pipe.tell_kernels_reset());
+            Err(if known { libc::EPIPE } else { libc::ECONNRESET })
+        }
         Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
         _ => Ok(count),
     }
