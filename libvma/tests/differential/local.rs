@@ -63,6 +63,47 @@ fn counted(line: &str) -> Option<u32> {
     text.parse().ok()
 }
 
+/// While a link is made, the internal thread takes a descriptor number for a moment, and a program's
+/// next descriptor may get another one (docs/architecture.md). That does not happen every time.
+fn differs_in_numbers_only(difference: &str) -> bool {
+    let side = |name: &str| -> Vec<String> {
+        difference.lines().filter_map(|line| line.strip_prefix(name)).map(unnumbered).collect()
+    };
+    let (kernel, library) = (side("  kernel "), side("  library "));
+    !kernel.is_empty() && kernel == library
+}
+
+/// A line without the descriptor that a call is for or returns.
+fn unnumbered(line: &str) -> String {
+    let is_digit = |byte: char| byte.is_ascii_digit();
+    let masked = match line.split_once('(') {
+        Some((call, rest)) if rest.starts_with(is_digit) => {
+            format!("{}(fd{}", call.trim_start(), rest.trim_start_matches(is_digit))
+        }
+        _ => line.trim_start().to_owned(),
+    };
+    let makes = ["socket(", "accept(", "accept4(", "dup("].iter().any(|call| masked.contains(call));
+    match masked.rsplit_once(" = ") {
+        Some((call, number)) if makes && number.chars().all(is_digit) => format!("{call} = fd"),
+        _ => masked,
+    }
+}
+
+#[test]
+fn a_number_is_not_a_difference_of_behaviour() {
+    let difference = |kernel: &str, library: &str| {
+        differs_in_numbers_only(&format!("--- a/b\n  kernel   {kernel}\n  library  {library}\n"))
+    };
+    assert!(difference("c | recv(5, 10, 0) = 3", "c | recv(6, 10, 0) = 3"));
+    assert!(difference("c | accept(fd, NULL, NULL) = 6", "c | accept(fd, NULL, NULL) = 7"));
+    assert!(!difference("c | recv(5, 10, 0) = 3", "c | recv(5, 10, 0) = 4"));
+    assert!(!difference(
+        "c | accept(fd, NULL, NULL) = 6",
+        "c | accept(fd, NULL, NULL) = -1 EMFILE"
+    ));
+    assert!(!differs_in_numbers_only("ended with signal: 9"));
+}
+
 fn probe(run: &Run<'_>, under: Under) -> Transcript {
     let sandbox = Sandbox::new();
     let program = sandbox.file("prober");
@@ -104,7 +145,7 @@ fn check(run: &Run<'_>, under: &[Under]) {
             forgive_larger_buffers(&kernel, &mut library);
             last = difference(run, &kernel, &library);
             last.push_str(&library.trouble);
-            if !last.contains(" ms, not ") {
+            if !last.contains(" ms, not ") && !differs_in_numbers_only(&last) {
                 break;
             }
         }
