@@ -27,6 +27,8 @@ pub struct Datagram {
     /// Its sender sent so many others by the kernel before it, which come first; u16::MAX: all that
     /// are there.
     pub after_kernel: u16,
+    /// It came by a link, whose sender tells of what goes by the kernel.
+    pub by_link: bool,
     /// CLOCK_REALTIME nanoseconds of its arrival; 0 if the socket wanted no stamp then.
     pub stamp: u64,
     /// The socket's drop count when it was queued (SO_RXQ_OVFL).

@@ -329,7 +329,7 @@ fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
     ip.tos = *tos;
     let ports = (u16::from_be_bytes([*p0, *p1]), u16::from_be_bytes([*q0, *q1]));
     let udp = udp::Header::new(ports.0, ports.1, data)?;
-    Some(Parsed { ip, udp, after_kernel: after_kernel(headers) })
+    Some(Parsed { ip, udp, after_kernel: after_kernel(headers), by_link: true })
 }
 
 /// DF, in the word of IPv4's flags.

@@ -32,6 +32,7 @@ pub(super) struct Parsed {
     pub udp: udp::Header,
     /// By a link, after so many others by the kernel.
     pub after_kernel: u16,
+    pub by_link: bool,
 }
 
 impl<S> State<S> {
@@ -207,6 +208,7 @@ impl<S> State<S> {
                 ttl,
                 tos,
                 after_kernel: 0,
+                by_link: false,
                 stamp,
                 drops_before: drops,
             });
@@ -249,6 +251,7 @@ impl<S> State<S> {
             ttl: parsed.ip.ttl,
             tos: parsed.ip.tos,
             after_kernel: parsed.after_kernel,
+            by_link: parsed.by_link,
             stamp,
             drops_before: drops,
         });
@@ -270,6 +273,7 @@ impl<S> State<S> {
             ttl: parsed.ip.ttl,
             tos: parsed.ip.tos,
             after_kernel: parsed.after_kernel,
+            by_link: parsed.by_link,
             stamp,
             drops_before: drops,
         });
@@ -462,7 +466,7 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
     udp.verify(ip.src, ip.dst, data, partial(ring))?;
     let first = ring.first_bytes(&received.frame);
     let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
-    nonzero_port(Parsed { ip, udp, after_kernel })
+    nonzero_port(Parsed { ip, udp, after_kernel, by_link: ring.is_local() })
 }
 
 fn check_udp(
@@ -473,7 +477,7 @@ fn check_udp(
     let udp = udp::Header::parse(payload, payload.len())?;
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
-    nonzero_port(Parsed { ip, udp, after_kernel: 0 })
+    nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false })
 }
 
 fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {

@@ -105,8 +105,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         let local = stack.config.local && (socket.named || socket.starts_locally);
         let doubtful =
             !live || local && wait.is_none() && (socket.kernel_led || socket.look_beside);
-        // What is queued is older than what the kernel's socket has, unless it says otherwise; what
-        // comes later is not.
+        // What came by a link is older than what the kernel's socket has, unless it says otherwise;
+        // what comes later is not. Of a wire, the kernel gets what is in some way odd: that comes first.
         if socket.os_ready && socket.os_due == NOT_DUE {
             socket.os_due = endpoint.waiting().0.min(u64::from(NOT_DUE - 1)) as u16;
         }
@@ -115,9 +115,9 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             Some(_) if socket.announced == Some(Origin::Queue) => false,
             _ if socket.announced == Some(Origin::Shadow) => true,
             Some(next) => {
-                next.after_kernel > 0
+                let due = if next.by_link { socket.os_due == 0 } else { socket.os_ready };
+                due || next.after_kernel > 0
                     || socket.os_error
-                    || socket.os_due == 0
                     || ratio != 0 && u64::from(socket.polls_since_os) >= ratio
             }
             None => {
@@ -227,8 +227,9 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let os_turn = match endpoint.front() {
         Some(_) if socket.announced == Some(Origin::Queue) => false,
         _ if socket.announced == Some(Origin::Shadow) => true,
-        Some(next) => next.after_kernel > 0,
-        None => socket.os_ready || local && socket.kernel_led,
+        Some(next) if next.by_link => next.after_kernel > 0,
+        Some(next) if next.after_kernel > 0 => true,
+        _ => socket.os_ready || local && socket.kernel_led,
     };
     if os_turn && crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN) != 0 {
         // The next one is the kernel's.
