@@ -4,14 +4,13 @@
 #![no_main]
 
 use std::fs::File;
-use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
+use vma::device::Received;
 use vma::device::shm::{Arrival, LinkId, Ring, Segment, Side};
-use vma::device::{Interface, Received};
 use vma::sys::Fd;
 
 #[derive(Arbitrary, Debug)]
@@ -67,8 +66,8 @@ const RETURNS: u64 = PAGE + 1024 * 128;
 const LANE: u64 = RETURNS + 1024 * 8 + 1024 * 4096;
 
 fuzz_target!(|steps: Vec<Step>| {
-    let mut peer = Ring::open(interface()).expect("a ring");
-    let mut ours = Ring::open(interface()).expect("a ring");
+    let mut peer = Ring::open().expect("a ring");
+    let mut ours = Ring::open().expect("a ring");
     let made = Segment::create().expect("a segment");
     let taken = Segment::take(duplicate(made.fd())).expect("the same segment");
     let memory = File::from(made.fd().try_clone_to_owned().expect("dup"));
@@ -177,16 +176,4 @@ fn read(piece: &[u8]) -> usize {
 
 fn duplicate(fd: BorrowedFd<'_>) -> Fd {
     Fd::adopt(fd.try_clone_to_owned().expect("dup")).expect("a high number")
-}
-
-fn interface() -> Interface {
-    Interface {
-        index: 1,
-        name: "lo".into(),
-        mac: [0; 6],
-        address: Ipv4Addr::LOCALHOST,
-        mtu: 65_535,
-        rx_queues: 1,
-        is_virtual: true,
-    }
 }

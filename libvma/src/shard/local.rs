@@ -27,7 +27,8 @@ use crate::sys::thread::current_cpu;
 /// below are `pipe`'s.
 const RETURNED: u8 = 0x80;
 
-/// In the destination's MAC address: the sender's last datagram to there went by the kernel.
+/// In the destination's MAC address: the sender's last datagrams to there went by the kernel, as many
+/// as its last two bytes say.
 const AFTER_KERNEL: u8 = 4;
 
 /// Destinations that are remembered; what comes back from others is lost.

@@ -3,8 +3,9 @@
 //!
 //! `receive` takes frames from the rings to socket queues, `transmit` takes datagrams to the
 //! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
-//! makes protocol time, `count` sums up what was counted; `tcp` holds connections and listeners. `S` is what the socket layer keeps per socket: the shard does not look at
-//! it, it only puts it under the same lock.
+//! makes protocol time, `count` sums up what was counted; `envelope` and `direct` are the short ways
+//! within the host; `tcp` holds connections and listeners. `S` is what the socket layer keeps per
+//! socket: the shard does not look at it, it only puts it under the same lock.
 
 mod burst;
 pub mod clock;
@@ -174,8 +175,8 @@ impl<S> Shard<S> {
     }
 
     /// Makes the ring for links with other processes of this host.
-    pub fn open_local_ring(&self, interface: Interface) -> Result<RingId, OpenError> {
-        let ring = Ring::Shm(shm::Ring::open(interface)?);
+    pub fn open_local_ring(&self) -> Result<RingId, OpenError> {
+        let ring = Ring::Shm(shm::Ring::open()?);
         let id = self.add_ring(ring)?;
         if let Ok(mut state) = self.lock() {
             state.local.ring = Some(id);

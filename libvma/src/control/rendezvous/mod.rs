@@ -25,7 +25,6 @@ use rustix::io::Errno;
 
 pub use wire::{Key, LENGTH, Message, ProcessId, Status, VERSION};
 
-use crate::device::Interface;
 use crate::log::log_line;
 use crate::sys::{Fd, random, unix_socket};
 
@@ -471,20 +470,6 @@ impl<M, L> Watched<M, L> {
             | Watched::Call { connection, .. }
             | Watched::Link { connection, .. } => connection,
         }
-    }
-}
-
-/// What links run on: datagrams of other processes come as if by this interface.
-pub fn loopback() -> Interface {
-    Interface {
-        // In every network namespace.
-        index: 1,
-        name: "lo".into(),
-        mac: [0; 6],
-        address: core::net::Ipv4Addr::LOCALHOST,
-        mtu: 65_535,
-        rx_queues: 1,
-        is_virtual: true,
     }
 }
 

@@ -3,7 +3,8 @@
 //! A [`Ring`] has any number of links, one to each peer process. `segment` is a link's memory,
 //! `lane` one direction of it and the only place that orders accesses, `record` what a slot can
 //! hold, `link` both lanes and the peer's bell, `head` the received packets somebody holds,
-//! `transmit` the way out, `count` what is told of all that. Who the peer is, and what packets and messages mean, is not known here.
+//! `transmit` the way out, `count` what is told of all that. Who the peer is, and what packets and
+//! messages mean, is not known here.
 //!
 //! The peer is not trusted. Whatever it writes is copied once, checked, then used; a peer that
 //! breaks the layout is reported as [`Arrival::Broken`] and not listened to any more.
@@ -26,6 +27,8 @@ pub use lane::{INLINE, Progress};
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
 pub use transmit::Full;
+
+use core::net::Ipv4Addr;
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -152,9 +155,10 @@ pub struct Ring {
 }
 
 impl Ring {
-    pub fn open(interface: Interface) -> Result<Ring, OpenError> {
+    /// Its packets come as if by `lo`.
+    pub fn open() -> Result<Ring, OpenError> {
         Ok(Ring {
-            interface,
+            interface: loopback(),
             bells: Bells::open()?,
             places: Vec::new(),
             open: Vec::new(),
@@ -494,6 +498,19 @@ impl Ring {
     fn count_attention(&mut self) {
         let starving = self.open.iter().filter_map(|index| self.at(*index));
         self.attention = self.broken.len() + starving.filter(|link| link.is_starving()).count();
+    }
+}
+
+fn loopback() -> Interface {
+    Interface {
+        // In every network namespace.
+        index: 1,
+        name: "lo".into(),
+        mac: [0; 6],
+        address: Ipv4Addr::LOCALHOST,
+        mtu: 65_535,
+        rx_queues: 1,
+        is_virtual: true,
     }
 }
 

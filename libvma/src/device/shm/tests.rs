@@ -1,24 +1,10 @@
 //! Two rings of one process as the two ends of a link.
 
-use core::net::Ipv4Addr;
-
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 
 mod hostile;
-
-fn interface() -> Interface {
-    Interface {
-        index: 1,
-        name: "lo".into(),
-        mac: [0; 6],
-        address: Ipv4Addr::LOCALHOST,
-        mtu: 65_535,
-        rx_queues: 1,
-        is_virtual: true,
-    }
-}
 
 pub(super) struct Pair {
     pub a: Ring,
@@ -43,8 +29,8 @@ fn connect(a: &mut Ring, b: &mut Ring) -> (LinkId, LinkId) {
 }
 
 pub(super) fn pair() -> Pair {
-    let mut a = Ring::open(interface()).expect("a ring");
-    let mut b = Ring::open(interface()).expect("a ring");
+    let mut a = Ring::open().expect("a ring");
+    let mut b = Ring::open().expect("a ring");
     let (to_b, to_a) = connect(&mut a, &mut b);
     Pair { a, b, to_b, to_a }
 }
@@ -356,10 +342,10 @@ fn only_a_sleeping_peer_is_rung_and_only_once() {
 
 #[test]
 fn links_take_turns() {
-    let mut hub = Ring::open(interface()).expect("a ring");
+    let mut hub = Ring::open().expect("a ring");
     let mut spokes = Vec::new();
     for _ in 0..5 {
-        let mut ring = Ring::open(interface()).expect("a ring");
+        let mut ring = Ring::open().expect("a ring");
         let (to_hub, from_hub) = connect(&mut ring, &mut hub);
         for seed in 0..10 {
             assert!(send_packet(&mut ring, to_hub, seed, 60));
@@ -397,7 +383,7 @@ fn held_frames_outlive_their_link() {
     assert_eq!(b.room(to_a), 0);
     drop(a);
     // Its place is not given away as long as somebody reads there.
-    let mut c = Ring::open(interface()).expect("a ring");
+    let mut c = Ring::open().expect("a ring");
     let (to_c, _) = connect(&mut b, &mut c);
     assert_ne!(to_c, to_a);
     check_packet(&b, to_a, &second, 1);
@@ -467,7 +453,7 @@ fn only_a_sealed_segment_of_the_right_kind_is_taken() {
 
 #[test]
 fn only_what_a_peer_made_for_it_is_taken_for_a_bell() {
-    let mut ring = Ring::open(interface()).expect("a ring");
+    let mut ring = Ring::open().expect("a ring");
     let (_read, write) = rustix::pipe::pipe().expect("pipe");
     let bell = Fd::adopt(write).expect("a high number");
     assert!(ring.link(Segment::create().expect("a segment"), Side::Maker, bell).is_err());

@@ -4,7 +4,6 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::*;
-use crate::device::Interface;
 use crate::net::udp::lookup::Filter;
 use crate::shard::{Egress, LinkId, Segment, SendError, Shard, Side};
 use crate::sys::Fd;
@@ -19,18 +18,6 @@ struct Pair {
     id: SocketId,
 }
 
-fn interface() -> Interface {
-    Interface {
-        index: 1,
-        name: "lo".into(),
-        mac: [0; 6],
-        address: Ipv4Addr::LOCALHOST,
-        mtu: 65_535,
-        rx_queues: 1,
-        is_virtual: true,
-    }
-}
-
 /// A second descriptor of the same file.
 fn duplicate(fd: rustix::fd::BorrowedFd<'_>) -> Fd {
     Fd::adopt(rustix::io::dup(fd).unwrap()).unwrap()
@@ -39,8 +26,8 @@ fn duplicate(fd: rustix::fd::BorrowedFd<'_>) -> Fd {
 /// `limit` is the receiving socket's buffer.
 fn pair(limit: usize) -> Pair {
     let (sender, receiver) = (Shard::default(), Shard::default());
-    sender.open_local_ring(interface()).unwrap();
-    receiver.open_local_ring(interface()).unwrap();
+    sender.open_local_ring().unwrap();
+    receiver.open_local_ring().unwrap();
     let made = Segment::create().unwrap();
     let taken = Segment::take(duplicate(made.fd())).unwrap();
     let (here, there) = (duplicate(made.bell()), duplicate(taken.bell()));

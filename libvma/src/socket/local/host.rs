@@ -2,7 +2,7 @@
 
 use rustix::fd::BorrowedFd;
 
-use crate::control::rendezvous::{Host, loopback};
+use crate::control::rendezvous::Host;
 use crate::log::log_line;
 use crate::shard::{LinkId, Segment, Side};
 use crate::socket::Stack;
@@ -22,7 +22,7 @@ impl<'a> Owner<'a> {
         if self.stack.shard.lock().ok()?.local_ring_id().is_some() {
             return Some(());
         }
-        if let Err(error) = self.stack.shard.open_local_ring(loopback()) {
+        if let Err(error) = self.stack.shard.open_local_ring() {
             log_line!(Warning, "no memory is shared with other processes: {error}");
             return None;
         }

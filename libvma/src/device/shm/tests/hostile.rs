@@ -24,8 +24,8 @@ struct Attack {
 
 impl Attack {
     fn new() -> Attack {
-        let mut peer = Ring::open(interface()).expect("a ring");
-        let mut victim = Ring::open(interface()).expect("a ring");
+        let mut peer = Ring::open().expect("a ring");
+        let mut victim = Ring::open().expect("a ring");
         let made = Segment::create().expect("a segment");
         let memory = duplicate(made.fd());
         let taken = Segment::take(duplicate(made.fd())).expect("the same segment");
@@ -69,7 +69,7 @@ impl Attack {
         self.victim.settle();
         assert!(!is_rung(&self.victim));
         self.victim.unlink(self.to_peer);
-        let mut friend = Ring::open(interface()).expect("a ring");
+        let mut friend = Ring::open().expect("a ring");
         let (to_victim, to_friend) = connect(&mut friend, &mut self.victim);
         assert!(send_packet(&mut friend, to_victim, 5, 9000));
         let received = receive_packet(&mut self.victim);
@@ -297,7 +297,7 @@ fn a_spoilt_bell_stops_nobody() {
     for is_full in [false, true] {
         let Attack { mut peer, mut victim, to_peer, bell, bell_of_peer, .. } = Attack::new();
         peer.settle();
-        let mut friend = Ring::open(interface()).expect("a ring");
+        let mut friend = Ring::open().expect("a ring");
         let (to_victim, to_friend) = connect(&mut friend, &mut victim);
         for end in [&bell, &bell_of_peer] {
             fcntl_setfl(end, OFlags::empty()).expect("fcntl");
