@@ -2,9 +2,10 @@
 //! protocol, the Extra API types. No exported C symbol lives here, so every tool may link it.
 //!
 //! So far that is the names and versions by which the parts find each other, the rules of
-//! libvma.conf, which the library obeys and `vma_conf` explains, and the file by which a process
-//! tells its counters to `vma_stats`.
+//! libvma.conf, which the library obeys and `vma_conf` explains, the file by which a process tells
+//! its counters to `vma_stats`, and the messages by which it tells its connections to `vmad`.
 
+pub mod agent;
 pub mod rules;
 pub mod stats;
 
