@@ -39,6 +39,24 @@ impl<S> State<S> {
     /// Takes what the rings have received. Returns how many packets that were.
     #[inline]
     pub fn poll(&mut self) -> usize {
+        let packets = self.poll_rings();
+        self.after_poll(packets);
+        packets
+    }
+
+    /// The same, for somebody who reads from a stream next: timers and news may wait until that is
+    /// done ([`State::may_put_off`]).
+    #[inline]
+    pub fn poll_for_reader(&mut self, id: SocketId) -> usize {
+        let packets = self.poll_rings();
+        if packets == 0 || !self.may_put_off(id) {
+            self.after_poll(packets);
+        }
+        packets
+    }
+
+    #[inline]
+    fn poll_rings(&mut self) -> usize {
         self.polls = self.polls.wrapping_add(1);
         self.burst.end();
         self.begin();
@@ -67,7 +85,6 @@ impl<S> State<S> {
                 self.note_drained(index, packets - before);
             }
         }
-        self.after_poll(packets);
         packets
     }
 
@@ -101,6 +118,16 @@ impl<S> State<S> {
     pub fn poll_patiently(&mut self) {
         for _ in 0..PATIENCE {
             if self.poll() > 0 {
+                return;
+            }
+        }
+    }
+
+    /// The same, for the reader of a stream.
+    #[inline]
+    pub fn poll_patiently_for_reader(&mut self, id: SocketId) {
+        for _ in 0..PATIENCE {
+            if self.poll_for_reader(id) > 0 {
                 return;
             }
         }

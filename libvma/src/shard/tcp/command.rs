@@ -118,9 +118,15 @@ impl<S> State<S> {
             skip -= here;
             piece.get(here..).filter(|rest| !rest.is_empty())
         });
-        let result =
-            tcp.with(&mut io, index, |connection, _| connection.send(now, pieces, flags))?;
-        tcp.output(&mut io, index);
+        let result = tcp.with(&mut io, index, |connection, wire| {
+            let result = connection.send(now, pieces, flags);
+            wire.eager = true;
+            if connection.wants_output() {
+                connection.output(now, wire);
+            }
+            result
+        })?;
+        tcp.settle(&mut io, index);
         self.after_tcp();
         Some(result)
     }
@@ -165,7 +171,15 @@ impl<S> State<S> {
         let Some((tcp, mut io)) = self.tcp() else { return };
         let now = tcp.now();
         let len = u32::try_from(len).unwrap_or(u32::MAX);
-        tcp.with(&mut io, index, |connection, wire| connection.consume(now, len, wire));
+        let wants_output = tcp.with(&mut io, index, |connection, wire| {
+            connection.consume(now, len, wire);
+            connection.wants_output()
+        });
+        // What was put off comes after this, too.
+        let put_off = tcp.block(index).is_some_and(|block| block.touched);
+        if put_off && wants_output == Some(false) {
+            return;
+        }
         tcp.output(&mut io, index);
         self.after_tcp();
     }

@@ -211,6 +211,7 @@ impl Tcp {
             envelope: block.envelope,
             refused: false,
             uncut: false,
+            eager: false,
         };
         let result = call(&mut block.connection, &mut wire);
         if wire.uncut {

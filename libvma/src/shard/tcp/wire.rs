@@ -5,7 +5,7 @@ use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{Link, Outgoing, Piece};
 use crate::net::wire::checksum::{Sum, copy_and_sum};
-use crate::net::wire::tcp::{Header, MAX_HEADER_LEN};
+use crate::net::wire::tcp::{Flags, Header, MAX_HEADER_LEN};
 use crate::net::wire::{ethernet, ipv4};
 use crate::shard::NextHop;
 use crate::shard::transmit::emit_link_and_ip;
@@ -41,6 +41,9 @@ pub struct Wire<'a> {
     pub(super) refused: bool,
     /// The ring no longer cuts segments.
     pub(super) uncut: bool,
+    /// The last segment of the data leaves at once, ahead of the bookkeeping, which the peer need not
+    /// wait for. Else the end of the batch kicks the ring.
+    pub(super) eager: bool,
 }
 
 impl Link<Body> for Wire<'_> {
@@ -84,6 +87,10 @@ impl Link<Body> for Wire<'_> {
             transmit(ring, hop, &ip, &segment.header, segment.payload)
         };
         self.refused |= !done;
+        // PSH marks the end of the data.
+        if done && self.eager && segment.header.flags.contains(Flags::PSH) {
+            ring.kick();
+        }
         done
     }
 

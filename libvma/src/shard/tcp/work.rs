@@ -34,6 +34,27 @@ impl<S> State<S> {
         self.tcp_work();
     }
 
+    /// May what follows from the segments just taken wait until their reader has its bytes, and
+    /// perhaps has answered? If it is about the reader's connection alone, nothing leaves by it at
+    /// once, and nobody else waits for the news. The next poll does it, at the latest that of the
+    /// internal thread.
+    #[inline]
+    pub(in crate::shard) fn may_put_off(&mut self, reader: SocketId) -> bool {
+        let Some((endpoint, _)) = self.socket(reader) else { return false };
+        if endpoint.is_waited_for() || endpoint.is_watched() {
+            return false;
+        }
+        let Some(index) = endpoint.connection else { return false };
+        let Some(tcp) = self.tcp.as_deref_mut() else { return false };
+        if tcp.touched != [index] || tcp.news != [reader] {
+            return false;
+        }
+        let Some(block) = tcp.block(index) else { return false };
+        block.connection.queued() > 0
+            && !block.connection.wants_output()
+            && self.rings.iter().all(|ring| ring.unsent() == 0)
+    }
+
     /// Runs what is due now, for a thread that did nothing for a while.
     pub fn run_tcp(&mut self) {
         if self.tcp.is_some() {

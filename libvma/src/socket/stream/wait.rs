@@ -158,13 +158,19 @@ pub(super) fn until_or_partly<'a, T>(
             }
         }
         if wait.is_some() {
-            state.poll_patiently();
+            match manner.call {
+                Call::Receive => state.poll_patiently_for_reader(id),
+                Call::Send | Call::Other => state.poll_patiently(),
+            }
         } else {
             state.begin();
             if let Step::Done(result) = check(&mut state) {
                 return Ok(result);
             }
-            state.poll();
+            match manner.call {
+                Call::Receive => state.poll_for_reader(id),
+                Call::Send | Call::Other => state.poll(),
+            };
         }
         if state.take_returned() {
             local::flush_all(&mut state);
