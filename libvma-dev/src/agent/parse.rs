@@ -75,7 +75,7 @@ pub enum TcpState {
 }
 
 /// What a flow matches, with the numbers of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum FlowKind {
     /// Everything the TAP sends.

@@ -1,0 +1,36 @@
+//! What the daemon may do, against what its work needs: said when it starts, not when it is too late.
+
+use anyhow::bail;
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Without this there is no use in running.
+const NEEDED: (CapabilitySet, &str, &str) =
+    (CapabilitySet::NET_RAW, "CAP_NET_RAW", "to tell the peers of a dead process");
+
+/// Without one of these only a part works.
+const USEFUL: [(CapabilitySet, &str, &str); 4] = [
+    (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN", "traffic cannot be led to a TAP"),
+    (
+        CapabilitySet::SYS_ADMIN,
+        "CAP_SYS_ADMIN",
+        "processes in other network namespaces cannot be served",
+    ),
+    (CapabilitySet::SYS_PTRACE, "CAP_SYS_PTRACE", "other users' processes cannot be served"),
+    (CapabilitySet::DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "other users' processes get no answers"),
+];
+
+/// # Errors
+/// Names what is missing and for what, if the daemon cannot work at all. The rest is logged.
+pub fn check() -> anyhow::Result<()> {
+    let effective = capabilities(None)?.effective;
+    let (needed, name, purpose) = NEEDED;
+    if !effective.contains(needed) {
+        bail!("vmad needs {name} {purpose}: start it as root");
+    }
+    for (useful, name, lack) in USEFUL {
+        if !effective.contains(useful) {
+            log::warn!("without {name} {lack}");
+        }
+    }
+    Ok(())
+}
