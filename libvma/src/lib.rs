@@ -26,6 +26,7 @@ pub mod net;
 pub mod device;
 
 // Beside the path.
+pub mod agent;
 pub mod config;
 pub mod control;
 pub mod log;

@@ -59,6 +59,14 @@ pub enum Problem {
     Version(u32),
     /// The process does not write: it is stopped, or was killed.
     Silent,
+    /// What runs in the process now is not what wrote the file: another program took the place of that
+    /// one (exec).
+    Left,
+    /// Of another user than the process: anybody can put files into a directory like /tmp.
+    Owner {
+        file: u32,
+        process: u32,
+    },
 }
 
 impl std::fmt::Display for Problem {
@@ -71,6 +79,12 @@ impl std::fmt::Display for Problem {
                 write!(f, "version {theirs} of the statistics file; this tool reads {VERSION}")
             }
             Problem::Silent => f.write_str("the process does not answer"),
+            Problem::Left => f.write_str("the program that wrote it does not run any more"),
+            Problem::Owner { file, process } => write!(
+                f,
+                "the file is of user {file} and the process of user {process}, so it is not \
+                 the process's own"
+            ),
         }
     }
 }
@@ -113,7 +127,23 @@ impl File {
         if header.sockets > MOST_SOCKETS || status.size() != size(header.sockets) {
             return Err(Problem::Foreign("its size is not what it says"));
         }
+        if let Some(users) = users(process) {
+            let owner = status.uid();
+            if owner != 0 && !users.contains(&owner) {
+                let process = users.first().copied().unwrap_or_default();
+                return Err(Problem::Owner { file: owner, process });
+            }
+            if !is_held(&file) {
+                return Err(Problem::Left);
+            }
+        }
         Ok(File { file, path, header })
+    }
+
+    /// Does the program that wrote it run? Its lock goes with it, also when another program takes its place in
+    /// the process.
+    pub fn is_held(&self) -> bool {
+        is_held(&self.file)
     }
 
     pub fn header(&self) -> &Header {
@@ -214,7 +244,7 @@ impl File {
 pub struct Found {
     pub process: u32,
     pub path: PathBuf,
-    /// Such a process runs.
+    /// Such a process runs, and may have written it.
     pub alive: bool,
 }
 
@@ -226,11 +256,55 @@ pub fn find_all(directory: &Path) -> io::Result<Vec<Found>> {
         let name = entry.file_name();
         let process = name.to_str().and_then(|name| name.strip_prefix("vmastat."));
         let Some(process) = process.and_then(|digits| digits.parse().ok()) else { continue };
-        let alive = Path::new(&format!("/proc/{process}")).exists();
-        found.push(Found { process, path: entry.path(), alive });
+        let path = entry.path();
+        let alive = Path::new(&format!("/proc/{process}")).exists() && !is_left(&path);
+        found.push(Found { process, path, alive });
     }
     found.sort_by_key(|found| found.process);
     Ok(found)
+}
+
+/// The users that a process acts for, the effective one first; None if there is no such process, or it
+/// has ended and nobody has waited for it yet.
+fn users(process: u32) -> Option<Vec<u32>> {
+    // Fields of proc_pid_status(5): real, effective, saved, and for files.
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    if field("State:")?.trim_start().starts_with(['Z', 'X']) {
+        return None;
+    }
+    let line = field("Uid:")?;
+    let mut users: Vec<u32> = line.split_whitespace().filter_map(|id| id.parse().ok()).collect();
+    if users.len() > 1 {
+        users.swap(0, 1);
+    }
+    Some(users)
+}
+
+/// A process holds the lock of its file as long as the program runs. Where files cannot be locked,
+/// nobody can tell.
+fn is_held(file: &std::fs::File) -> bool {
+    match file.try_lock_shared() {
+        Ok(()) => {
+            let _ = file.unlock();
+            false
+        }
+        Err(_) => true,
+    }
+}
+
+/// A whole file of ours whose program does not run any more.
+fn is_left(path: &Path) -> bool {
+    let flags = libc_flags::NOFOLLOW | libc_flags::NONBLOCK;
+    let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
+    opened.is_ok_and(|file| {
+        // The lock comes before the header.
+        let mut magic = [0; MAGIC.len()];
+        file.metadata().is_ok_and(|status| status.is_file())
+            && file.read_exact_at(&mut magic, 0).is_ok()
+            && magic == MAGIC
+            && !is_held(&file)
+    })
 }
 
 /// open(2)'s, the same on all of Linux but a few architectures that nobody runs this on.
@@ -252,6 +326,9 @@ mod tests {
         path
     }
 
+    /// More than Linux has.
+    const NOBODY: u32 = 4_194_305;
+
     fn write(path: &Path, sockets: u32, answered: u32) -> std::fs::File {
         let header = Header { magic: MAGIC, version: VERSION, sockets, ..Header::default() };
         let snapshot = Snapshot { answered, ..Snapshot::default() };
@@ -267,9 +344,9 @@ mod tests {
     #[test]
     fn what_was_written_is_read() {
         let directory = scratch("read");
-        let path = File::path_of(&directory, 77);
+        let path = File::path_of(&directory, NOBODY);
         let file = write(&path, 3, 1);
-        let opened = File::open(&directory, 77).unwrap();
+        let opened = File::open(&directory, NOBODY).unwrap();
         let taken = opened.take(Duration::ZERO).unwrap();
         assert_eq!(taken.sockets.iter().map(|s| s.descriptor).collect::<Vec<_>>(), [7]);
         assert!(matches!(opened.take(Duration::from_millis(1)), Err(Problem::Silent)));
@@ -287,11 +364,11 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_refused() {
         let directory = scratch("refuse");
-        assert!(matches!(File::open(&directory, 1), Err(Problem::Missing)));
-        let path = File::path_of(&directory, 1);
+        assert!(matches!(File::open(&directory, NOBODY), Err(Problem::Missing)));
+        let path = File::path_of(&directory, NOBODY);
         let says = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            File::open(&directory, 1).unwrap_err().to_string()
+            File::open(&directory, NOBODY).unwrap_err().to_string()
         };
         assert!(says(b"").contains("cut short"));
         assert!(says(&[7; 9000]).contains("begins otherwise"));
@@ -301,12 +378,50 @@ mod tests {
         assert!(says(header.as_bytes()).contains("size"));
         // Cut short while it is open.
         let file = write(&path, 3, 1);
-        let opened = File::open(&directory, 1).unwrap();
+        let opened = File::open(&directory, NOBODY).unwrap();
         file.set_len(100).unwrap();
         assert!(matches!(opened.last(), Err(Problem::Foreign(_))));
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
-        assert!(File::open(&directory, 1).is_err());
+        assert!(File::open(&directory, NOBODY).is_err());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_file_is_believed_while_its_lock_is_held() {
+        let directory = scratch("held");
+        let own = std::process::id();
+        let file = write(&File::path_of(&directory, own), 3, 1);
+        let alive =
+            || find_all(&directory).unwrap().iter().map(|one| one.alive).collect::<Vec<_>>();
+        assert!(matches!(File::open(&directory, own), Err(Problem::Left)));
+        assert_eq!(alive(), [false]);
+        file.lock().unwrap();
+        let opened = File::open(&directory, own).unwrap();
+        assert!(opened.is_held());
+        assert_eq!(alive(), [true]);
+        drop(file);
+        assert!(!opened.is_held());
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn only_the_processs_own_user_or_root_is_believed() {
+        let directory = scratch("owner");
+        let own = std::process::id();
+        let mine = std::fs::metadata("/proc/self").unwrap().uid();
+        assert_eq!(users(own).unwrap().first(), Some(&mine));
+        assert_eq!(users(NOBODY), None);
+        let path = File::path_of(&directory, own);
+        let file = write(&path, 3, 1);
+        file.lock().unwrap();
+        assert!(File::open(&directory, own).is_ok());
+        // Only root can give a file away.
+        if std::os::unix::fs::chown(&path, Some(mine + 7), None).is_ok() {
+            let problem = File::open(&directory, own).unwrap_err();
+            let said = format!("user {} and the process of user {mine}", mine + 7);
+            assert!(problem.to_string().contains(&said), "{problem}");
+        }
         std::fs::remove_dir_all(directory).unwrap();
     }
 

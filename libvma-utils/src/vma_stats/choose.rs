@@ -1,7 +1,7 @@
 //! Which processes there are, which one is meant, and what ended ones left behind.
 
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use libvma_dev::stats::{Found, MAGIC, find_all};
@@ -27,16 +27,9 @@ pub fn processes(directory: &Path, choice: &Choice) -> Vec<u32> {
     }
 }
 
-/// Deletes the files of processes that have ended.
+/// Deletes the files of programs that have ended.
 pub fn clean(directory: &Path) {
-    for found in look(directory) {
-        // In this order: what has our magic was written by a process that had this number, and if
-        // now there is none, it was that one's.
-        if !found.alive && is_ours(&found.path) && !Path::new(&proc(found.process)).exists() {
-            // Somebody else's is for its owner to delete.
-            let _ = std::fs::remove_file(&found.path);
-        }
-    }
+    look(directory).iter().filter(|found| !found.alive).for_each(|found| delete(&found.path));
 }
 
 fn look(directory: &Path) -> Vec<Found> {
@@ -53,17 +46,24 @@ fn number_and_text(error: &io::Error) -> String {
 }
 
 /// A regular file with our magic, whatever its version and however short, that no process holds: one
-/// in another process id namespace has no number here, but its lock.
-fn is_ours(path: &Path) -> bool {
+/// in another process id namespace has no number here, but its lock. Nobody replaces it while the lock
+/// is ours.
+fn delete(path: &Path) {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()).map(std::fs::File::from) else {
-        return false;
+        return;
     };
     let mut magic = [0; MAGIC.len()];
-    file.metadata().is_ok_and(|status| status.is_file())
+    let Ok(status) = file.metadata() else { return };
+    let left = status.is_file()
         && file.read_exact_at(&mut magic, 0).is_ok()
         && magic == MAGIC
-        && file.try_lock().is_ok()
+        && file.try_lock().is_ok();
+    let same = |now: std::fs::Metadata| (now.dev(), now.ino()) == (status.dev(), status.ino());
+    if left && std::fs::symlink_metadata(path).is_ok_and(same) {
+        // Somebody else's is for its owner to delete.
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Base name of what a process runs; None for somebody else's process.

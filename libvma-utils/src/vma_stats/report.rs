@@ -112,7 +112,7 @@ pub fn announce(options: &Options) -> io::Result<()> {
 /// The exit statuses that scripts know.
 fn refused(process: u32, problem: &Problem) -> End {
     match problem {
-        Problem::Missing => {
+        Problem::Missing | Problem::Left => {
             complain(&format!("VMA statistics data for process id {process} not found\n"));
             End::Done
         }

@@ -107,7 +107,8 @@ impl Watched {
         last.or_else(|| self.before.clone()).ok_or(Lost::Problem(Problem::Silent))
     }
 
+    /// The same process, and in it the same program.
     fn runs(&self) -> bool {
-        self.began.is_some() && choose::began(self.process) == self.began
+        self.began.is_some() && choose::began(self.process) == self.began && self.file.is_held()
     }
 }

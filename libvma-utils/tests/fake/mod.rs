@@ -80,7 +80,7 @@ impl Drop for Fake {
     }
 }
 
-/// A new file of a process.
+/// A new file of a process, which is taken for the program's as long as it is open.
 pub fn write(path: &Path, process: u32, version: u32) -> File {
     let header = Header {
         magic: MAGIC,
@@ -93,6 +93,7 @@ pub fn write(path: &Path, process: u32, version: u32) -> File {
     let file = File::options().create(true).truncate(true).read(true).write(true).open(path);
     let file = file.expect("a file");
     file.set_len(size(PLACES)).expect("it can be as long");
+    file.lock().expect("nobody else has it");
     file.write_all_at(header.as_bytes(), 0).expect("written");
     file
 }

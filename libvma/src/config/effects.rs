@@ -52,6 +52,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_LOG_FILE", "/tmp/x", field!(log_file), "\"/tmp/x\"", "the_log_can_go_to_a_file"),
     effect("VMA_STATS_FILE", "/tmp/x.%d", field!(stats_file), "\"/tmp/x.%d\"", "counters_go_to_the_file_that_is_said"),
     effect("VMA_STATS_SHMEM_DIR", "", field!(stats_directory), "\"\"", "an_empty_directory_is_no_file"),
+    effect("VMA_VMAD_NOTIFY_DIR", "/tmp/x", field!(notify_directory), "\"/tmp/x\"", "the_daemon_and_its_files_are_as_the_protocol_says"),
     effect("VMA_STATS_FD_NUM", "2", field!(stats_sockets), "2", "sockets_without_a_place_count_in_the_totals"),
     effect("VMA_CPU_USAGE_STATS", "1", field!(measures_polling), "true", "the_share_of_polling_is_measured_if_said"),
     effect("VMA_CONFIG_FILE", "/tmp/x", |_, settings| settings.text("VMA_CONFIG_FILE").into(), "/tmp/x", "a_receiver_is_the_kernels_by_address_and_port"),

@@ -69,6 +69,8 @@ pub struct Config {
     pub stats_file: String,
     /// Where the file for vma_stats is; empty for none.
     pub stats_directory: String,
+    /// Where the daemon finds this process; empty for not at all.
+    pub notify_directory: String,
     /// Sockets that it has places for.
     pub stats_sockets: u32,
     /// The share of time that is spent polling is measured.
@@ -154,6 +156,7 @@ impl Config {
             log_file: expand(settings.text("VMA_LOG_FILE")),
             stats_file: settings.text("VMA_STATS_FILE").to_owned(),
             stats_directory: settings.text("VMA_STATS_SHMEM_DIR").to_owned(),
+            notify_directory: settings.text("VMA_VMAD_NOTIFY_DIR").to_owned(),
             stats_sockets: number("VMA_STATS_FD_NUM") as u32,
             measures_polling: flag("VMA_CPU_USAGE_STATS"),
             rules: Rules::default(),

@@ -9,4 +9,6 @@ pub struct Tally {
     pub drained_max: u32,
     /// Packets that nobody tries to send again, for want of a frame or of room.
     pub lost: u64,
+    /// TCP segments sent again.
+    pub retransmissions: u64,
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mux::EpollId;
 use crate::shard::SocketId;
+use crate::socket::report::traffic::KernelsId;
 
 /// What a number of the program stands for, if it is ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +16,15 @@ pub enum Object {
     Stream(SocketId),
     /// An epoll instance that watches at least one of our sockets.
     Epoll(EpollId),
+    /// A socket that is the kernel's, of which only the traffic is counted.
+    Kernels(KernelsId),
 }
 
 const PER_PAGE: usize = 1024;
 /// Enough for the largest RLIMIT_NOFILE that Linux allows by default (fs.nr_open, 1048576).
 const PAGES: usize = 1024;
 const EPOLL: u64 = 1 << 63;
-/// Generations of sockets are 30 bits long.
+/// Generations of sockets are 30 bits long. Together with the other one: a socket of the kernel's.
 const STREAM: u64 = 1 << 62;
 
 type Page = [AtomicU64; PER_PAGE];
@@ -53,9 +56,17 @@ impl Table {
 
     /// Takes a number out if it still stands for this object.
     pub fn take_if(&self, fd: i32, object: Object) -> bool {
-        let known = encode(object);
+        self.exchange(fd, encode(object), 0)
+    }
+
+    /// Gives a number another meaning if it still stands for this object.
+    pub fn replace(&self, fd: i32, object: Object, by: Object) -> bool {
+        self.exchange(fd, encode(object), encode(by))
+    }
+
+    fn exchange(&self, fd: i32, known: u64, new: u64) -> bool {
         self.word(fd).is_some_and(|word| {
-            word.compare_exchange(known, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            word.compare_exchange(known, new, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })
     }
 
@@ -92,12 +103,16 @@ fn encode(object: Object) -> u64 {
         Object::Socket(id) => id.to_bits(),
         Object::Stream(id) => STREAM | id.to_bits(),
         Object::Epoll(id) => EPOLL | u64::from(id.0),
+        Object::Kernels(id) => EPOLL | STREAM | id.to_bits(),
     }
 }
 
 #[inline]
 fn decode(bits: u64) -> Option<Object> {
     if bits & EPOLL != 0 {
+        if bits & STREAM != 0 {
+            return Some(Object::Kernels(KernelsId::from_bits(bits)));
+        }
         return Some(Object::Epoll(EpollId((bits & !EPOLL) as u32)));
     }
     if bits & STREAM != 0 {
@@ -122,6 +137,23 @@ mod tests {
         assert_eq!(table.within(4, 4999), []);
         assert_eq!(table.take(3), Some(epoll));
         assert_eq!(table.take(3), None);
+    }
+
+    #[test]
+    fn a_number_keeps_what_it_stands_for() {
+        let table = Table::default();
+        let id = SocketId::from_bits(5 << 32 | 7).unwrap();
+        let kernels = Object::Kernels(KernelsId::from_bits(9 << 32 | 1 << 31 | 3));
+        for object in
+            [Object::Socket(id), Object::Stream(id), Object::Epoll(EpollId(u32::MAX)), kernels]
+        {
+            table.set(3, object);
+            assert_eq!(table.get(3), Some(object));
+        }
+        assert!(!table.replace(3, Object::Socket(id), Object::Epoll(EpollId(1))));
+        assert!(table.replace(3, kernels, Object::Socket(id)));
+        assert_eq!(table.get(3), Some(Object::Socket(id)));
+        assert!(!table.take_if(3, kernels) && table.take_if(3, Object::Socket(id)));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use super::{errno, export, fork, fresh, real};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
+use crate::socket::report::kernels;
 use crate::socket::{self, SocketId, Stack, WhyOs, attach};
 use crate::sys::fd::internal;
 
@@ -34,6 +35,7 @@ fn forget_as(
             close(&process.stack, id, fd);
         }
         Some(Object::Epoll(id)) => process.epolls.close(&process.stack, id, fd),
+        Some(Object::Kernels(id)) => kernels::forget(&process.stack, id, fd),
         None => {}
     }
 }
@@ -53,6 +55,9 @@ pub fn alias(process: &'static Process, old: c_int, new: c_int) {
                 instance.duplicate(new);
                 process.fds.set(new, Object::Epoll(id));
             }
+        }
+        Some(Object::Kernels(id)) if kernels::duplicate(&process.stack, id, new) => {
+            process.fds.set(new, Object::Kernels(id));
         }
         _ => {}
     }
@@ -244,11 +249,12 @@ export! {
                 Object::Socket(id) => {
                     attach::un_offload(&process.stack, id, WhyOs::Stream);
                     forget(process, fd);
+                    process.count_for_kernel(fd, false, WhyOs::Stream);
                 }
                 Object::Stream(id) => {
                     process.release_stream(id, WhyOs::Stream);
                 }
-                Object::Epoll(_) => {}
+                Object::Epoll(_) | Object::Kernels(_) => {}
             }
         }
         // SAFETY: passed on.

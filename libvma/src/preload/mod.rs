@@ -2,7 +2,7 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `stream`, `mux`, `file`, `fork`, `transfer`, `signal`, `crash` and `syscall` hold the functions by theme.
+//! `socket`, `receive`, `send`, `stream`, `mux`, `passed`, `file`, `fork`, `transfer`, `signal`, `crash` and `syscall` hold the functions by theme.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
 mod convert;
@@ -13,6 +13,7 @@ mod fork;
 mod init;
 mod leave;
 mod mux;
+mod passed;
 mod real;
 mod receive;
 mod send;
@@ -41,13 +42,15 @@ use core::ffi::c_int;
 
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
-use crate::socket::SocketId;
+use crate::socket::{SocketId, WhyOs};
 
 /// What a descriptor is.
 #[derive(Clone, Copy)]
 enum Found {
     /// Nothing of ours.
     Kernel,
+    /// A socket of the kernel's, whose traffic is counted.
+    Counted,
     Datagram(&'static Process, SocketId),
     Stream(&'static Process, SocketId),
 }
@@ -72,6 +75,7 @@ fn known(fd: c_int) -> Option<Found> {
         Object::Socket(id) => Found::Datagram(process, id),
         Object::Stream(id) => Found::Stream(process, id),
         Object::Epoll(_) => Found::Kernel,
+        Object::Kernels(_) => Found::Counted,
     })
 }
 
@@ -80,7 +84,7 @@ fn known(fd: c_int) -> Option<Found> {
 fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
     match find(fd) {
         Found::Datagram(process, id) => Some((process, id)),
-        Found::Kernel | Found::Stream(..) => None,
+        Found::Kernel | Found::Counted | Found::Stream(..) => None,
     }
 }
 
@@ -89,7 +93,7 @@ fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
 fn ours_stream(fd: c_int) -> Option<(&'static Process, SocketId)> {
     match find(fd) {
         Found::Stream(process, id) => Some((process, id)),
-        Found::Kernel | Found::Datagram(..) => None,
+        Found::Kernel | Found::Counted | Found::Datagram(..) => None,
     }
 }
 
@@ -107,11 +111,9 @@ fn fresh(fd: c_int) -> c_int {
     fd
 }
 
-/// A socket that is the kernel's for good, with nothing of ours left to read, costs no look-up any
-/// more.
-fn retire(process: &'static Process, fd: c_int, id: SocketId) {
-    if crate::socket::is_retired(&process.stack, id) && process.fds.take_if(fd, Object::Socket(id))
-    {
-        crate::socket::retire(&process.stack, id, fd);
+/// A socket that is the kernel's for good, with nothing of ours left to read, costs no lock any more.
+fn retire(process: &'static Process, id: SocketId) {
+    if crate::socket::is_retired(&process.stack, id) {
+        process.hand_to_kernel(id, Object::Socket(id), WhyOs::NotOurs);
     }
 }

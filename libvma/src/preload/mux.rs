@@ -44,6 +44,7 @@ fn poll_ours(
                 streams = true;
                 Some(Member::new(at, id))
             }
+            Object::Kernels(_) => None,
             Object::Epoll(_) => {
                 nest(entry.fd);
                 None

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSliceMut;
 
 use super::convert::{self, VectorError};
-use super::{Found, errno, export, find, real, retire, stream};
+use super::{Found, errno, export, find, passed, real, retire, stream};
 use crate::process::Process;
 use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
@@ -20,7 +20,6 @@ enum Result3 {
 /// One receive call on a socket of ours; `os` does it on the kernel's socket without blocking.
 fn receive(
     process: &'static Process,
-    fd: c_int,
     id: SocketId,
     buffers: &mut [IoSliceMut<'_>],
     flags: c_int,
@@ -44,7 +43,7 @@ fn receive(
             Result3::Failed
         }
         Outcome::Os(_) => {
-            retire(process, fd, id);
+            retire(process, id);
             Result3::Pass
         }
     }
@@ -86,7 +85,7 @@ unsafe fn receive_message(
     let control = Some(control);
     // SAFETY: the same call, without blocking; it fills the program's header itself.
     let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
-    match receive(process, fd, id, buffers.as_mut_slice(), flags, control, os) {
+    match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
         Result3::Done(Received::FromOs(len)) => len,
         Result3::Done(Received::Datagram { len, source, flags, control }) => {
             let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
@@ -98,7 +97,7 @@ unsafe fn receive_message(
         }
         Result3::Failed => -1,
         // SAFETY: passed on.
-        Result3::Pass => unsafe { real::recvmsg(fd, message, flags) },
+        Result3::Pass => passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) }),
     }
 }
 
@@ -124,7 +123,7 @@ unsafe fn receive_plain(
         // SAFETY: the same call, without blocking.
         unsafe { real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1) }
     };
-    match receive(process, fd, id, &mut buffers, flags, None, os) {
+    match receive(process, id, &mut buffers, flags, None, os) {
         Result3::Done(Received::FromOs(len)) => len,
         Result3::Done(Received::Datagram { len, source, .. }) => {
             if !good {
@@ -137,9 +136,9 @@ unsafe fn receive_plain(
         }
         Result3::Failed => -1,
         // SAFETY: passed on.
-        Result3::Pass => unsafe {
+        Result3::Pass => passed::received(fd, flags, unsafe {
             real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1)
-        },
+        }),
     }
 }
 
@@ -173,10 +172,12 @@ export! {
             }
             Found::Stream(process, id) if len > 0 => {
                 // SAFETY: passed on.
-                let os = || unsafe { real::read(fd, buffer, len) };
+                let os = || passed::received(fd, 0, unsafe { real::read(fd, buffer, len) });
                 // SAFETY: passed on.
                 unsafe { stream::receive_into(process, id, (buffer, len), 0, os) }
             }
+            // SAFETY: passed on.
+            Found::Counted => passed::received(fd, 0, unsafe { real::read(fd, buffer, len) }),
             // SAFETY: passed on.
             _ => unsafe { real::read(fd, buffer, len) },
         }
@@ -190,6 +191,10 @@ export! {
                 if (1..=1024).contains(&count) =>
             {
                 (process, id)
+            }
+            Found::Counted => {
+                // SAFETY: passed on.
+                return passed::received(fd, 0, unsafe { real::readv(fd, vector, count) });
             }
             // SAFETY: passed on.
             _ => return unsafe { real::readv(fd, vector, count) },
@@ -213,7 +218,7 @@ export! {
         }
         if matches!(found, Found::Stream(..)) {
             // SAFETY: passed on.
-            let os = || unsafe { real::readv(fd, vector, count) };
+            let os = || passed::received(fd, 0, unsafe { real::readv(fd, vector, count) });
             return stream::receive(process, id, buffers.as_mut_slice(), 0, os);
         }
         let os = || {
@@ -224,12 +229,12 @@ export! {
             // SAFETY: the program's vector again, without blocking.
             unsafe { real::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
         };
-        match receive(process, fd, id, buffers.as_mut_slice(), 0, None, os) {
+        match receive(process, id, buffers.as_mut_slice(), 0, None, os) {
             Result3::Done(Received::FromOs(len)) => len,
             Result3::Done(Received::Datagram { len, .. }) => len as isize,
             Result3::Failed => -1,
             // SAFETY: passed on.
-            Result3::Pass => unsafe { real::readv(fd, vector, count) },
+            Result3::Pass => passed::received(fd, 0, unsafe { real::readv(fd, vector, count) }),
         }
     }
 
@@ -242,9 +247,13 @@ export! {
             },
             Found::Stream(process, id) => {
                 // SAFETY: passed on.
-                let os = || unsafe { real::recv(fd, buffer, len, flags) };
+                let os = || passed::received(fd, flags, unsafe { real::recv(fd, buffer, len, flags) });
                 // SAFETY: passed on.
                 unsafe { stream::receive_into(process, id, (buffer, len), flags, os) }
+            }
+            Found::Counted => {
+                // SAFETY: passed on.
+                passed::received(fd, flags, unsafe { real::recv(fd, buffer, len, flags) })
             }
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recv(fd, buffer, len, flags) },
@@ -266,15 +275,22 @@ export! {
                 receive_plain(process, id, fd, (buffer, len), flags, (address, address_len))
             },
             Found::Stream(process, id) => {
-                // SAFETY: passed on.
-                let os =
-                    || unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) };
+                let os = || {
+                    // SAFETY: passed on.
+                    let result =
+                        unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) };
+                    passed::received(fd, flags, result)
+                };
                 // SAFETY: passed on.
                 let result =
                     unsafe { stream::receive_into(process, id, (buffer, len), flags, os) };
                 // SAFETY: passed on.
                 unsafe { stream::no_source(result, address, address_len) }
             }
+            // SAFETY: passed on.
+            Found::Counted => passed::received(fd, flags, unsafe {
+                real::recvfrom(fd, buffer, len, flags, address, address_len)
+            }),
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) },
         }
@@ -291,6 +307,10 @@ export! {
             Found::Stream(process, id) => unsafe {
                 stream::receive_message(process, id, fd, message, flags)
             },
+            Found::Counted => {
+                // SAFETY: passed on.
+                passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) })
+            }
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recvmsg(fd, message, flags) },
         }
@@ -308,7 +328,12 @@ export! {
         let found = find(fd);
         let (Found::Datagram(process, id) | Found::Stream(process, id)) = found else {
             // SAFETY: passed on.
-            return unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+            let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+            if matches!(found, Found::Counted) {
+                // SAFETY: the kernel has filled in as many as it says.
+                unsafe { passed::received_messages(fd, flags, messages, received) };
+            }
+            return received;
         };
         // SAFETY: null or a timespec, by the contract of the call.
         let limit = match unsafe { convert::timespec(timeout) } {

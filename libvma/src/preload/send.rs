@@ -5,14 +5,13 @@ use core::mem::size_of;
 use std::io::IoSlice;
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, export, find, ours, real, retire, stream};
+use super::{Found, errno, export, find, ours, passed, real, retire, stream};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
 
 /// One send call on a socket of ours. None: the kernel shall do it.
 fn transmit(
     process: &'static Process,
-    fd: c_int,
     id: SocketId,
     request: &egress::Request<'_>,
 ) -> Option<Result<(usize, RingId), ()>> {
@@ -23,7 +22,7 @@ fn transmit(
             Some(Err(()))
         }
         Outcome::Os(_) => {
-            retire(process, fd, id);
+            retire(process, id);
             None
         }
     }
@@ -40,12 +39,13 @@ fn transmit_one(
     has_control: bool,
     os: impl FnOnce() -> isize,
 ) -> isize {
+    let os = || passed::sent(fd, os());
     let (process, id) = match found {
         Found::Datagram(process, id) => (process, id),
         Found::Stream(process, id) => {
             return stream::send(process, id, fd, payload, flags, os);
         }
-        Found::Kernel => return os(),
+        Found::Kernel | Found::Counted => return os(),
     };
     let to = match to {
         Destination::Absent => None,
@@ -53,25 +53,20 @@ fn transmit_one(
         Destination::Foreign => return os(),
     };
     let request = egress::Request { payload, to, flags, has_control, more_follow: false };
-    match transmit(process, fd, id, &request) {
+    match transmit(process, id, &request) {
         Some(Ok((len, _))) => len as isize,
         Some(Err(())) => -1,
-        None => {
-            let result = os();
-            if result >= 0 {
-                egress::after_os_send(&process.stack, id);
-            }
-            result
-        }
+        None => os(),
     }
 }
 
 /// A send call from memory that is none.
 #[cold]
 fn transmit_nowhere(fd: c_int, flags: c_int, os: impl FnOnce() -> isize) -> isize {
+    let os = || passed::sent(fd, os());
     match find(fd) {
         Found::Stream(process, id) => stream::send_from_nowhere(process, id, fd, flags, os),
-        Found::Datagram(..) | Found::Kernel => os(),
+        Found::Datagram(..) | Found::Kernel | Found::Counted => os(),
     }
 }
 
@@ -129,10 +124,11 @@ export! {
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::write(fd, buffer, len) };
-        let found = find(fd);
-        if matches!(found, Found::Kernel) {
-            return os();
-        }
+        let found = match find(fd) {
+            Found::Kernel => return os(),
+            Found::Counted => return passed::sent(fd, os()),
+            found => found,
+        };
         let stream = matches!(found, Found::Stream(..));
         if !(len == 0 && stream || convert::is_plausible(buffer, len)) {
             return transmit_nowhere(fd, 0, os);
@@ -146,9 +142,13 @@ export! {
     fn writev(fd: c_int, vector: *const libc::iovec, count: c_int) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::writev(fd, vector, count) };
-        let found = find(fd);
-        if matches!(found, Found::Kernel) || !(0..=1024).contains(&count) {
-            return os();
+        let found = match find(fd) {
+            Found::Kernel => return os(),
+            Found::Counted => return passed::sent(fd, os()),
+            found => found,
+        };
+        if !(0..=1024).contains(&count) {
+            return passed::sent(fd, os());
         }
         // SAFETY: the program's vector, by the contract of the call.
         match unsafe { convert::sources(vector, count as usize) } {
@@ -157,7 +157,7 @@ export! {
                 transmit_one(found, fd, payload.as_slice(), Destination::Absent, 0, false, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, 0, os),
-            _ => os(),
+            _ => passed::sent(fd, os()),
         }
     }
 
@@ -165,10 +165,11 @@ export! {
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::send(fd, buffer, len, flags) };
-        let found = find(fd);
-        if matches!(found, Found::Kernel) {
-            return os();
-        }
+        let found = match find(fd) {
+            Found::Kernel => return os(),
+            Found::Counted => return passed::sent(fd, os()),
+            found => found,
+        };
         if len > 0 && !convert::is_plausible(buffer, len) {
             return transmit_nowhere(fd, flags, os);
         }
@@ -188,10 +189,11 @@ export! {
     ) -> isize {
         // SAFETY: passed on.
         let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
-        let found = find(fd);
-        if matches!(found, Found::Kernel) {
-            return os();
-        }
+        let found = match find(fd) {
+            Found::Kernel => return os(),
+            Found::Counted => return passed::sent(fd, os()),
+            found => found,
+        };
         if matches!(found, Found::Stream(..))
             && let Some(error) = stream::wrong_destination(address, address_len)
         {
@@ -214,12 +216,13 @@ export! {
         unsafe { look_for_descriptors(message) };
         // SAFETY: passed on.
         let os = || unsafe { real::sendmsg(fd, message, flags) };
-        let found = find(fd);
-        if matches!(found, Found::Kernel) {
-            return os();
-        }
+        let found = match find(fd) {
+            Found::Kernel => return os(),
+            Found::Counted => return passed::sent(fd, os()),
+            found => found,
+        };
         if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
-            return os();
+            return passed::sent(fd, os());
         }
         // SAFETY: a msghdr by the contract of the call.
         let header = unsafe { &*message };
@@ -241,7 +244,7 @@ export! {
                 transmit_one(found, fd, payload.as_slice(), to, flags, has_control, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, flags, os),
-            Err(VectorError::Vector(_)) => os(),
+            Err(VectorError::Vector(_)) => passed::sent(fd, os()),
         }
     }
 
@@ -262,7 +265,12 @@ export! {
                 unsafe { look_for_descriptors(entry.cast()) };
             }
             // SAFETY: passed on.
-            return unsafe { real::sendmmsg(fd, messages, count, flags) };
+            let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
+            if matches!(find(fd), Found::Counted) {
+                // SAFETY: the kernel has filled in as many as it says.
+                unsafe { passed::sent_messages(fd, messages, sent) };
+            }
+            return sent;
         };
         let before = errno::get();
         let mut pending = None;
@@ -283,7 +291,7 @@ export! {
                     let to = if let Destination::Given(to) = to { Some(to) } else { None };
                     let payload = payload.as_slice();
                     let request = egress::Request { payload, to, flags, has_control, more_follow: true };
-                    transmit(process, fd, id, &request)
+                    transmit(process, id, &request)
                 }
                 _ => None,
             };
@@ -300,11 +308,7 @@ export! {
                     // In order: what is queued leaves before the kernel sends.
                     flush(process, &mut pending);
                     // SAFETY: a mmsghdr of the program's array starts with its msghdr.
-                    let len = unsafe { real::sendmsg(fd, entry.cast(), flags) };
-                    if len >= 0 {
-                        egress::after_os_send(&process.stack, id);
-                    }
-                    len
+                    passed::sent(fd, unsafe { real::sendmsg(fd, entry.cast(), flags) })
                 }
             };
             if len < 0 {

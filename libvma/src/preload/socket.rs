@@ -2,7 +2,9 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 
-use super::{Found, convert, errno, export, file, find, fresh, init, mux, ours, real, stream};
+use super::{
+    Found, convert, errno, export, file, find, fresh, init, mux, ours, passed, real, stream,
+};
 use crate::config::rules::Protocol;
 use crate::fd::Object;
 use crate::process::{self, inherit};
@@ -39,6 +41,14 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking) {
             process.fds.set(fd, Object::Stream(id));
         }
+    }
+    if domain == libc::AF_INET
+        && (udp || tcp)
+        && process.fds.get(fd).is_none()
+        // Otherwise nobody could ask.
+        && [Protocol::Udp, Protocol::Tcp].iter().any(|one| process.stack.config.offloads(*one))
+    {
+        process.count_for_kernel(fd, tcp, WhyOs::NotOurs);
     }
     errno::set(before);
 }
@@ -125,7 +135,7 @@ export! {
             return unsafe { stream::accept(process, id, fd, (address, len), 0) };
         }
         // SAFETY: passed on.
-        fresh(unsafe { real::accept(fd, address, len) })
+        passed::accepted(fd, fresh(unsafe { real::accept(fd, address, len) }))
     }
 
     /// accept4(2).
@@ -135,7 +145,7 @@ export! {
             return unsafe { stream::accept(process, id, fd, (address, len), flags) };
         }
         // SAFETY: passed on.
-        fresh(unsafe { real::accept4(fd, address, len, flags) })
+        passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }))
     }
 
     /// getsockname(2): the shadow knows, but not of a connection.
@@ -174,7 +184,7 @@ export! {
                     return result;
                 }
             }
-            Found::Kernel => {}
+            Found::Kernel | Found::Counted => {}
         }
         // SAFETY: passed on.
         unsafe { real::shutdown(fd, how) }
@@ -256,7 +266,7 @@ export! {
                 return stream::ioctl(process, id, fd, request, argument);
             },
             // SAFETY: passed on.
-            Found::Kernel => return unsafe { real::ioctl(fd, request, argument) },
+            Found::Kernel | Found::Counted => return unsafe { real::ioctl(fd, request, argument) },
         };
         if request == libc::FIONREAD as c_ulong && argument != 0
             && let Some(len) = receive::next_len(&process.stack, id)
@@ -291,7 +301,7 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
         libc::F_SETFL => match find(fd) {
             Found::Datagram(process, id) => options::after_flags(&process.stack, id),
             Found::Stream(process, id) => stream::after_flags(process, id),
-            Found::Kernel => {}
+            Found::Kernel | Found::Counted => {}
         },
         libc::F_SETOWN | F_SETOWN_EX => stream::after_owner(fd),
         // A child that makes it survive exec means it for the new program.

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, fresh, real};
+use super::{Found, errno, find, fresh, passed, real};
 use crate::fd::Object;
 use crate::process::Process;
 use crate::socket::stream::listen::{Adopted, Found as Accepted};
@@ -66,7 +66,7 @@ pub unsafe fn connect(
         Outcome::Errno(error) => failed(error),
         Outcome::Os(why) => {
             crate::log::log_line!(Debug, "fd {fd} is served by the kernel: {why}");
-            process.drop_stream(id);
+            process.drop_stream_for(id, why);
             errno::set(before);
             // SAFETY: passed on.
             unsafe { real::connect(fd, address, len) }
@@ -100,8 +100,13 @@ pub unsafe fn accept(
         Outcome::Ours(Accepted::Os(accepted)) => {
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
             let adopted = local::accept::adopt(&process.stack, id, accepted, nonblocking);
-            if let Some(child) = adopted {
-                process.fds.set(accepted, Object::Stream(child));
+            match adopted {
+                Some(child) => {
+                    process.fds.set(accepted, Object::Stream(child));
+                }
+                None => {
+                    passed::accepted(fd, accepted);
+                }
             }
             errno::set(before);
             return accepted;
@@ -111,7 +116,7 @@ pub unsafe fn accept(
             process.drop_stream(id);
             errno::set(before);
             // SAFETY: passed on.
-            return fresh(unsafe { real::accept4(fd, address, len, flags) });
+            return passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }));
         }
     };
     // SAFETY: no pointer is involved.
@@ -259,7 +264,7 @@ pub unsafe fn receive_message(
         Err(VectorError::Vector(error)) => return failed(error) as isize,
     };
     // SAFETY: passed on.
-    let os = || unsafe { real::recvmsg(fd, message, flags) };
+    let os = || passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) });
     match stream::receive::receive(&process.stack, id, buffers.as_mut_slice(), flags) {
         Outcome::Ours(len) => {
             header.msg_namelen = 0;
@@ -394,7 +399,7 @@ fn send_rest(fd: c_int, payload: &[IoSlice<'_>], flags: c_int, len: usize) -> is
     message.msg_iov = rest.as_mut_ptr().cast();
     message.msg_iovlen = rest.len() as _;
     // SAFETY: a message of living buffers.
-    let more = unsafe { real::sendmsg(fd, &message, flags) };
+    let more = passed::sent(fd, unsafe { real::sendmsg(fd, &message, flags) });
     len as isize + more.max(0)
 }
 

@@ -142,7 +142,7 @@ unsafe extern "C" fn by_number(
     c_long::from(result)
 }
 
-/// A call whose first argument is a socket of ours.
+/// A call whose first argument is a socket of ours, or one that is counted.
 ///
 /// # Safety
 /// As syscall(2).

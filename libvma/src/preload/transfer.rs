@@ -8,7 +8,7 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Found, convert, errno, export, find, real};
+use super::{Found, convert, errno, export, find, passed, real};
 use crate::process::Process;
 use crate::socket::stream::{self, receive, send};
 use crate::socket::{Outcome, SocketId};
@@ -197,15 +197,19 @@ export! {
             Found::Stream(process, id) => match unsafe {
                 send_file(process, id, input, offset, count)
             } {
-                // SAFETY: passed on.
-                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => unsafe {
-                    real::sendfile(out, input, offset, count)
-                },
+                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => {
+                    // SAFETY: passed on.
+                    passed::sent(out, unsafe { real::sendfile(out, input, offset, count) })
+                }
                 result => finish(result),
             },
-            // From a file to a UDP socket of ours it is the kernel's socket that sends.
             // SAFETY: passed on.
-            _ => unsafe { real::sendfile(out, input, offset, count) },
+            Found::Kernel => unsafe { real::sendfile(out, input, offset, count) },
+            // From a file to a UDP socket of ours it is the kernel's socket that sends.
+            Found::Datagram(..) | Found::Counted => {
+                // SAFETY: passed on.
+                passed::sent(out, unsafe { real::sendfile(out, input, offset, count) })
+            }
         }
     }
 
@@ -216,14 +220,18 @@ export! {
             Found::Stream(process, id) => match unsafe {
                 send_file(process, id, input, offset, count)
             } {
-                // SAFETY: passed on.
-                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => unsafe {
-                    real::sendfile64(out, input, offset, count)
-                },
+                Err(libc::ENOTCONN) if stream::has_departed(&process.stack, id) => {
+                    // SAFETY: passed on.
+                    passed::sent(out, unsafe { real::sendfile64(out, input, offset, count) })
+                }
                 result => finish(result),
             },
             // SAFETY: passed on.
-            _ => unsafe { real::sendfile64(out, input, offset, count) },
+            Found::Kernel => unsafe { real::sendfile64(out, input, offset, count) },
+            Found::Datagram(..) | Found::Counted => {
+                // SAFETY: passed on.
+                passed::sent(out, unsafe { real::sendfile64(out, input, offset, count) })
+            }
         }
     }
 
@@ -246,9 +254,19 @@ export! {
                 // A pipe without a reader has raised SIGPIPE itself.
                 errno::result(fill_pipe(process, id, out, len, flags))
             }
-            // It will refuse that.
-            // SAFETY: passed on.
-            _ => unsafe { real::splice(input, input_offset, out, out_offset, len, flags) },
+            // It will refuse that, if one is ours.
+            (from, to) => {
+                // SAFETY: passed on.
+                let moved =
+                    unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
+                if matches!(from, Found::Counted) {
+                    passed::received(input, 0, moved);
+                }
+                if matches!(to, Found::Counted) {
+                    passed::sent(out, moved);
+                }
+                moved
+            }
         }
     }
 }

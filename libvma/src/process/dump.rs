@@ -38,6 +38,13 @@ pub fn dump(process: &Process, descriptor: i32, level: Level) {
                 epoll_lines(process, id, descriptor).iter().for_each(|line| say(line));
                 say(FRAME);
             }
+            Some(Object::Kernels(id)) => {
+                say("==================== SOCKET FD ===================");
+                socket::dump::lines_of_kernels(&process.stack, id, descriptor)
+                    .iter()
+                    .for_each(|line| say(line));
+                say(FRAME);
+            }
             None => {}
         }
     }

@@ -196,7 +196,8 @@ fn touch_inherited(fd: i32) {
                 touch_inherited(fd);
             }
         }
-        None => {}
+        // The child has its own copy of the kernel's socket.
+        Some(Object::Kernels(_)) | None => {}
     }
 }
 

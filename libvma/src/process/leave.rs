@@ -3,7 +3,8 @@
 //!
 //! exit() runs the library's destructor, _exit() and exec are interposed. A signal that kills, and a
 //! system call that nobody sees, end connections as they stand: the flows vanish with the process,
-//! and the kernel answers the next segment with a reset.
+//! and the kernel answers the next segment with a reset. The daemon `vmad`, if there is one, does not wait
+//! for that segment.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -53,6 +54,7 @@ impl Process {
             // A vfork() child: the sockets are its parent's.
             return;
         }
+        stream::watch::end(&self.stack);
         for id in stream::local::end::leave(&self.stack) {
             self.drop_stream(id);
         }
@@ -71,9 +73,9 @@ impl Process {
     /// close-on-exec. What the kernel does not take stays ours: exec may fail.
     pub fn before_exec(&self) {
         if thread::process_id() == self.id {
+            stream::watch::withdraw(&self.stack);
             self.hand_over_streams();
             give_back::finish_orphans(&self.stack);
-            self.statistics.withdraw();
             if let Some(board) = &self.board {
                 board.set_served(false);
             }
@@ -105,6 +107,7 @@ impl Process {
     /// are not connected are the child's to take over.
     pub fn before_daemon(&self) {
         if thread::process_id() == self.id {
+            stream::watch::withdraw(&self.stack);
             for id in self.hand_over(give_back::connections(&self.stack)) {
                 give_back::end(&self.stack, id);
             }

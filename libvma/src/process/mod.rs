@@ -7,10 +7,13 @@ mod banner;
 mod drive;
 pub mod dump;
 pub mod inherit;
+mod kernels;
 mod leave;
 mod statistics;
 mod streams;
 mod thread;
+
+use std::sync::Arc;
 
 use crate::config::Config;
 use crate::config::rules::Rules;
@@ -21,6 +24,7 @@ use crate::log::{self, log_line};
 use crate::mux::OsTurn;
 use crate::mux::epoll::Epolls;
 use crate::shard::Shard;
+use crate::socket::stream::watch::Watch;
 use crate::socket::{Plane, Stack};
 use crate::stats::StatsFile;
 use crate::sys::fork_cell::ForkCell;
@@ -90,18 +94,21 @@ fn start() -> Process {
     }
     let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let stats = StatsFile::new(&config.stats_file);
+    let nudge = Waker::new().ok().map(Arc::new);
+    let watch = Watch::new(&config.notify_directory, nudge.as_ref());
     Process {
         stack: Stack {
             shard: Shard::default(),
             drained: Default::default(),
             plane: Lock::new(None),
             shadows: shadows.and_then(Fd::adopt).ok(),
-            nudge: Waker::new().ok(),
+            nudge,
             local: crate::socket::local::Local::new(),
             stats,
             ended: Lock::new(Default::default()),
-            kernels: Lock::new(Vec::new()),
+            kernels: Default::default(),
             system: std::sync::OnceLock::new(),
+            watch,
             config,
         },
         fds: Table::default(),

@@ -1,8 +1,10 @@
 //! The process's statistics file: when it is there, and what readers get of it.
 //!
 //! Until a reader asks nothing is gathered; the internal thread looks at the file now and then
-//! whether one does. The file is taken away at the end of the process and before exec, and made again
-//! if that failed; a forked child begins with none, and makes its own when it has a socket.
+//! whether one does. The file is taken away at the end of the process; a forked child begins with none, and
+//! makes its own when it has a socket. exec cannot take it away, for it may fail, and nobody knows how long
+//! it takes: then the file loses its lock when it succeeds, by which readers and the next program see
+//! that nobody writes there any more.
 
 use libvma_dev::stats::{Control, EPOLLS, Epoll, Snapshot};
 
@@ -19,8 +21,8 @@ const MILLISECOND: u64 = 1_000_000;
 const PATIENCE: u64 = 100 * MILLISECOND;
 const LIVELY_PATIENCE: u64 = 10 * MILLISECOND;
 const LIVELY: u64 = 10_000 * MILLISECOND;
-/// An exec that has not happened by now has failed.
-const EXEC_FAILED: u64 = 1000 * MILLISECOND;
+/// A daemon() whose parent lives by now has failed.
+const DAEMON_FAILED: u64 = 1000 * MILLISECOND;
 
 /// The file, for whoever ends the process.
 pub struct Statistics(Lock<File>);
@@ -29,7 +31,7 @@ enum File {
     /// None is wanted, or it could not be made.
     None,
     Open(Publisher),
-    /// Taken away at this time, because another program may take the process over.
+    /// Taken away at this time, because the process is about to end inside of libc.
     Away(u64),
     /// The process ends.
     Over,
@@ -40,7 +42,7 @@ impl Statistics {
         Statistics(Lock::new(File::None))
     }
 
-    /// Another program may be about to take the process over.
+    /// The process is about to end where nobody sees it, and is likely to.
     pub fn withdraw(&self) {
         let Ok(mut file) = self.0.lock() else { return };
         if matches!(*file, File::Open(_)) {
@@ -117,7 +119,7 @@ impl Attendant {
         self.next = now.saturating_add(PATIENCE);
         let control = match process.statistics.0.lock().as_deref() {
             Ok(File::Open(publisher)) => publisher.control(),
-            Ok(File::Away(since)) if now.saturating_sub(*since) < EXEC_FAILED => None,
+            Ok(File::Away(since)) if now.saturating_sub(*since) < DAEMON_FAILED => None,
             Ok(File::Away(_)) => {
                 self.seen = None;
                 None

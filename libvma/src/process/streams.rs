@@ -4,7 +4,6 @@ use super::Process;
 use crate::fd::Object;
 use crate::mux::epoll;
 use crate::shard::SocketId;
-use crate::socket::report::kernels;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs, attach};
 
@@ -41,6 +40,11 @@ impl Process {
 
     /// The shadow is what the socket was: forgets the socket.
     pub fn drop_stream(&self, id: SocketId) {
+        self.drop_stream_for(id, WhyOs::NotOurs);
+    }
+
+    /// As [`Process::drop_stream`], for a reason that the socket itself does not know.
+    pub fn drop_stream_for(&self, id: SocketId, why: WhyOs) {
         // Threads that wait on it go on with the kernel's socket; to them it is not closed.
         if let Ok(mut state) = self.stack.shard.lock()
             && !state.has_departed(id)
@@ -48,15 +52,6 @@ impl Process {
             state.depart(id);
         }
         epoll::hand_over(&self.stack, id);
-        let kernels = kernels::of_socket(&self.stack, id);
-        for fd in socket::descriptors(&self.stack, id) {
-            // A number that the program closes at this moment is that call's to forget.
-            if self.fds.take_if(fd, Object::Stream(id)) {
-                socket::close(&self.stack, id, fd);
-            }
-        }
-        if let Some(one) = kernels {
-            kernels::remember(&self.stack, one);
-        }
+        self.hand_to_kernel(id, Object::Stream(id), why);
     }
 }

@@ -64,11 +64,12 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         set.add_readable(nudge);
         set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
         set.add_readable(stack.local.descriptor());
+        let watch = stream::watch::prepare(stack, &mut set);
         let mut timeout = drive.prepare(stack, &mut set);
         if unsent {
             timeout = Some(TICK_NANOS);
         }
-        timeout = timeout.into_iter().chain(stack.local.patience()).min();
+        timeout = timeout.into_iter().chain(stack.local.patience()).chain(watch).min();
         let began = monotonic_nanos();
         due = due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
         let left = (due != u64::MAX).then(|| due.saturating_sub(began));
@@ -112,6 +113,7 @@ fn run(process: &'static Process, mut monitor: Monitor) {
         if !(unsent && result == Ok(0)) {
             drive.step(stack);
         }
+        stream::watch::attend(stack, fired(fds, 5));
         if let Some(mut state) = stack.shard.try_lock()
             && state.take_returned()
         {

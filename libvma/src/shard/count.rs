@@ -32,6 +32,8 @@ pub struct Counts {
     pub tx_errors: u32,
     pub rx_os_errors: u32,
     pub rx_os_eagain: u32,
+    pub tx_os_errors: u32,
+    pub tx_os_eagain: u32,
     /// Of connections that were the socket's.
     tx_retransmissions: u32,
 }
@@ -62,8 +64,9 @@ impl Counts {
             tx_retransmissions: self.tx_retransmissions.into(),
             tx_os_packets: self.tx_os_packets,
             tx_os_bytes: self.tx_os_bytes,
-            // Nothing of ours migrates, or sends dummies; what the kernel says of a send that was
-            // passed on is between it and the program.
+            tx_os_errors: self.tx_os_errors.into(),
+            tx_os_eagain: self.tx_os_eagain.into(),
+            // Nothing of ours migrates, or sends dummies.
             ..Counters::default()
         }
     }
@@ -119,13 +122,8 @@ impl<S> State<S> {
 
     /// What every ring has counted. Asks the kernel for what that counted.
     pub fn ring_statistics(&mut self) -> Vec<stats::Ring> {
-        let mut all: Vec<stats::Ring> = self.rings.iter().map(Ring::statistics).collect();
-        for (ring, count) in self.retransmissions() {
-            if let Some(told) = all.get_mut(ring.index()) {
-                told.retransmissions += count;
-            }
-        }
-        all
+        self.count_retransmissions();
+        self.rings.iter().map(Ring::statistics).collect()
     }
 
     /// The frames of all rings together, for receiving and for sending.
@@ -143,6 +141,7 @@ impl<S> State<S> {
 
     /// The rings count from here on.
     pub fn zero_rings(&mut self) {
+        self.count_retransmissions();
         self.rings.iter_mut().for_each(Ring::zero_statistics);
     }
 

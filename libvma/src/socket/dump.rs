@@ -5,8 +5,10 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::stats::Counters;
+use libvma_dev::stats::{BLOCKING, Counters, read_text};
 
+use super::report::kernels;
+use super::report::traffic::KernelsId;
 use super::stream::{Phase, Stream};
 use super::{Socket, SocketId, Stack, State, clock};
 use crate::net::tcp::connection::Transplant;
@@ -46,6 +48,25 @@ pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
             }
         }
     }
+    lines
+}
+
+/// The lines about a socket of the kernel's; none if it is gone.
+pub fn lines_of_kernels(stack: &Stack, id: KernelsId, descriptor: i32) -> Vec<String> {
+    let Some(told) = kernels::tell(stack, id) else { return Vec::new() };
+    let shown = |address: [u8; 4], port| SocketAddrV4::new(address.into(), port).to_string();
+    let protocol = if id.is_stream() { "PROTO_TCP" } else { "PROTO_UDP" };
+    let mut lines = vec![
+        format!("Fd number : {descriptor}"),
+        format!("Bind info : {}", shown(told.local, told.local_port)),
+        format!("Connection info : {}", shown(told.peer, told.peer_port)),
+        format!("Protocol : {protocol}"),
+        "Is closed : SOCKINFO_OPENED".to_owned(),
+        format!("Is blocking : {}", told.flags & BLOCKING != 0),
+        "Is offloaded : false".to_owned(),
+        format!("Served by the kernel because : {}", read_text(&told.reason)),
+    ];
+    activity(&mut lines, &told.counters, told.ready_limit as usize);
     lines
 }
 

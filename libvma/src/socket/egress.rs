@@ -65,7 +65,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             return Outcome::Os(WhyOs::Arguments);
         };
         match socket.state {
-            State::Os(why) => return passed_locked(state, id, len, why),
+            State::Os(why) => return passed_locked(state, id, why),
             State::Undecided => {
                 let descriptor = socket.shadow();
                 drop(state);
@@ -83,12 +83,12 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if stack.config.rules.ask_senders()
             && let Some(place) = stack.config.rules.decide(Moment::Send, destination, None)
         {
-            return passed_locked(state, id, len, WhyOs::Rule(place));
+            return passed_locked(state, id, WhyOs::Rule(place));
         }
         if socket.os_error {
             // The kernel reports a pending error on the next call, whichever that is.
             socket.os_error = false;
-            return passed_locked(state, id, len, WhyOs::PendingError);
+            return passed_locked(state, id, WhyOs::PendingError);
         }
         if socket.os_corked {
             return passed(stack, id, request, WhyOs::Arguments);
@@ -136,7 +136,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         };
         let (hop, source, hop_limit) = match via {
             Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
-            Via::Os(why) => return passed_locked(state, id, len, why),
+            Via::Os(why) => return passed_locked(state, id, why),
         };
         if state.has_withdrawn(&hop) && !core::mem::replace(&mut heeded, true) {
             // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
@@ -147,7 +147,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         }
         let stays_here = destination.ip().is_multicast() && socket_ttl == 0;
         if destination.port() == 0 || stays_here {
-            return passed_locked(state, id, len, WhyOs::Arguments);
+            return passed_locked(state, id, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
         let route = state.socket(id).and_then(|(_, socket)| socket.route.as_mut());
@@ -268,7 +268,7 @@ fn transmit<'a>(
                 if let (Some(progress), Some(route)) = (progress, route)
                     && route.outstanding.most(progress) < FEW_OUTSTANDING
                 {
-                    return passed_locked(state, id, len, WhyOs::LinkFull);
+                    return passed_locked(state, id, WhyOs::LinkFull);
                 }
                 counters.tx_dropped += 1;
                 state.note_lost(hop.ring);
@@ -472,35 +472,45 @@ fn shares_group(
     plane.control.members_on_host(group, interface).is_none_or(|members| members > ours)
 }
 
-/// The kernel shall do this call; its traffic is counted.
+/// The kernel shall do this call.
 fn passed<T>(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> Outcome<T> {
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(why) };
     if let Some((_, socket)) = state.socket(id) {
         socket.os_corked = request.flags & libc::MSG_MORE != 0;
     }
-    let len = request.payload.iter().map(|piece| piece.len()).sum();
-    passed_locked(state, id, len, why)
+    passed_locked(state, id, why)
 }
 
-fn passed_locked<T>(mut state: Guard<'_>, id: SocketId, len: usize, why: WhyOs) -> Outcome<T> {
-    if let Some((endpoint, socket)) = state.socket(id) {
-        endpoint.counters.tx_os_packets += 1;
-        endpoint.counters.tx_os_bytes += len as u64;
-        if let Some(route) = &mut socket.route {
-            // What goes by a link next comes after this.
-            let one = u16::from(route.port.is_some());
-            route.by_kernel = route.by_kernel.saturating_add(one);
-        }
+fn passed_locked<T>(mut state: Guard<'_>, id: SocketId, why: WhyOs) -> Outcome<T> {
+    if let Some((_, socket)) = state.socket(id)
+        && let Some(route) = &mut socket.route
+    {
+        // What goes by a link next comes after this.
+        let one = u16::from(route.port.is_some());
+        route.by_kernel = route.by_kernel.saturating_add(one);
     }
     Outcome::Os(why)
 }
 
-/// After the kernel bound a socket on its own (a passed-on first send), its flows follow.
-pub fn after_os_send(stack: &Stack, id: SocketId) {
-    let undecided = stack.shard.lock().is_ok_and(|mut state| {
-        state.socket(id).is_some_and(|(_, socket)| socket.state == State::Undecided)
-    });
-    if undecided {
+/// The kernel has done a send call on the shadow. If it bound the socket on its own, the flows follow.
+pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((endpoint, socket)) = state.socket(id) else { return };
+    let counters = &mut endpoint.counters;
+    match outcome {
+        // Nothing written to a stream is nothing.
+        Ok(0) if socket.stream.is_some() => {}
+        Ok(len) => {
+            counters.tx_os_packets += 1;
+            counters.tx_os_bytes += len as u64;
+        }
+        Err(libc::EAGAIN) => counters.tx_os_eagain += 1,
+        Err(libc::EINTR) => {}
+        Err(_) => counters.tx_os_errors += 1,
+    }
+    let undecided = socket.state == State::Undecided && socket.stream.is_none();
+    drop(state);
+    if undecided && outcome.is_ok() {
         attach::refresh(stack, id);
     }
 }
@@ -519,6 +529,27 @@ mod tests {
             assert!(waits(Blocking::Always, asked));
             assert!(!waits(Blocking::Never, asked));
         }
+    }
+
+    // covers: STAT-40, FIX-24
+    #[test]
+    fn what_the_kernel_says_to_a_send_is_counted() {
+        let stack = crate::socket::local::tests::stack();
+        let mut socket = Socket::new(-1, true, &stack.config);
+        socket.state = State::Offloaded;
+        let id = stack.shard.lock().unwrap().attach(socket, 0);
+        for outcome in [Ok(0), Ok(7), Err(libc::EAGAIN), Err(libc::EINTR), Err(libc::EPERM)] {
+            after_os(&stack, id, outcome);
+        }
+        let counters = stack.shard.lock().unwrap().counters_of(id).unwrap();
+        let expected = libvma_dev::stats::Counters {
+            tx_os_packets: 2,
+            tx_os_bytes: 7,
+            tx_os_errors: 1,
+            tx_os_eagain: 1,
+            ..Default::default()
+        };
+        assert_eq!(counters, expected);
     }
 
     // covers: API-40

@@ -24,8 +24,8 @@ pub use crate::shard::{RingId, SocketId, clock};
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use self::outstanding::Outstanding;
 use crate::config::Config;
@@ -62,7 +62,7 @@ pub struct Stack {
     /// The internal thread's epoll: it watches the shadows.
     pub shadows: Option<Fd>,
     /// Wakes the internal thread when there is something new for it to attend to.
-    pub nudge: Option<Waker>,
+    pub nudge: Option<Arc<Waker>>,
     /// Other processes of this host.
     pub local: local::Local,
     pub stats: StatsFile,
@@ -70,9 +70,11 @@ pub struct Stack {
     /// either there or in here.
     pub ended: Lock<SocketCounters>,
     /// Sockets that became the kernel's, to be told of.
-    pub kernels: Lock<Vec<report::kernels::Kernels>>,
+    pub kernels: report::kernels::Kernels,
     /// The host's TCP settings, read when the first stream socket is opened.
     pub system: OnceLock<stream::System>,
+    /// Connections, for the daemon.
+    pub watch: stream::watch::Watch,
 }
 
 /// The control plane and what it led to.
@@ -85,7 +87,7 @@ pub struct Plane {
 impl Stack {
     /// What wakes the internal thread, for a child that asks for a socket.
     pub fn nudge_descriptor(&self) -> i32 {
-        self.nudge.as_ref().map_or(-1, Waker::raw)
+        self.nudge.as_ref().map_or(-1, |waker| waker.raw())
     }
 
     /// There is something new for the internal thread to attend to.
@@ -138,6 +140,8 @@ pub struct Socket {
     announced: Option<Origin>,
     /// Polls since the shadow was looked at.
     polls_since_os: u32,
+    /// What it has counted is told of among the kernel's from now on.
+    goes_on: bool,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
 }
@@ -211,6 +215,7 @@ impl Socket {
             os_due: NOT_DUE,
             announced: None,
             polls_since_os: 0,
+            goes_on: false,
             stream: None,
         }
     }
@@ -310,28 +315,13 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     true
 }
 
-/// The kernel's for good, and nothing of ours left to read: no call needs to look here any more.
+/// The kernel's for good, nothing of ours left to read, and nobody waits on it, who would have to find
+/// it the kernel's and not gone: no call needs to look here any more.
 pub fn is_retired(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     state.socket(id).is_none_or(|(endpoint, socket)| {
-        matches!(socket.state, State::Os(_)) && !endpoint.is_readable()
+        matches!(socket.state, State::Os(_)) && !endpoint.is_readable() && !endpoint.is_waited_for()
     })
-}
-
-/// No call will come here by this descriptor any more. The socket's place is kept while a thread
-/// may wait on it: it must find the socket the kernel's, not gone.
-pub fn retire(stack: &Stack, id: SocketId, descriptor: i32) {
-    let waited_for = stack.shard.lock().is_ok_and(|mut state| {
-        state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_waited_for())
-    });
-    if !waited_for {
-        let kernels = report::kernels::of_socket(stack, id);
-        if close(stack, id, descriptor)
-            && let Some(one) = kernels
-        {
-            report::kernels::remember(stack, one);
-        }
-    }
 }
 
 pub fn is_stream(stack: &Stack, id: SocketId) -> bool {
@@ -378,9 +368,12 @@ pub fn at_exit(stack: &Stack) {
             stack.stats.append(descriptor, &counters, limit);
         }
     }
+    drop(state);
+    report::kernels::at_exit(stack);
 }
 
-/// What a socket has counted that is about to be detached, before the lock is given up.
+/// What a socket has counted that is about to be detached, before the lock is given up; None if that is
+/// not to be told yet.
 fn last_counters(
     stack: &Stack,
     state: &mut crate::shard::State<Socket>,
@@ -390,7 +383,8 @@ fn last_counters(
     if let Ok(mut ended) = stack.ended.lock() {
         ended.add(&last.0);
     }
-    Some(last)
+    let goes_on = state.socket(id).is_some_and(|(_, socket)| socket.goes_on);
+    (!goes_on).then_some(last)
 }
 
 fn counters(

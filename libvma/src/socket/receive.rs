@@ -347,6 +347,24 @@ fn ask_os(
     })
 }
 
+/// The kernel has done a receive call on the shadow that was none of ours.
+pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((endpoint, socket)) = state.socket(id) else { return };
+    let counters = &mut endpoint.counters;
+    match outcome {
+        // The end of a stream.
+        Ok(0) if socket.stream.is_some() => {}
+        Ok(len) => {
+            counters.rx_os_packets += 1;
+            counters.rx_os_bytes += len as u64;
+        }
+        Err(libc::EAGAIN) => counters.rx_os_eagain += 1,
+        Err(libc::EINTR) => {}
+        Err(_) => counters.rx_os_errors += 1,
+    }
+}
+
 /// A non-blocking call found nothing of ours. If an epoll or poll call reported the descriptor on
 /// the kernel's word, the kernel's socket must be asked before the answer is EAGAIN.
 fn would_block(

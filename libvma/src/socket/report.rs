@@ -4,12 +4,14 @@
 //! the kernel) comes after it. Who asks for a report, and where it goes, is not known here.
 
 pub mod kernels;
+pub mod traffic;
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::stats::{self, Counters, Drop, Pool, Ring, Snapshot, Socket as Told, Tcp};
 
+use self::traffic::KernelsId;
 use super::stream::{Phase, Stream, tell};
 use super::{Socket, SocketId, Stack, State, WhyOs, clock};
 use crate::log::log_line;
@@ -23,7 +25,7 @@ pub struct Report {
     /// So many places there are.
     most: usize,
     places: Vec<Place>,
-    by_id: HashMap<SocketId, usize>,
+    by_id: HashMap<Name, usize>,
     sockets: Vec<Told>,
     /// What was dropped before zeros were wanted.
     drops_before: [u64; DropReason::COUNT],
@@ -31,9 +33,16 @@ pub struct Report {
     told: bool,
 }
 
+/// How a socket is known over its life: one of ours that became the kernel's keeps its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Name {
+    Ours(SocketId),
+    Kernels(KernelsId),
+}
+
 #[derive(Clone, Default)]
 struct Place {
-    id: Option<SocketId>,
+    id: Option<Name>,
     /// The socket is in this report.
     lives: bool,
     why: Option<WhyOs>,
@@ -56,18 +65,21 @@ impl Report {
 
     /// Fills in what sockets and rings have to tell. Returns the places up to the last one in use.
     pub fn gather(&mut self, stack: &Stack, snapshot: &mut Snapshot) -> &[Told] {
-        let kernels = kernels::living(stack);
         let Ok(mut state) = stack.shard.lock() else { return &[] };
         let ids = state.ids();
-        let all: Vec<_> = ids.iter().copied().chain(kernels.iter().map(|one| one.id)).collect();
+        let (kernels, ended) = kernels::all(stack);
+        let name_of = |id, was: Option<SocketId>| was.map_or(Name::Kernels(id), Name::Ours);
+        let kernels: Vec<_> = kernels.into_iter().map(|(id, was)| (id, name_of(id, was))).collect();
+        let ours = ids.iter().map(|id| Name::Ours(*id));
+        let all: Vec<_> = ours.chain(kernels.iter().map(|(_, name)| *name)).collect();
         self.assign(&all);
         snapshot.sockets_open = all.len() as u32;
         snapshot.sockets_hidden = 0;
-        snapshot.totals = ended(stack);
+        snapshot.totals = ended;
         for id in ids {
             let Some((counters, limit)) = super::counters(&mut state, id) else { continue };
             snapshot.totals.add(&counters);
-            let Some(place) = self.by_id.get(&id).copied() else {
+            let Some(place) = self.by_id.get(&Name::Ours(id)).copied() else {
                 snapshot.sockets_hidden += 1;
                 continue;
             };
@@ -82,9 +94,15 @@ impl Report {
         let rings = state.ring_statistics();
         let pools = state.pool_statistics();
         drop(state);
-        for one in &kernels {
-            match self.by_id.get(&one.id).and_then(|at| self.sockets.get_mut(*at)) {
-                Some(told) => *told = one.describe(),
+        for (id, name) in kernels {
+            match self.by_id.get(&name).and_then(|at| self.sockets.get_mut(*at)) {
+                Some(told) => match kernels::tell(stack, id) {
+                    Some(kernels) => *told = kernels,
+                    None => {
+                        *told = Told::default();
+                        snapshot.sockets_open -= 1;
+                    }
+                },
                 None => snapshot.sockets_hidden += 1,
             }
         }
@@ -102,6 +120,7 @@ impl Report {
 
     /// From now on the counters of these sockets begin at zero; of everything, if none is named.
     pub fn set_to_zero(&mut self, stack: &Stack, descriptors: &[i32]) {
+        kernels::set_to_zero(stack, descriptors);
         let Ok(mut state) = stack.shard.lock() else { return };
         let Ok(mut ended) = stack.ended.lock() else { return };
         for id in state.ids() {
@@ -116,10 +135,6 @@ impl Report {
             }
             state.zero_counters(id);
         }
-        if let Ok(mut kernels) = stack.kernels.lock() {
-            let named = kernels.iter_mut().filter(|one| one.is_named(descriptors));
-            named.for_each(kernels::Kernels::set_to_zero);
-        }
         if descriptors.is_empty() {
             *ended = Counters::default();
             state.zero_rings();
@@ -128,7 +143,7 @@ impl Report {
     }
 
     /// Places for new sockets, the lowest first; those of sockets that are gone become free.
-    fn assign(&mut self, ids: &[SocketId]) {
+    fn assign(&mut self, ids: &[Name]) {
         self.places.iter_mut().for_each(|place| place.lives = false);
         let mut new = Vec::new();
         for id in ids {
@@ -210,11 +225,6 @@ fn devices(snapshot: &mut Snapshot, rings: &[Ring], pools: [Pool; stats::POOLS])
         *place = *ring;
     }
     snapshot.pools = pools;
-}
-
-/// Of sockets that are no more.
-fn ended(stack: &Stack) -> Counters {
-    stack.ended.lock().map_or_else(|_| Counters::default(), |ended| *ended)
 }
 
 fn drops(state: &shard::State<Socket>) -> [u64; DropReason::COUNT] {

@@ -155,8 +155,19 @@ pub fn create_private(path: &str, size: u64) -> rustix::io::Result<Fd> {
     let own = Mode::from_raw_mode(0o600);
     let opened = match rustix::fs::open(path, flags, own) {
         Err(Errno::EXIST) => {
-            remove_stale(path)?;
-            rustix::fs::open(path, flags, own)?
+            // Readers that look whether it is stale hold it for a moment.
+            let mut removed = remove_stale(path);
+            for _ in 0..10 {
+                if removed != Err(Errno::EXIST) {
+                    break;
+                }
+                super::thread::nap_millis(1);
+                removed = remove_stale(path);
+            }
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => rustix::fs::open(path, flags, own)?,
+                Err(errno) => return Err(errno),
+            }
         }
         opened => opened?,
     };

@@ -7,6 +7,7 @@
 pub mod fd;
 pub mod fork_cell;
 pub mod lock;
+pub mod machine;
 pub mod netlink;
 pub mod output;
 pub mod random;

@@ -4,6 +4,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
+mod agent;
 mod allocation;
 mod budget;
 mod configuration;
@@ -19,3 +20,4 @@ mod stats;
 mod tcp;
 mod tcp_readiness;
 mod transparency;
+mod udp_lat;

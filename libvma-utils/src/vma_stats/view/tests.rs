@@ -413,7 +413,7 @@ fn view_4_lists_groups_with_their_sockets() {
     assert_eq!(text(vec![one, other], &selection), DASHES);
 }
 
-// covers: STAT-12, STAT-33, STAT-39
+// covers: STAT-12, STAT-33, STAT-39, FIX-25
 #[test]
 fn view_5_is_like_netstat() {
     let widths = [

@@ -30,8 +30,7 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_LOG_FILE", Kind::Text, "", "Log File", "Log to this file instead of stderr; %d is the process id"),
     param("VMA_STATS_FILE", Kind::Text, "", "Stats File", "Each socket's counters are appended here when it is closed; %d is the process id"),
     param("VMA_STATS_SHMEM_DIR", Kind::Text, "/tmp/", "Stats shared memory directory", "Where vma_stats finds the counters, in the file vmastat.PID; empty for none"),
-    param("VMA_VMAD_NOTIFY_DIR", Kind::Text, "/tmp/vma", "VMAD output directory", "Where vmad is told about connections")
-        .no_meaning("the kernel takes connections over when the process ends; no daemon need know them"),
+    param("VMA_VMAD_NOTIFY_DIR", Kind::Text, "/tmp/vma", "VMAD output directory", "Where vmad finds this process, so that it resets its peers should it be killed; as vmad's notify_dir. Empty: vmad is told nothing"),
     param("VMA_STATS_FD_NUM", Kind::Clamped { least: 0, most: 1024 }, "100", "Stats FD Num (max)", "Sockets whose counters vma_stats shows; others count in the totals only")
         .spec(&[(LowLatency7750, "1024")]),
     param("VMA_CONFIG_FILE", Kind::Text, "/etc/libvma.conf", "Conf File", "Which sockets are offloaded, see libvma.conf; without the file all but the resolver's; %d is the process id"),

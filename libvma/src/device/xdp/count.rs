@@ -34,6 +34,7 @@ impl Ring {
             tx_bytes: traffic.tx_bytes,
             rx_dropped: self.lost_by_kernel().saturating_sub(traffic.lost_before),
             tx_dropped: tally.lost,
+            retransmissions: tally.retransmissions,
             interrupts_requested: tally.sleeps,
             interrupts_received: tally.wakes + u64::from(self.was_woken()),
             kicks: self.queues.iter().map(|queue| queue.kicks).sum(),

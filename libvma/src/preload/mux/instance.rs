@@ -152,7 +152,7 @@ pub fn control_shared(epfd: c_int, operation: c_int, fd: c_int, event: Option<li
             Found::Stream(..) => {
                 process.release_stream(id, why);
             }
-            Found::Kernel => {}
+            Found::Kernel | Found::Counted => {}
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use super::listen::five_tuple;
+use super::watch::Watched;
 use super::wire::Envelope;
 use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
 use crate::net::tcp::lookup::FlowKey;
@@ -56,12 +57,13 @@ impl<S> State<S> {
             owner: Owner::Socket(id),
             flows,
             birthright: None,
-            kept: None,
             events: Events::NONE,
             touched: false,
             waits: false,
             known: true,
             armed: NEVER,
+            retransmissions: 0,
+            watched: Watched::new(),
         });
         tcp.with(&mut io, index, |connection, wire| connection.output(now, wire));
         tcp.settle(&mut io, index);
@@ -260,12 +262,10 @@ impl<S> State<S> {
         Some(if listener.engine.is_readable() { Readiness::IN } else { Readiness::NONE })
     }
 
-    /// Segments sent again, by ring.
-    pub(in crate::shard) fn retransmissions(&self) -> impl Iterator<Item = (RingId, u64)> {
-        let blocks = self.tcp.iter().flat_map(|tcp| tcp.blocks.iter().flatten());
-        blocks.filter_map(|block| {
-            Some((block.hop?.ring, block.connection.counters().retransmissions))
-        })
+    /// Adds what was sent again since the last time to the rings' counts.
+    pub(in crate::shard) fn count_retransmissions(&mut self) {
+        let Some((tcp, io)) = self.tcp() else { return };
+        tcp.blocks.iter_mut().flatten().for_each(|block| block.count_retransmissions(io.rings));
     }
 
     /// The next hops of all connections that have one or wait for one: `find` looks them up again.
@@ -303,6 +303,8 @@ impl<S> State<S> {
                 block.flows.push((hop.ring, flow));
             }
         }
+        // What went by the other one stays there.
+        block.count_retransmissions(io.rings);
         let waited = block.hop.replace(hop).is_none();
         block.connection.set_path(path);
         if waited {
@@ -344,15 +346,16 @@ impl Tcp {
     fn keep(&mut self, io: &mut Io<'_>, index: u32, kept: Kept) {
         const MOST: usize = 256;
         while let Some((oldest, serial)) = self.keepers.front().copied() {
-            let block = self.block(oldest).filter(|block| block.serial == serial);
-            let keeps = block.as_ref().is_some_and(|block| block.kept.is_some());
-            let waits = block.as_ref().is_some_and(|block| block.waits);
+            let block =
+                self.block(oldest).filter(|block| block.serial == serial).map(|block| block.waits);
+            let keeps = block.is_some() && self.kept.contains_key(&oldest);
+            let waits = block == Some(true);
             if keeps && self.keepers.len() < MOST {
                 break;
             }
             self.keepers.pop_front();
-            if let Some(block) = self.block(oldest).filter(|_| keeps) {
-                block.kept = None;
+            if keeps {
+                self.kept.remove(&oldest);
                 if waits {
                     self.bury(io, oldest);
                 }
@@ -360,9 +363,7 @@ impl Tcp {
         }
         if let Some(serial) = self.block(index).map(|block| block.serial) {
             self.keepers.push_back((index, serial));
-        }
-        if let Some(block) = self.block(index) {
-            block.kept = Some(kept);
+            self.kept.insert(index, kept);
         }
     }
 }

@@ -4,6 +4,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
 use super::receive::Arrival;
+use super::watch::Watched;
 use super::wire::Envelope;
 use super::{Birthright, Block, Body, Io, NEVER, Owner, Tcp, covers, path};
 use crate::net::drop_reason::DropReason;
@@ -142,7 +143,7 @@ impl<S> State<S> {
         let (tcp, _) = self.tcp()?;
         let index = tcp.listener(listener)?.engine.pop_accepted()?;
         let block = tcp.block(index)?;
-        let (key, birthright) = (block.connection.key(), block.birthright.clone());
+        let (key, birthright) = (block.connection.key(), block.birthright.as_deref().cloned());
         Some(Accepted { index, key, birthright })
     }
 
@@ -339,7 +340,7 @@ impl Tcp {
         let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
         let connection = Connection::accept(&request, path, listening.settings.clone(), now);
         let (socket, envelope) = (listening.socket, listening.envelope);
-        let birthright = Some(listening.birthright.clone());
+        let birthright = Some(Box::new(listening.birthright.clone()));
         let index = self.insert(Block {
             serial: 0,
             connection,
@@ -348,12 +349,13 @@ impl Tcp {
             owner: Owner::Backlog(number),
             flows: Vec::new(),
             birthright,
-            kept: None,
             events: Events::NONE,
             touched: false,
             waits: false,
             known: true,
             armed: NEVER,
+            retransmissions: 0,
+            watched: Watched::new(),
         });
         if let Some(listening) = self.listener(number) {
             listening.engine.push_accepted(index);

@@ -3,13 +3,15 @@
 //!
 //! `receive` takes segments to connections and listeners, `wire` takes segments to the rings,
 //! `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `listen` the passive side,
-//! `work` what is put off to the end of a batch, and the timers.
+//! `work` what is put off to the end of a batch, and the timers, `watch` what is told of connections
+//! outside the process.
 
 mod body;
 mod command;
 mod listen;
 mod receive;
 mod transplant;
+mod watch;
 mod wire;
 mod work;
 
@@ -23,10 +25,12 @@ pub use command::{AddressInUse, Opening};
 pub use listen::{Accepted, ListenSpec, five_tuple, three_tuple};
 pub(in crate::shard) use receive::way_back;
 pub use transplant::{Cutting, Orphan};
+pub use watch::{Pending, Report};
 pub use wire::Wire;
 
 use self::body::Heaps;
 use self::listen::Listening;
+use self::watch::{Watch, Watched};
 use self::wire::Envelope;
 use super::clock::Clock;
 use super::{Flow, NextHop, RingId, SocketId, State};
@@ -46,6 +50,8 @@ pub struct Setup {
     pub seed: u64,
     /// Connections whose answers wait for the end of a batch (VMA_GRO_STREAMS_MAX).
     pub streams: usize,
+    /// Raised when connections change; None if nobody ever listens.
+    pub pending: Option<Arc<Pending>>,
 }
 
 /// What the socket layer keeps of a listener for a connection: the shard does not look at it.
@@ -81,10 +87,8 @@ struct Block {
     owner: Owner,
     /// Flows of its own; an accepted connection lives on those of its listener.
     flows: Vec<(RingId, Flow)>,
-    /// What its listener was when it came; for whoever accepts it.
-    birthright: Option<Birthright>,
-    /// Of a connection without a socket: what keeps its port from others.
-    kept: Option<Kept>,
+    /// What its listener was when it came; for whoever accepts it, so most have none.
+    birthright: Option<Box<Birthright>>,
     /// What happened since its socket was last told.
     events: Events,
     /// In the list of those that get their output at the end of the batch.
@@ -95,6 +99,21 @@ struct Block {
     known: bool,
     /// When the wheel fires; it may be too early, never too late.
     armed: Instant,
+    /// So many segments sent again are in the counts of rings.
+    retransmissions: u64,
+    watched: Watched,
+}
+
+impl Block {
+    /// The ring counts what was sent again by it; so it keeps that when the connection is gone.
+    fn count_retransmissions(&mut self, rings: &mut [Ring]) {
+        let Some(hop) = &self.hop else { return };
+        let all = self.connection.counters().retransmissions;
+        if let Some(ring) = rings.get_mut(hop.ring.index()) {
+            let new = all.saturating_sub(core::mem::replace(&mut self.retransmissions, all));
+            ring.tally().retransmissions += new;
+        }
+    }
 }
 
 pub(super) struct Tcp {
@@ -111,6 +130,8 @@ pub(super) struct Tcp {
     listeners_due: Option<Instant>,
     /// The last connections that got something to keep, the oldest first.
     keepers: VecDeque<Named>,
+    /// What they keep, by the connection's index: what keeps its port from others.
+    kept: HashMap<u32, Kept>,
     /// Connections in TIME-WAIT without a socket, the oldest first.
     waiting: VecDeque<Named>,
     /// Of the last connection made.
@@ -128,6 +149,7 @@ pub(super) struct Tcp {
     now: Option<Instant>,
     /// Polls without a segment since the clock was read.
     idle: u32,
+    watch: Watch,
 }
 
 /// The shard's other half, lent to TCP.
@@ -150,6 +172,7 @@ impl Tcp {
             timers: TimerWheel::new(clock.now()),
             listeners_due: None,
             keepers: VecDeque::new(),
+            kept: HashMap::new(),
             waiting: VecDeque::new(),
             serial: 0,
             touched: Vec::new(),
@@ -160,6 +183,7 @@ impl Tcp {
             clock,
             now: None,
             idle: 0,
+            watch: Watch::new(setup.pending),
         }
     }
 
@@ -232,6 +256,9 @@ impl Tcp {
         let Some(block) = self.blocks.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
+        if block.watched.differs(block.connection.state()) {
+            return self.settle_new_state(io, index);
+        }
         if block.connection.is_closed() {
             return self.bury(io, index);
         }
@@ -249,6 +276,12 @@ impl Tcp {
         }
     }
 
+    #[cold]
+    fn settle_new_state(&mut self, io: &mut Io<'_>, index: u32) {
+        self.note_state(index);
+        self.settle(io, index);
+    }
+
     /// A connection is over: its addresses are free. What was received stays for its socket.
     #[cold]
     fn bury(&mut self, io: &mut Io<'_>, index: u32) {
@@ -258,6 +291,10 @@ impl Tcp {
         if core::mem::replace(&mut block.known, false) {
             self.table.remove(&block.connection.key());
         }
+        self.end_watch(index);
+        let Some(block) = self.blocks.get_mut(index as usize).and_then(Option::as_deref_mut) else {
+            return;
+        };
         for (ring, flow) in core::mem::take(&mut block.flows) {
             if let Some(ring) = io.rings.get_mut(ring.index()) {
                 ring.remove_flow(flow);
@@ -296,8 +333,10 @@ impl Tcp {
     fn drop_block(&mut self, io: &mut Io<'_>, index: u32) {
         self.with(io, index, |connection, wire| connection.drain(wire));
         if let Some(slot) = self.blocks.get_mut(index as usize)
-            && slot.take().is_some()
+            && let Some(mut block) = slot.take()
         {
+            block.count_retransmissions(io.rings);
+            self.kept.remove(&index);
             self.free.push(index);
         }
     }

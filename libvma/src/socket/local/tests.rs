@@ -24,8 +24,9 @@ fn stack_with(environment: &str) -> Stack {
         local,
         stats: StatsFile::new(&config.stats_file),
         ended: Lock::new(Default::default()),
-        kernels: Lock::new(Vec::new()),
+        kernels: Default::default(),
         system: std::sync::OnceLock::new(),
+        watch: crate::socket::stream::watch::Watch::new("", None),
         config,
     }
 }

@@ -36,7 +36,7 @@ fn what_the_kernels_socket_says_is_counted_as_its() {
     assert_eq!(counters, Counters { rx_os_errors: 1, ..none });
 }
 
-// covers: STAT-38
+// covers: STAT-38, STAT-40, FIX-24
 #[test]
 fn nothing_to_receive_is_a_miss_and_an_eagain() {
     for os in [None, Some(Err(libc::EAGAIN))] {

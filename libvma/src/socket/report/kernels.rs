@@ -1,101 +1,259 @@
-//! Sockets that became the kernel's for good. No call on them comes here any more, nor does close():
-//! each is told of as long as its descriptor still is that socket.
+//! Sockets that are the kernel's for good, or always were: what is told of them.
+//!
+//! A call on one comes here only to be counted ([`super::traffic`]), and close() and dup() to say so.
+//! What was closed by a way that nobody sees is noticed when a reader asks.
+
+use std::collections::VecDeque;
 
 use libvma_dev::stats::{self, BLOCKING, Counters, Socket as Told};
 
 use super::told_address;
-use crate::socket::{SocketId, Stack, State, WhyOs};
+use super::traffic::{KernelsId, Pages, Traffic};
+use crate::socket::{SocketId, Stack, State, WhyOs, counters};
+use crate::sys::lock::Lock;
 use crate::sys::{fd, shadow};
 
-/// One of them.
-#[derive(Clone, Copy)]
+/// All of them in a process.
 pub struct Kernels {
-    /// What it was here.
-    pub id: SocketId,
-    descriptor: i32,
-    inode: u64,
-    is_stream: bool,
-    why: WhyOs,
-    /// What it had counted by then.
-    counters: Counters,
+    /// Locked after the shard and before what has ended, if together.
+    list: Lock<List>,
+    traffic: Pages,
 }
 
-/// Of more, the oldest are forgotten.
-const MOST: usize = 1024;
+impl Default for Kernels {
+    fn default() -> Kernels {
+        Kernels { list: Lock::new(List::default()), traffic: Pages::default() }
+    }
+}
 
-/// Is it one? To be asked before it is detached.
-pub fn of_socket(stack: &Stack, id: SocketId) -> Option<Kernels> {
+#[derive(Default)]
+struct List {
+    all: Vec<Option<One>>,
+    /// Places without one, the one that is free for longest first.
+    free: VecDeque<u32>,
+    generation: u32,
+}
+
+#[derive(Clone)]
+struct One {
+    id: KernelsId,
+    was: Before,
+    /// The program's numbers of it.
+    descriptors: Vec<i32>,
+    inode: u64,
+    /// The kernel has carried that much when it was set to zero, or when the place was taken.
+    since: Counters,
+}
+
+/// What a socket was before it became the kernel's.
+#[derive(Clone)]
+pub struct Before {
+    /// Its name here, if it had one.
+    pub id: Option<SocketId>,
+    pub is_stream: bool,
+    pub why: WhyOs,
+    /// What it had counted.
+    counters: Counters,
+    /// Of the receive buffer, in bytes; None: the kernel knows.
+    limit: Option<usize>,
+    descriptors: Vec<i32>,
+}
+
+impl Before {
+    /// One that was the kernel's from the start.
+    pub fn nothing(descriptor: i32, is_stream: bool, why: WhyOs) -> Before {
+        let descriptors = vec![descriptor];
+        Before { id: None, is_stream, why, counters: Counters::default(), limit: None, descriptors }
+    }
+
+    pub fn descriptors(&self) -> &[i32] {
+        &self.descriptors
+    }
+}
+
+/// A socket that is about to be detached, because it is the kernel's now; `why` if it does not say
+/// so itself. From here on its counters are told as the kernel's. None if it is not to be told of.
+pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
     let mut state = stack.shard.lock().ok()?;
-    let counters = state.counters_of(id)?;
+    let (counters, limit) = counters(&mut state, id)?;
     let (_, socket) = state.socket(id)?;
-    let State::Os(why) = socket.state else { return None };
-    if why == WhyOs::ProcessEnds {
+    let why = if let State::Os(why) = socket.state { why } else { why };
+    if why == WhyOs::ProcessEnds || core::mem::replace(&mut socket.goes_on, true) {
         return None;
     }
-    let (descriptor, is_stream) = (socket.shadow(), socket.stream.is_some());
-    Some(Kernels { id, descriptor, inode: 0, is_stream, why, counters })
+    let is_stream = socket.stream.is_some();
+    let descriptors = socket.descriptors.clone();
+    Some(Before { id: Some(id), is_stream, why, counters, limit: Some(limit), descriptors })
 }
 
-/// It was detached.
-pub fn remember(stack: &Stack, one: Kernels) {
-    let inode = fd::inode(one.descriptor);
-    if inode != 0
-        && let Ok(mut all) = stack.kernels.lock()
-    {
-        if all.len() >= MOST {
-            all.remove(0);
+/// It is to be counted from now on.
+pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
+    let inode = fd::inode(*before.descriptors.first()?);
+    let mut list = stack.kernels.list.lock().ok()?;
+    let list = &mut *list;
+    let slot = match list.free.pop_front() {
+        Some(slot) => slot,
+        None => u32::try_from(list.all.len()).ok()?,
+    };
+    let since = stack.kernels.traffic.get_or_make(slot as usize)?.counters();
+    list.generation = list.generation.wrapping_add(1);
+    let id = KernelsId::new(slot, list.generation, before.is_stream);
+    let descriptors = before.descriptors.clone();
+    let one = Some(One { id, was: before, descriptors, inode, since });
+    match list.all.get_mut(slot as usize) {
+        Some(place) => *place = one,
+        None => list.all.push(one),
+    }
+    Some(id)
+}
+
+/// Where a call on it counts.
+#[inline]
+pub fn traffic(stack: &Stack, id: KernelsId) -> Option<&Traffic> {
+    stack.kernels.traffic.get(id.slot())
+}
+
+/// Why it is the kernel's.
+pub fn why(stack: &Stack, id: KernelsId) -> Option<WhyOs> {
+    stack.kernels.list.lock().ok()?.find(id).map(|one| one.was.why)
+}
+
+/// dup(): one more number of it.
+pub fn duplicate(stack: &Stack, id: KernelsId, descriptor: i32) -> bool {
+    let Ok(mut list) = stack.kernels.list.lock() else { return false };
+    list.find(id).map(|one| one.descriptors.push(descriptor)).is_some()
+}
+
+/// One of its numbers is closed, or means something else; with the last one it is gone.
+pub fn forget(stack: &Stack, id: KernelsId, descriptor: i32) {
+    let Ok(mut list) = stack.kernels.list.lock() else { return };
+    let Some(one) = list.find(id) else { return };
+    one.descriptors.retain(|own| *own != descriptor);
+    if !one.descriptors.is_empty() {
+        return;
+    }
+    let Some(one) = list.take(id) else { return };
+    let carried = one.carried(stack);
+    if let Ok(mut ended) = stack.ended.lock() {
+        ended.add(&carried);
+    }
+    drop(list);
+    one.record(stack, descriptor, &carried);
+}
+
+/// All of them, with what they were; and what all sockets have counted that are no more, with what
+/// the kernel has carried for these.
+pub(super) fn all(stack: &Stack) -> (Vec<(KernelsId, Option<SocketId>)>, Counters) {
+    let Ok(list) = stack.kernels.list.lock() else { return Default::default() };
+    let mut sum = stack.ended.lock().map_or_else(|_| Counters::default(), |ended| *ended);
+    let living = list.all.iter().flatten();
+    let names = living
+        .inspect(|one| sum.add(&one.carried(stack)))
+        .map(|one| (one.id, one.was.id))
+        .collect();
+    (names, sum)
+}
+
+/// How it stands. None if it is gone.
+pub fn tell(stack: &Stack, id: KernelsId) -> Option<Told> {
+    let one = stack.kernels.list.lock().ok()?.find(id)?.clone();
+    // Without the lock: the number may be a file's by now, on a disk that does not answer.
+    let living = one.descriptors.iter().find(|number| fd::inode(**number) == one.inode);
+    let Some(living) = living else {
+        one.descriptors.iter().for_each(|number| forget(stack, id, *number));
+        return None;
+    };
+    Some(one.describe(stack, *living))
+}
+
+/// These sockets count from here on; all of them, if none is named. The totals go on.
+pub(super) fn set_to_zero(stack: &Stack, descriptors: &[i32]) {
+    let Ok(mut list) = stack.kernels.list.lock() else { return };
+    let Ok(mut ended) = stack.ended.lock() else { return };
+    for one in list.all.iter_mut().flatten() {
+        let named = one.descriptors.iter().any(|own| descriptors.contains(own));
+        if named || descriptors.is_empty() {
+            ended.add(&one.carried(stack));
+            one.since = carried_ever(stack, one.id);
+            one.was.counters = Counters::default();
         }
-        all.push(Kernels { inode, ..one });
     }
 }
 
-/// Those that are still there.
-pub fn living(stack: &Stack) -> Vec<Kernels> {
-    let Ok(known) = stack.kernels.lock().map(|all| all.clone()) else { return Vec::new() };
-    // Without the lock: a number may be a file's by now, on a disk that does not answer.
-    let (living, gone): (Vec<Kernels>, Vec<Kernels>) =
-        known.into_iter().partition(|one| fd::inode(one.descriptor) == one.inode);
-    if let Ok(mut all) = stack.kernels.lock() {
-        all.retain(|one| gone.iter().all(|other| other.id != one.id));
+/// The process ends: the sockets that are open report their counters.
+pub fn at_exit(stack: &Stack) {
+    let Ok(list) = stack.kernels.list.lock() else { return };
+    for one in list.all.iter().flatten() {
+        let descriptor = one.descriptors.first().copied().unwrap_or(-1);
+        one.record(stack, descriptor, &one.carried(stack));
     }
-    living
 }
 
-impl Kernels {
-    pub fn is_named(&self, descriptors: &[i32]) -> bool {
-        descriptors.is_empty() || descriptors.contains(&self.descriptor)
+fn carried_ever(stack: &Stack, id: KernelsId) -> Counters {
+    traffic(stack, id).map_or_else(Counters::default, Traffic::counters)
+}
+
+/// SO_RCVBUF, in bytes.
+fn limit(descriptor: i32) -> u64 {
+    let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
+    limit.and_then(|limit| u64::try_from(limit).ok()).unwrap_or(0)
+}
+
+impl List {
+    fn find(&mut self, id: KernelsId) -> Option<&mut One> {
+        self.all.get_mut(id.slot())?.as_mut().filter(|one| one.id == id)
     }
 
-    pub fn set_to_zero(&mut self) {
-        self.counters = Counters::default();
+    fn take(&mut self, id: KernelsId) -> Option<One> {
+        self.find(id)?;
+        self.free.push_back(id.slot() as u32);
+        self.all.get_mut(id.slot())?.take()
+    }
+}
+
+impl One {
+    /// By the kernel since it is its own.
+    fn carried(&self, stack: &Stack) -> Counters {
+        carried_ever(stack, self.id).since(&self.since)
+    }
+
+    fn record(&self, stack: &Stack, descriptor: i32, carried: &Counters) {
+        if !stack.stats.is_wanted() {
+            return;
+        }
+        let mut counters = self.was.counters;
+        counters.add(carried);
+        let limit = self.was.limit.unwrap_or_else(|| limit(descriptor) as usize);
+        stack.stats.append(descriptor, &counters, limit);
     }
 
     /// What the kernel says of it.
-    pub fn describe(&self) -> Told {
-        let descriptor = self.descriptor;
+    fn describe(&self, stack: &Stack, descriptor: i32) -> Told {
         let (local, local_port) = told_address(shadow::local_address(descriptor));
         let (peer, peer_port) = told_address(shadow::peer_address(descriptor));
-        let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
         let blocking = shadow::status_flags(descriptor) & libc::O_NONBLOCK == 0;
         let mut state = [0; 1];
-        if self.is_stream {
+        let is_stream = self.was.is_stream;
+        if is_stream {
             // The first byte of struct tcp_info.
             shadow::option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state);
         }
+        let mut counters = self.was.counters;
+        counters.add(&self.carried(stack));
         Told {
             used: 1,
             descriptor,
             inode: self.inode,
-            kind: if self.is_stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM } as u32,
+            kind: if is_stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM } as u32,
             tcp_state: u32::from(state[0]),
             flags: if blocking { BLOCKING } else { 0 },
-            ready_limit: u64::try_from(limit).unwrap_or(0),
+            ready_limit: limit(descriptor),
             local,
             local_port,
             peer,
             peer_port,
-            counters: self.counters,
-            reason: stats::text(&self.why.to_string()),
+            counters,
+            reason: stats::text(&self.was.why.to_string()),
             ..Told::default()
         }
     }

@@ -1,15 +1,15 @@
 use super::*;
 
 /// Names as many sockets as wanted; nobody asks the shard for them.
-fn id(number: u32) -> SocketId {
-    SocketId::from_bits(1 << 32 | u64::from(number)).unwrap()
+fn id(number: u32) -> Name {
+    Name::Ours(SocketId::from_bits(1 << 32 | u64::from(number)).unwrap())
 }
 
-fn ids(numbers: &[u32]) -> Vec<SocketId> {
+fn ids(numbers: &[u32]) -> Vec<Name> {
     numbers.iter().map(|number| id(*number)).collect()
 }
 
-fn places(report: &Report) -> Vec<Option<SocketId>> {
+fn places(report: &Report) -> Vec<Option<Name>> {
     report.places.iter().map(|place| place.id).collect()
 }
 

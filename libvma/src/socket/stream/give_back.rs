@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
 
-use super::{Guard, Phase, Stack, WhyOs, is_established, local, set_phase, view};
+use super::{Guard, Phase, Stack, WhyOs, is_established, local, set_phase, view, watch};
 use crate::log::log_line;
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
@@ -32,6 +32,13 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
         drop(state);
         return local::end::give_back_to(stack, id, shadow, why);
     }
+    if matches!(view.phase, Phase::Connecting | Phase::Connected) {
+        drop(state);
+        watch::withhold(stack, id);
+        let Ok(again) = stack.shard.lock() else { return false };
+        state = again;
+    }
+    let Some(view) = self::view(&mut state, id) else { return true };
     // At the end of the process the kernel sends FIN at once, whose answer tells as much, unless
     // there is data before it.
     let over = state.connection(id).is_some_and(|connection| is_over(connection.state()));
@@ -61,6 +68,8 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
         set_phase(&mut state, id, Phase::Fresh);
         state.announce(id);
         state.depart(id);
+    } else {
+        watch::resume(&mut state, id);
     }
     drop(state);
     if given {

@@ -8,7 +8,7 @@
 //! `connect` and `listen` open connections, `send` and `receive` move bytes, `shutdown` ends them,
 //! `options` sets and `tell` tells, `route` finds the way, `wait` blocks, `give_back` ends our part,
 //! `local` serves connections with processes of this host, `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
-//! the host's settings say.
+//! the host's settings say, `watch` what the daemon is told.
 
 pub mod connect;
 pub mod exceptions;
@@ -25,6 +25,7 @@ pub mod shutdown;
 mod system;
 pub mod tell;
 mod wait;
+pub mod watch;
 
 pub use heir::leave_listener;
 pub use shutdown::close;

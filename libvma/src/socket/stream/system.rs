@@ -117,5 +117,10 @@ pub fn setup(stack: &Stack) -> Setup {
     for (at, chunk) in secret.chunks_exact_mut(8).enumerate() {
         chunk.copy_from_slice(&state.hash_one((at, own)).to_ne_bytes());
     }
-    Setup { secret, seed: state.hash_one((4, own)), streams: stack.config.gro_streams }
+    Setup {
+        secret,
+        seed: state.hash_one((4, own)),
+        streams: stack.config.gro_streams,
+        pending: stack.watch.pending(),
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-// covers: STAT-16, STAT-17
+// covers: STAT-16, STAT-17, LOG-15
 #[test]
 fn the_log_can_be_changed_while_the_program_runs() {
     let net = Namespaces::new();

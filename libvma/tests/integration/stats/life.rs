@@ -1,6 +1,9 @@
 //! When there is a statistics file, and whose.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
+use crate::harness::tool;
 
 /// What happens to the file when the process forks, executes another program, and is killed.
 #[test]
@@ -39,9 +42,8 @@ if child == 0:
 try: os.execv('/nonexistent', ['x'])
 except FileNotFoundError: pass",
     );
-    let again = open(&net.dir, program.id());
-    assert_eq!(take(&again).sockets.len(), 1);
-    let began = again.header().began;
+    assert_eq!(take(&file).sockets.len(), 1, "readers go on with the same file");
+    let began = file.header().began;
     // The next program in this process has a new one.
     program.begin(
         "os.execv(sys.executable, [sys.executable, '-c', 'import socket, time; \
@@ -57,6 +59,43 @@ except FileNotFoundError: pass",
     assert_eq!(left.len(), 1, "nobody was there to take it away");
     assert!(!left[0].alive);
     assert!(matches!(new.take(Duration::from_millis(300)), Err(Problem::Silent)));
+}
+
+/// However long exec takes, and whatever runs afterwards.
+#[test]
+fn a_program_that_took_the_place_of_another_is_not_taken_for_it() {
+    let net = Namespaces::new();
+    // A file that is no program, for which exec looks long enough to be seen as one.
+    let fake = net.file("fake");
+    std::fs::write(&fake, [0; 4096]).unwrap();
+    std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut program = net.puppet(Side::A);
+    program.run("s = udp(('10.99.0.1', 5000))");
+    let file = open(&net.dir, program.id());
+    take(&file);
+    program.run(&format!(
+        "
+try: os.execv({fake:?}, ['x'])
+except OSError as error: assert error.errno == errno.ENOEXEC"
+    ));
+    let inode = |path: &Path| std::fs::metadata(path).unwrap().ino();
+    let same = inode(file.path());
+    take(&file);
+    // Longer than an exec was waited for.
+    std::thread::sleep(Duration::from_millis(1200));
+    assert_eq!((take(&file).sockets.len(), inode(file.path())), (1, same));
+
+    program.begin("os.execve('/bin/sleep', ['sleep', '60'], {})");
+    wait_for("nobody writes any more", || (!file.is_held()).then_some(()));
+    assert!(matches!(File::open(&net.dir, program.id()), Err(Problem::Left)));
+    let found = find_all(&net.dir).unwrap();
+    assert_eq!(found.iter().map(|found| found.alive).collect::<Vec<_>>(), [false]);
+    let words = ["-c", "1", "-k", net.dir.to_str().unwrap()];
+    let output = net.program(Side::A, tool("vma_stats").to_str().unwrap()).args(&words.join(" "));
+    let output = output.run();
+    assert!(output.stderr.contains("Failed to identify process"), "{output:?}");
+    assert!(find_all(&net.dir).unwrap().is_empty(), "a reader has cleaned up");
+    program.kill();
 }
 
 #[test]

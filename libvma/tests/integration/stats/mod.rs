@@ -1,14 +1,15 @@
 //! The statistics file of a process: the numbers in it are what was sent and received.
 //!
-//! `life` is when there is such a file, `asking` what a reader of it can ask for, `manual` what
-//! vma_stats shows of it.
+//! `life` is when there is such a file, `asking` what a reader of it can ask for, `kernels` what the
+//! kernel carries, `manual` what vma_stats shows of it.
 
 mod asking;
+mod kernels;
 mod life;
 mod manual;
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +48,7 @@ fn puppet(net: &Namespaces, environment: &[(&str, &str)]) -> Puppet {
     Puppet::start(set)
 }
 
-// covers: STAT-25, STAT-38
+// covers: STAT-25, STAT-38, THR-06
 #[test]
 fn a_reader_gets_the_numbers_of_what_was_sent() {
     let net = Namespaces::new();
@@ -132,6 +133,35 @@ fn connections_tell_their_state() {
     program.run("c.close(); l.close()");
     let after = take(&file).snapshot.totals;
     assert!(after.tx_packets >= before.tx_packets && after.tx_bytes == before.tx_bytes);
+    program.finish();
+}
+
+// covers: STAT-36
+#[test]
+fn a_ring_keeps_the_retransmissions_of_connections_that_are_over() {
+    let net = Namespaces::new();
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
+    let mut program = net.puppet(Side::A);
+    program.run("u = udp(('10.99.0.1', 5000)); c = socket(); c.connect(('10.99.0.2', 7000))");
+    let (_peer, _) = listener.accept().unwrap();
+    let file = open(&net.dir, program.id());
+    let count = || {
+        let rings = take(&file).snapshot.rings;
+        rings
+            .iter()
+            .filter(|ring| ring.kind == RING_XDP)
+            .map(|ring| ring.retransmissions)
+            .sum::<u64>()
+    };
+    // Nothing is acknowledged any more.
+    net.ip(Side::B, "route add blackhole 10.99.0.1/32");
+    program.run("c.send(bytes(100))");
+    let before = wait_for("it was sent again", || Some(count()).filter(|count| *count > 0));
+    program.run("c.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0)); c.close()");
+    assert!(count() >= before, "{} after {before}", count());
+    // Only what comes from then on.
+    file.ask(&Request::Zero(&[])).unwrap();
+    assert_eq!(count(), 0);
     program.finish();
 }
 

@@ -28,7 +28,7 @@ fn counted(call: Call, blocking: bool, partly: bool) -> (Result<(), Ended>, Coun
     (ended, state.counters_of(id).unwrap())
 }
 
-// covers: STAT-38
+// covers: STAT-38, STAT-40, FIX-24
 #[test]
 fn a_call_that_would_block_is_counted_on_its_side() {
     let none = Counters::default();

@@ -1,0 +1,41 @@
+//! Sockets of the program that become the kernel's, or were so from the start: their numbers stand for
+//! nothing of ours any more, but the calls on them are counted.
+
+use super::Process;
+use crate::fd::Object;
+use crate::shard::SocketId;
+use crate::socket::report::kernels::{self, Before};
+use crate::socket::{self, WhyOs};
+
+impl Process {
+    /// Forgets a socket by all its numbers, which are the kernel's from here on; `why` if it does not
+    /// say so itself. `object` is what the numbers stand for.
+    pub fn hand_to_kernel(&self, id: SocketId, object: Object, why: WhyOs) {
+        let before = kernels::of_socket(&self.stack, id, why);
+        let descriptors = match &before {
+            Some(before) => before.descriptors().to_vec(),
+            None => socket::descriptors(&self.stack, id),
+        };
+        let kernels = before.and_then(|before| kernels::enter(&self.stack, before));
+        for fd in descriptors {
+            // A number that the program closes at this moment is that call's to forget.
+            let done = match kernels {
+                Some(kernels) => self.fds.replace(fd, object, Object::Kernels(kernels)),
+                None => self.fds.take_if(fd, object),
+            };
+            if done {
+                socket::close(&self.stack, id, fd);
+            } else if let Some(kernels) = kernels {
+                kernels::forget(&self.stack, kernels, fd);
+            }
+        }
+    }
+
+    /// Counts what the kernel carries for a socket of its own.
+    pub fn count_for_kernel(&self, fd: i32, is_stream: bool, why: WhyOs) {
+        let before = Before::nothing(fd, is_stream, why);
+        if let Some(id) = kernels::enter(&self.stack, before) {
+            self.fds.set(fd, Object::Kernels(id));
+        }
+    }
+}
