@@ -1,4 +1,4 @@
-//! Compiles the steering program for BPF and gives the shared object its name.
+//! Compiles the steering program for BPF, and gives the shared object its name and its version.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -29,11 +29,50 @@ fn main() {
     // rustc sets no soname. NODELETE: after the first offloaded socket a thread of ours runs
     // in the library's text, so a dlclose() must not unmap it. NOW: a symbol resolved in a
     // signal handler would take the loader's lock.
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{}", libvma_dev::SONAME);
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{}", soname());
     for argument in ["-Wl,-z,nodelete", "-Wl,-z,now"] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
-    let epoch = std::env::var("SOURCE_DATE_EPOCH").unwrap_or_default();
+    identify();
+}
+
+/// The debug library lies in the same folder, and ldconfig makes the link libvma.so.9 to a library that
+/// calls itself so.
+fn soname() -> &'static str {
+    if is_debug_library() { "libvma-debug.so" } else { libvma_dev::SONAME }
+}
+
+fn is_debug_library() -> bool {
+    std::env::var_os("CARGO_FEATURE_FINE_LOG").is_some()
+}
+
+/// Tells the banner which release this is and when it was built. The same names as the original's
+/// build: `PRJ_RELEASE`, 0 (the default) for a snapshot; the date of a reproducible build is
+/// `SOURCE_DATE_EPOCH`, in seconds since 1970.
+fn identify() {
+    println!("cargo:rerun-if-env-changed=PRJ_RELEASE");
     println!("cargo:rerun-if-env-changed=SOURCE_DATE_EPOCH");
-    println!("cargo:rustc-env=VMA_BUILD_EPOCH={epoch}");
+    let release = std::env::var("PRJ_RELEASE").unwrap_or_else(|_| "0".into());
+    let number = release.parse::<u32>();
+    let number = number.unwrap_or_else(|error| panic!("PRJ_RELEASE={release}: {error}"));
+    let kind = if number == 0 { "Development Snapshot" } else { "Release" };
+    let date = match std::env::var("SOURCE_DATE_EPOCH") {
+        Ok(epoch) => date(&epoch),
+        Err(_) => "an unknown date".into(),
+    };
+    println!("cargo:rustc-env=VMA_RELEASE={number}");
+    // The library that can log more says so.
+    let mark = if is_debug_library() { " -*- DEBUG -*-" } else { "" };
+    println!("cargo:rustc-env=VMA_BUILD={kind} built on {date}{mark}");
+}
+
+/// As C's `__DATE__ __TIME__` write it: `Nov 22 2026 03:04:05`, in UTC.
+fn date(epoch: &str) -> String {
+    let output = Command::new("date")
+        .args(["--utc", &format!("--date=@{epoch}"), "+%b %e %Y %H:%M:%S"])
+        .env("LC_ALL", "C")
+        .output()
+        .unwrap_or_else(|error| panic!("cannot run date: {error}"));
+    assert!(output.status.success(), "SOURCE_DATE_EPOCH={epoch} is not a time");
+    String::from_utf8(output.stdout).expect("a date is ASCII").trim().to_owned()
 }

@@ -7,6 +7,18 @@ use crate::config::value::Kind;
 use crate::log::{Level, enabled, line, log_line};
 use crate::sys::fd::read_file;
 
+/// What tells a library file which version it is: `strings libvma.so | grep VMA_VERSION`. The line ends
+/// around it keep what the linker puts beside it out of that line.
+const IDENTIFICATION: &str = concat!(
+    "\nVMA_VERSION: ",
+    env!("CARGO_PKG_VERSION"),
+    "-",
+    env!("VMA_RELEASE"),
+    " ",
+    env!("VMA_BUILD"),
+    "\n"
+);
+
 const LINE: &str = "---------------------------------------------------------------------------";
 
 /// Version, command line, then the parameters: those that are not at their default as INFO, all as
@@ -16,13 +28,7 @@ pub fn print(settings: &Settings, config: &Config) {
         return;
     }
     log_line!(Info, "{LINE}");
-    log_line!(
-        Info,
-        "VMA_VERSION: {}-0 {} built on {}",
-        env!("CARGO_PKG_VERSION"),
-        build(),
-        epoch()
-    );
+    log_line!(Info, "{}", IDENTIFICATION.trim());
     log_line!(Info, "Cmd Line: {}", command_line());
     log_line!(Info, "{LINE}");
     for (level, text) in lines(settings) {
@@ -72,18 +78,6 @@ fn shown(param: &Param, settings: &Settings) -> String {
             if show == Show::Text { text.to_owned() } else { format!("{value:<2}({text})") }
         }
         _ => value.to_owned(),
-    }
-}
-
-fn build() -> &'static str {
-    if cfg!(debug_assertions) { "Debug" } else { "Release" }
-}
-
-/// When a reproducible build was made (SOURCE_DATE_EPOCH), or that it is not one.
-fn epoch() -> &'static str {
-    match env!("VMA_BUILD_EPOCH") {
-        "" => "an unknown date",
-        epoch => epoch,
     }
 }
 
