@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 /// How long a condition may take to come true before a test gives up. Far beyond what it takes: the
 /// machine may be busy.
-pub const PATIENCE: Duration = Duration::from_secs(15);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Polls until `condition` yields something; panics after [`PATIENCE`].
 #[track_caller]

@@ -25,7 +25,13 @@ use crate::tree::{self, Tree};
 const HOLDER: &str = r#"
 set -e
 at=$1 lower=$2
-mount -t overlay overlay -o "lowerdir=$lower,upperdir=$at/upper,workdir=$at/work" "$at/root"
+overlay() { mount -t overlay overlay -o "lowerdir=$lower,upperdir=$at/upper,workdir=$at/work" "$at/root"; }
+# In a container this folder may be on an overlay itself, over which there cannot be another.
+overlay 2>/dev/null || {
+    mount -t tmpfs tmpfs "$at"
+    mkdir "$at/upper" "$at/work" "$at/root"
+    overlay
+}
 cd "$at/root"
 mkdir -p proc sys dev
 mount -t proc proc proc

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 /// Held by the one daemon. Both files go when it is dropped.
 pub struct Instance {
@@ -88,8 +89,15 @@ fn lock(path: &Path) -> Result<File, Refused> {
     }
 }
 
-/// Not by way of a link: the directories of such files are open to many on some systems.
+/// Not by way of a link: the directories of such files are open to many on some systems. What somebody
+/// else has put there goes: it could be locked for ever, or be another name of a file of ours.
 fn open(path: &Path, mode: u32) -> io::Result<File> {
+    if let Ok(there) = fs::symlink_metadata(path)
+        && there.is_file()
+        && (there.uid() != geteuid().as_raw() || there.nlink() != 1)
+    {
+        fs::remove_file(path)?;
+    }
     let no_links = i32::try_from(OFlags::NOFOLLOW.bits()).unwrap_or_default();
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(mode).custom_flags(no_links);

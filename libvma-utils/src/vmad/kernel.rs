@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 
 use crate::connections::Tuple;
 use crate::namespace::Namespace;
@@ -23,15 +23,26 @@ pub fn is_local(namespace: &Namespace, address: Ipv4Addr) -> io::Result<bool> {
 /// Those of `claimed` for which the kernel has a socket, in whatever state: it is somebody's who lives,
 /// or the kernel ends the connection itself.
 pub fn in_kernel(namespace: &Namespace, claimed: &HashSet<Tuple>) -> io::Result<HashSet<Tuple>> {
-    // Of the namespace that the thread is in when it opens the file.
-    let file = namespace.inside(|| File::open("/proc/thread-self/net/tcp"))??;
     let mut found = HashSet::new();
-    for line in BufReader::new(file).lines().skip(1) {
-        let line = line?;
-        let tuple = tuple(&line)
-            .ok_or_else(|| io::Error::other(format!("/proc/net/tcp has an odd line: {line}")))?;
-        if claimed.contains(&tuple) {
-            found.insert(tuple);
+    // A socket of IPv6 may have a connection of IPv4. A kernel without IPv6 has no file for it.
+    for table in ["tcp", "tcp6"] {
+        let path = format!("/proc/thread-self/net/{table}");
+        // Of the namespace that the thread is in when it opens the file.
+        let file = match namespace.inside(|| File::open(&path))? {
+            Ok(file) => file,
+            Err(error) if table == "tcp6" && error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        for line in BufReader::new(file).lines().skip(1) {
+            let line = line?;
+            let (local, peer) = ends(&line)
+                .ok_or_else(|| io::Error::other(format!("{path} has an odd line: {line}")))?;
+            if let (Some(local), Some(peer)) = (of_version_4(local), of_version_4(peer))
+                && let tuple = (Tuple { local, peer })
+                && claimed.contains(&tuple)
+            {
+                found.insert(tuple);
+            }
         }
     }
     Ok(found)
@@ -39,16 +50,38 @@ pub fn in_kernel(namespace: &Namespace, claimed: &HashSet<Tuple>) -> io::Result<
 
 /// `  0: 0100007F:1F90 0200007F:9C40 01 ...`, see proc_pid_net(5): the address as the bytes lie in
 /// memory, the port as a number.
-fn tuple(line: &str) -> Option<Tuple> {
+fn ends(line: &str) -> Option<(SocketAddr, SocketAddr)> {
     let mut words = line.split_whitespace().skip(1);
-    let (local, peer) = (words.next()?, words.next()?);
-    Some(Tuple { local: address(local)?, peer: address(peer)? })
+    Some((address(words.next()?)?, address(words.next()?)?))
 }
 
-fn address(text: &str) -> Option<SocketAddrV4> {
+/// An address of IPv6 is four such words.
+fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
-    let ip = Ipv4Addr::from(u32::from_str_radix(ip, 16).ok()?.to_ne_bytes());
-    Some(SocketAddrV4::new(ip, u16::from_str_radix(port, 16).ok()?))
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = [0u8; 16];
+    let mut words = bytes.chunks_exact_mut(4);
+    let mut rest = ip;
+    while let Some((word, tail)) = rest.split_at_checked(8) {
+        words.next()?.copy_from_slice(&u32::from_str_radix(word, 16).ok()?.to_ne_bytes());
+        rest = tail;
+    }
+    match (ip.len(), rest) {
+        (8, "") => {
+            let [a, b, c, d, ..] = bytes;
+            Some(SocketAddr::from(([a, b, c, d], port)))
+        }
+        (32, "") => Some(SocketAddr::from((bytes, port))),
+        _ => None,
+    }
+}
+
+/// The address, or what is mapped into it (RFC 4291 section 2.5.5.2).
+fn of_version_4(address: SocketAddr) -> Option<SocketAddrV4> {
+    match address.ip().to_canonical() {
+        IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, address.port())),
+        IpAddr::V6(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -63,11 +96,31 @@ mod tests {
         } else {
             ("1.0.0.127:8080", "2.0.0.127:40000")
         };
-        let expected = Tuple {
-            local: expected.0.parse().expect("an address"),
-            peer: expected.1.parse().expect("an address"),
+        let expected =
+            (expected.0.parse().expect("an address"), expected.1.parse().expect("an address"));
+        assert_eq!(ends(line), Some(expected));
+        for odd in ["nonsense", "0: 0100007F:1F90 7F:1", "0: 0100007F 0100007F:1", "0: x:1 y:1"] {
+            assert_eq!(ends(odd), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn a_connection_of_version_4_on_a_socket_of_version_6_is_the_kernels() {
+        let Ok(listener) = std::net::TcpListener::bind("[::]:0") else {
+            // A kernel without IPv6 has no such connections.
+            return;
         };
-        assert_eq!(tuple(line), Some(expected));
-        assert_eq!(tuple("nonsense"), None);
+        let port = listener.local_addr().expect("bound").port();
+        let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        let (accepted, _) = listener.accept().expect("it is there");
+        let SocketAddr::V4(peer) = client.local_addr().expect("connected") else {
+            panic!("it connected by IPv4")
+        };
+        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
+        let claimed = HashSet::from([Tuple { local, peer }]);
+        let pid = rustix::process::getpid();
+        let namespace = crate::namespace::Namespaces::new().of(pid).expect("ours");
+        assert_eq!(in_kernel(&namespace, &claimed).expect("readable"), claimed);
+        drop(accepted);
     }
 }

@@ -95,6 +95,10 @@ impl Agent {
             let left = patience.saturating_sub(monotonic_nanos());
             if left == 0 {
                 log_line!(Debug, "vmad does not read what it is told");
+                // The next one does not wait for it again.
+                if let Ok(mut session) = lock.lock() {
+                    session.lose_patience();
+                }
                 return;
             }
             // Should the internal thread close it meanwhile, the wait ends at its time.

@@ -55,6 +55,8 @@ pub struct Session {
     anew: bool,
     /// The daemon has to read before there is room.
     blocked: bool,
+    /// Somebody has waited for that in vain: nobody else does before it reads again.
+    impatient: bool,
     /// There may be more to take, though nothing is new.
     more: bool,
     /// When changes are to be told.
@@ -103,6 +105,7 @@ impl Session {
             unsent: VecDeque::new(),
             anew: false,
             blocked: false,
+            impatient: false,
             more: false,
             next_send: 0,
             said: false,
@@ -172,12 +175,20 @@ impl Session {
         }
     }
 
+    /// Somebody has waited for the daemon in vain.
+    pub fn lose_patience(&mut self) {
+        self.impatient = self.blocked;
+    }
+
     /// Has the daemon know of all connections that are over.
     pub fn settle(&mut self, source: &mut impl Source) -> Settled {
         while self.phase == Phase::Registered
             && (self.anew || !self.unsent.is_empty() || source.has_ended())
         {
             self.send(source);
+            if self.blocked && self.impatient {
+                return Settled::Done;
+            }
             if self.blocked {
                 return Settled::Not(PollFd { events: libc::POLLOUT, ..self.awaits() });
             }
@@ -283,6 +294,7 @@ impl Session {
         };
         let now = monotonic_nanos();
         self.next_send = now.saturating_add(GATHER);
+        self.impatient &= matches!(sent, Err(Errno::AGAIN));
         match sent {
             Ok(Sent::All) => {}
             Ok(Sent::Part) => (self.more, self.next_send) = (true, now),

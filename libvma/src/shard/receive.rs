@@ -45,7 +45,7 @@ impl<S> State<S> {
     }
 
     /// The same, for somebody who reads from a stream next: timers and news may wait until that is
-    /// done ([`State::may_put_off`]).
+    /// done (`may_put_off`).
     #[inline]
     pub fn poll_for_reader(&mut self, id: SocketId) -> usize {
         let packets = self.poll_rings();

@@ -6,6 +6,7 @@ use super::listen::five_tuple;
 use super::watch::Watched;
 use super::wire::Envelope;
 use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
+use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{
     Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
@@ -130,6 +131,8 @@ impl<S> State<S> {
         })?;
         tcp.settle(&mut io, index);
         self.after_tcp();
+        // What a busy device did not take of an early kick.
+        self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
         Some(result)
     }
 

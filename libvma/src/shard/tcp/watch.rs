@@ -47,7 +47,7 @@ impl Pending {
 pub struct Report {
     /// Names the connection as long as it lives: the descriptor that the program has for it, if there was
     /// one when it was first told of and no other connection is known by it; else a number from
-    /// [`NAMELESS`] on.
+    /// `NAMELESS` on.
     pub number: u32,
     pub key: FlowKey,
     pub state: TcpState,

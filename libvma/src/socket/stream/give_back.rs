@@ -18,27 +18,26 @@ use crate::sys::{Fd, fd, shadow, thread};
 /// Makes the shadow what the socket is. False: it cannot be done now, the socket stays ours. After
 /// true the caller forgets it.
 pub fn give_back(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
+    watch::withhold(stack, id);
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some(view) = view(&mut state, id) else { return true };
-    drop(state);
-    give_back_to(stack, id, view.shadow, why)
+    hand_over(stack, state, id, view.shadow, why)
 }
 
 /// As [`give_back`], to a shadow whose number the socket does not know any more.
 pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs) -> bool {
-    let Ok(mut state) = stack.shard.lock() else { return false };
+    watch::withhold(stack, id);
+    let Ok(state) = stack.shard.lock() else { return false };
+    hand_over(stack, state, id, shadow, why)
+}
+
+/// Under one holding of the lock: as long as the socket is ours, its number is.
+fn hand_over(stack: &Stack, mut state: Guard<'_>, id: SocketId, shadow: i32, why: WhyOs) -> bool {
     let Some(view) = view(&mut state, id) else { return true };
     if view.has_pipe {
         drop(state);
         return local::end::give_back_to(stack, id, shadow, why);
     }
-    if matches!(view.phase, Phase::Connecting | Phase::Connected) {
-        drop(state);
-        watch::withhold(stack, id);
-        let Ok(again) = stack.shard.lock() else { return false };
-        state = again;
-    }
-    let Some(view) = self::view(&mut state, id) else { return true };
     // At the end of the process the kernel sends FIN at once, whose answer tells as much, unless
     // there is data before it.
     let over = state.connection(id).is_some_and(|connection| is_over(connection.state()));
@@ -56,7 +55,6 @@ pub(super) fn give_back_to(stack: &Stack, id: SocketId, shadow: i32, why: WhyOs)
     };
     if given {
         if probed {
-            // Under the lock: as long as the socket is ours, its number is.
             repair::probe(shadow);
         }
         // What the rings got before the flows went is lost, as on the wire; those who wait look
