@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
 
 use super::local::PLAIN;
-use super::receive::BUDGET;
+use super::poll::BUDGET;
 use super::{SocketId, State};
 use crate::device::shm::Arrival;
 

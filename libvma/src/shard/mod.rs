@@ -1,7 +1,7 @@
 //! The shard: the unit of concurrency, and the only place that knows both halves, protocol and
 //! device. It owns its rings and the sockets attached to them, under one lock.
 //!
-//! `receive` takes frames from the rings to socket queues, `transmit` takes datagrams to the
+//! `poll` asks the rings for frames, `receive` takes them to socket queues, `transmit` takes datagrams to the
 //! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
 //! makes protocol time, `count` sums up what was counted; `envelope` and `direct` are the short ways
 //! within the host; `tcp` holds connections and listeners. `S` is what the socket layer keeps per
@@ -16,6 +16,7 @@ mod endpoint;
 pub mod envelope;
 mod local;
 pub mod pipe;
+mod poll;
 mod ready;
 mod receive;
 pub mod tcp;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::datagram::{Body, Datagram};
 use super::local::after_kernel;
 use super::tcp::way_back;
-use super::{Direct, RingId, SocketId, State, clock};
+use super::{RingId, SocketId, State, clock};
 use crate::device::Received;
 use crate::device::Ring;
 use crate::net::drop_reason::DropReason;
@@ -15,16 +15,6 @@ use crate::net::udp::lookup::Tuple;
 use crate::net::wire::udp::PartialChecksum;
 use crate::net::wire::{ethernet, ipv4, udp};
 use crate::sys::time::realtime_nanos;
-
-/// One call takes at most this many packets per ring, so that no caller works for the others
-/// without end.
-pub(super) const BUDGET: usize = 32;
-
-/// Enough for every frame of a ring.
-const CATCH_UP: usize = 256;
-
-/// Polls under one holding of the lock; some 50 ns.
-const PATIENCE: usize = 8;
 
 /// A datagram's headers, judged good.
 pub(super) struct Parsed {
@@ -36,113 +26,6 @@ pub(super) struct Parsed {
 }
 
 impl<S> State<S> {
-    /// Takes what the rings have received. Returns how many packets that were.
-    #[inline]
-    pub fn poll(&mut self) -> usize {
-        let packets = self.poll_rings();
-        self.after_poll(packets);
-        packets
-    }
-
-    /// The same, for somebody who reads from a stream next: timers and news may wait until that is
-    /// done (`may_put_off`).
-    #[inline]
-    pub fn poll_for_reader(&mut self, id: SocketId) -> usize {
-        let packets = self.poll_rings();
-        if packets == 0 || !self.may_put_off(id) {
-            self.after_poll(packets);
-        }
-        packets
-    }
-
-    #[inline]
-    fn poll_rings(&mut self) -> usize {
-        self.polls = self.polls.wrapping_add(1);
-        self.burst.end();
-        self.begin();
-        if self.unsent {
-            self.kick_all();
-        }
-        let mut packets = 0;
-        for index in 0..self.rings.len() {
-            let before = packets;
-            for _ in 0..BUDGET {
-                let id = RingId(index as u16);
-                match self.rings.get_mut(index) {
-                    Some(Ring::Xdp(ring)) => {
-                        let Some(received) = ring.receive() else { break };
-                        self.input(id, received);
-                    }
-                    Some(Ring::Shm(ring)) => {
-                        let Some(arrival) = ring.receive() else { break };
-                        self.input_local(id, arrival);
-                    }
-                    None => break,
-                }
-                packets += 1;
-            }
-            if packets > before {
-                self.note_drained(index, packets - before);
-            }
-        }
-        packets
-    }
-
-    /// The same, for the receiver of datagrams on a socket, until there is one for it.
-    #[inline]
-    pub fn poll_patiently_for(
-        &mut self,
-        id: SocketId,
-        out: &mut [IoSliceMut<'_>],
-    ) -> Option<Direct> {
-        for _ in 0..PATIENCE {
-            let direct = self.take_from_links(id, out);
-            if direct.is_some() || self.poll() > 0 {
-                return direct;
-            }
-        }
-        None
-    }
-
-    /// Polls, and goes on while there is much: for a caller that will look at the kernel's socket
-    /// next, which has what is newer.
-    pub fn poll_well(&mut self) {
-        if self.poll() >= BUDGET {
-            self.catch_up();
-        }
-    }
-
-    /// Polls a few times over, for a caller that has nothing else to do: a packet is seen sooner
-    /// than by polls with the lock's hand-over between them.
-    #[inline]
-    pub fn poll_patiently(&mut self) {
-        for _ in 0..PATIENCE {
-            if self.poll() > 0 {
-                return;
-            }
-        }
-    }
-
-    /// The same, for the reader of a stream.
-    #[inline]
-    pub fn poll_patiently_for_reader(&mut self, id: SocketId) {
-        for _ in 0..PATIENCE {
-            if self.poll_for_reader(id) > 0 {
-                return;
-            }
-        }
-    }
-
-    /// Takes what has arrived so far, as far as that can be said while more arrives: before a
-    /// socket's wishes change, because what came before goes by the old ones.
-    pub fn catch_up(&mut self) {
-        for _ in 0..CATCH_UP {
-            if self.poll() == 0 {
-                return;
-            }
-        }
-    }
-
     /// Gives up datagrams whose fragments did not all come. For the internal thread.
     pub fn expire_fragments(&mut self) {
         let expired = self.reassembler.expire(clock::now());
