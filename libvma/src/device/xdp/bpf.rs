@@ -27,6 +27,8 @@ pub unsafe trait Plain: Copy {}
 
 // SAFETY: integers have no padding.
 unsafe impl Plain for u32 {}
+// SAFETY: no padding.
+unsafe impl Plain for u64 {}
 
 #[repr(C)]
 struct MapElement {

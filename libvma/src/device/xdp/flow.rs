@@ -2,7 +2,8 @@
 //!
 //! Several sockets may want the same flow (SO_REUSEPORT, a multicast group), so flows are counted;
 //! the last one out removes it from the program's maps. An *exception* is a 5-tuple that is the
-//! kernel's though a 3-tuple of ours covers it.
+//! kernel's though a 3-tuple of ours covers it. The program remembers what it found to be ours, for the
+//! length of an *epoch*: one ends with everything that ceases to be ours.
 
 use std::collections::{HashMap, HashSet};
 
@@ -40,6 +41,9 @@ unsafe impl bpf::Plain for ThreeTuple {}
 pub struct FlowTable {
     three: Fd,
     five: Fd,
+    epoch: Fd,
+    /// So many epochs are over.
+    ended: u64,
     users: HashMap<Flow, u32>,
     exceptions: HashSet<Flow>,
     /// How many exceptions there are from a 3-tuple, installed or not.
@@ -53,9 +57,16 @@ const EVERY_PEER: u32 = 1;
 const MOST_PEERS: u32 = 2;
 
 impl FlowTable {
-    pub fn new(three: Fd, five: Fd) -> FlowTable {
+    pub fn new(three: Fd, five: Fd, epoch: Fd) -> FlowTable {
         let (users, exceptions, excepted) = (HashMap::new(), HashSet::new(), HashMap::new());
-        FlowTable { three, five, users, exceptions, excepted }
+        FlowTable { three, five, epoch, ended: 0, users, exceptions, excepted }
+    }
+
+    /// What the program remembers is void. Called after a change of its tables, never before.
+    fn end_epoch(&mut self) {
+        self.ended += 1;
+        // The element of an array is always there: this cannot fail.
+        let _ = bpf::map_update(&self.epoch, &0u32, &self.ended);
     }
 
     pub fn is_empty(&self) -> bool {
@@ -93,6 +104,7 @@ impl FlowTable {
         let whole = whole(flow);
         *self.excepted.entry(whole).or_default() += 1;
         self.look_closer(whole);
+        self.end_epoch();
         Ok(())
     }
 
@@ -165,6 +177,7 @@ impl FlowTable {
             Flow::ThreeTuple { .. } => bpf::map_delete(&self.three, &three(flow)),
             Flow::FiveTuple { .. } => bpf::map_delete(&self.five, &five(flow)),
         };
+        self.end_epoch();
     }
 }
 
@@ -205,3 +218,6 @@ fn five(flow: Flow) -> FiveTuple {
         protocol: u32::from(three.protocol),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,7 +88,7 @@ impl Program {
         };
         let sockets = map("sockets")?;
         let interface = map("interface")?;
-        let flows = FlowTable::new(map("flows3")?, map("flows5")?);
+        let flows = FlowTable::new(map("flows3")?, map("flows5")?, map("epoch")?);
 
         let (link, mode) = link(&program, on, mode)?;
         let link = Some(link);

@@ -216,9 +216,9 @@ fn enable(socket: &Fd, option: libc::c_int) -> Result<(), Errno> {
 }
 
 /// An interface as the address of an AF_PACKET socket, and the EtherType to receive.
-struct LinkAddress {
-    interface: u32,
-    protocol: u16,
+pub(super) struct LinkAddress {
+    pub interface: u32,
+    pub protocol: u16,
 }
 
 // SAFETY: the closure gets a pointer to a live sockaddr_ll and its size.

@@ -18,7 +18,7 @@ use crate::device::xdp::{Limits, Mode, Ring};
 
 const MSS: u16 = 1448;
 const HEADERS: usize = 14 + 20 + 32;
-const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+pub(in crate::device::xdp) const OURS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub(in crate::device::xdp) const PEERS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Runs a test with a veth pair, on a thread and in a namespace of its own.
@@ -58,7 +58,7 @@ fn ip(lines: &str) {
     assert!(child.wait().unwrap().success(), "ip failed on: {lines}");
 }
 
-fn index(name: &str) -> u32 {
+pub(in crate::device::xdp) fn index(name: &str) -> u32 {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None).unwrap();
     name_to_index(socket, name).unwrap()
 }
