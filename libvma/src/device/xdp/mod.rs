@@ -189,6 +189,7 @@ impl Ring {
         let per_queue = self.per_queue;
         let queue = self.queues.get_mut(number)?;
         let Some(first) = queue.rx.consume() else {
+            queue.expect_next(&self.umem);
             // Entries go back in batches, but a queue that runs low gets what there is.
             if queue.posted < per_queue / 2 && self.rx.available() > 0 {
                 queue.rx.publish();

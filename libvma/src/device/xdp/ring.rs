@@ -12,6 +12,8 @@ use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
+use super::umem::prefetch;
+
 /// Set by the kernel in the flags word when it wants a system call to go on
 /// (XDP_RING_NEED_WAKEUP).
 const NEED_WAKEUP: u32 = 1;
@@ -178,6 +180,28 @@ impl<T: Copy> Cursor<T> {
         let entry = unsafe { slot.read_volatile() };
         self.index = self.index.wrapping_add(1);
         Some(entry)
+    }
+
+    /// Starts to fetch the entry that comes next, for a caller that polls for it: it then comes
+    /// together with the index that tells of it, not after that.
+    #[inline]
+    pub fn prefetch_next(&self) {
+        prefetch(self.entries.wrapping_add((self.index & (self.size - 1)) as usize).cast());
+    }
+
+    /// The index of the next entry to produce or to consume.
+    #[inline]
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// What lies at an index, for hints: it need not be an entry of now.
+    #[inline]
+    pub fn glance(&self, index: u32) -> T {
+        // SAFETY: the mask keeps the position below `size`, so inside the mapped entries.
+        let slot = unsafe { self.entries.add((index & (self.size - 1)) as usize) };
+        // SAFETY: `slot` is valid and aligned; any bits are a descriptor or a number.
+        unsafe { slot.read_volatile() }
     }
 
     /// Makes what was produced visible, or gives back what was consumed.

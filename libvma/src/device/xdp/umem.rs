@@ -12,11 +12,13 @@ use crate::frame::Extent;
 pub const CHUNK: u32 = 2048;
 
 /// Bytes of a cache line.
-#[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 /// The headers and a small payload.
-#[cfg(target_arch = "x86_64")]
 const PREFETCHED: usize = 4 * LINE;
+/// A packet begins so many bytes into its chunk (XDP_PACKET_HEADROOM).
+const KERNEL_HEADROOM: u64 = 256;
+/// Of a packet that has not come yet.
+const EXPECTED: u32 = 3 * LINE as u32;
 
 pub struct Umem {
     base: NonNull<u8>,
@@ -85,16 +87,18 @@ impl Umem {
     /// the lines come one after the other otherwise, each when it is read first.
     #[inline]
     pub fn prefetch(&self, extent: Extent) {
-        #[cfg(target_arch = "x86_64")]
         if let Some((start, len)) = self.checked(extent) {
-            use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
             for at in (0..len.min(PREFETCHED)).step_by(LINE) {
-                // SAFETY: the instruction reads nothing that the program sees, whatever the address.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at).cast_const().cast()) };
+                prefetch(start.wrapping_add(at).cast_const());
             }
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = extent;
+    }
+
+    /// The same for a packet that the kernel will write to this chunk next.
+    #[inline]
+    pub fn prefetch_expected(&self, chunk: u64) {
+        let offset = chunk.saturating_add(KERNEL_HEADROOM);
+        self.prefetch(Extent { offset, len: EXPECTED });
     }
 
     #[inline]
@@ -107,6 +111,18 @@ impl Umem {
         let start = unsafe { self.base.as_ptr().add(extent.offset as usize) };
         Some((start, extent.len as usize))
     }
+}
+
+/// Starts to fetch a cache line.
+#[inline]
+pub fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction reads nothing that the program sees, whatever the address.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 impl Drop for Umem {
