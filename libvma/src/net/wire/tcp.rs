@@ -135,6 +135,40 @@ impl Header {
         Header { checksum, ..self }
     }
 
+    /// Writes the header with the checksum that [`Header::checksummed`] gives it to the start of `out`
+    /// and returns its length; 0 if `out` is too short.
+    #[inline]
+    pub fn emit_checksummed(
+        &self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        payload: Sum,
+        payload_len: usize,
+        out: &mut [u8],
+    ) -> usize {
+        const LEN: usize = HEADER_LEN + TIMESTAMPS_LEN;
+        let Some(timestamps) = self.options.only_timestamps() else {
+            return self.checksummed(src, dst, payload, payload_len).emit(out);
+        };
+        // Nearly every segment: no copy of the header, and each word is made once.
+        let Some(out) = out.first_chunk_mut::<LEN>() else { return 0 };
+        let [ports, seq, ack, control, _] = self.fixed_words(LEN);
+        let urgent = u32::from(self.urgent);
+        let stamps = [NOPS_AND_TIMESTAMPS, timestamps.value, timestamps.echo];
+        let len = u32::from(segment_len(LEN.saturating_add(payload_len)));
+        let pseudo = [src.to_bits(), dst.to_bits(), u32::from(protocol::TCP), len];
+        let mut words = 0u64;
+        let mut add = |word: u32| words = words.wrapping_add(u64::from(word));
+        pseudo.into_iter().for_each(&mut add);
+        [ports, seq, ack, control, urgent].into_iter().for_each(&mut add);
+        stamps.into_iter().for_each(add);
+        let checksum = Sum::ZERO.then_u16(fold(words)).then(payload).checksum();
+        let (fixed, options) = out.split_at_mut(HEADER_LEN);
+        put_words(fixed, [ports, seq, ack, control, u32::from(checksum) << 16 | urgent]);
+        put_words(options, stamps);
+        LEN
+    }
+
     /// The checksum that [`Header::checksummed`] puts into the header, whatever is there now.
     #[inline]
     pub fn checksum_with(

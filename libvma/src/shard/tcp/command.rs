@@ -4,7 +4,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 use super::listen::five_tuple;
 use super::watch::Watched;
-use super::wire::Envelope;
+use super::way::{Envelope, Way};
 use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
@@ -53,8 +53,7 @@ impl<S> State<S> {
         let index = tcp.insert(Block {
             serial: 0,
             connection,
-            hop,
-            envelope: Envelope { ttl, tos },
+            way: Way::new(&key, hop.as_ref(), Envelope { ttl, tos }),
             owner: Owner::Socket(id),
             flows,
             birthright: None,
@@ -195,8 +194,8 @@ impl<S> State<S> {
         if let Some((tcp, _)) = self.tcp()
             && let Some(block) = tcp.block(index)
         {
-            let ttl = ttl.unwrap_or(block.envelope.ttl);
-            block.envelope = Envelope { ttl, tos };
+            let ttl = ttl.unwrap_or(block.way.envelope().ttl);
+            block.way.set_envelope(&block.connection.key(), Envelope { ttl, tos });
         }
     }
 
@@ -296,7 +295,7 @@ impl<S> State<S> {
         let path = path(io.rings, Some(&hop));
         let now = tcp.now();
         let Some(block) = tcp.block(index) else { return };
-        let moved = block.hop.is_some_and(|old| old.ring != hop.ring);
+        let moved = block.way.ring().is_some_and(|old| old != hop.ring);
         if moved && !block.flows.iter().any(|(ring, _)| *ring == hop.ring) {
             // Answers will come by the other interface, too.
             let flow = five_tuple(key);
@@ -308,7 +307,7 @@ impl<S> State<S> {
         }
         // What went by the other one stays there.
         block.count_retransmissions(io.rings);
-        let waited = block.hop.replace(hop).is_none();
+        let waited = block.way.set_hop(&hop).is_none();
         block.connection.set_path(path);
         if waited {
             tcp.with(&mut io, index, |connection, wire| connection.output(now, wire));
@@ -321,7 +320,7 @@ impl<S> State<S> {
     pub fn waits_for_hop(&mut self, key: &FlowKey) -> bool {
         let Some((tcp, _)) = self.tcp() else { return false };
         let Some(index) = tcp.table.get(key) else { return false };
-        tcp.block(index).is_some_and(|block| block.hop.is_none())
+        tcp.block(index).is_some_and(|block| block.way.ring().is_none())
     }
 
     /// An ICMP error about a packet of a connection, or a neighbour that does not answer: `call`

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::receive::Arrival;
 use super::watch::Watched;
-use super::wire::Envelope;
+use super::way::{Envelope, Way};
 use super::{Birthright, Block, Body, Io, NEVER, Owner, Tcp, covers, path};
 use crate::net::drop_reason::DropReason;
 use crate::net::tcp::connection::own_mss;
@@ -213,15 +213,16 @@ impl<S> State<S> {
         for block in tcp.blocks.iter_mut().flatten() {
             let key = block.connection.key();
             let mine = key.local_port == local.port() && covers(*local.ip(), key.local);
-            let Some(hop) = block.hop.filter(|_| mine && block.known && block.flows.is_empty())
+            let Some(id) =
+                block.way.ring().filter(|_| mine && block.known && block.flows.is_empty())
             else {
                 continue;
             };
             let flow = five_tuple(&key);
-            if let Some(ring) = io.rings.get_mut(hop.ring.index())
+            if let Some(ring) = io.rings.get_mut(id.index())
                 && ring.add_flow(flow).is_ok()
             {
-                block.flows.push((hop.ring, flow));
+                block.flows.push((id, flow));
             }
         }
     }
@@ -344,8 +345,7 @@ impl Tcp {
         let index = self.insert(Block {
             serial: 0,
             connection,
-            hop: Some(arrival.hop),
-            envelope,
+            way: Way::new(&arrival.key, Some(&arrival.hop), envelope),
             owner: Owner::Backlog(number),
             flows: Vec::new(),
             birthright,

@@ -1,8 +1,8 @@
 //! TCP in the shard: connections and listeners, apart from the sockets that own them, because a
 //! connection lives before accept() and beyond close().
 //!
-//! `receive` takes segments to connections and listeners, `wire` takes segments to the rings,
-//! `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `listen` the passive side,
+//! `receive` takes segments to connections and listeners, `wire` takes segments to the rings by a
+//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `listen` the passive side,
 //! `work` what is put off to the end of a batch, and the timers, `watch` what is told of connections
 //! outside the process.
 
@@ -12,6 +12,7 @@ mod listen;
 mod receive;
 mod transplant;
 mod watch;
+mod way;
 mod wire;
 mod work;
 
@@ -31,7 +32,7 @@ pub use wire::Wire;
 use self::body::Heaps;
 use self::listen::Listening;
 use self::watch::{Watch, Watched};
-use self::wire::Envelope;
+use self::way::Way;
 use super::clock::Clock;
 use super::{Flow, NextHop, RingId, SocketId, State};
 use crate::device::Ring;
@@ -81,9 +82,7 @@ struct Block {
     /// Tells it from others that had its index.
     serial: u32,
     connection: Connection<Body>,
-    /// None while the neighbour is being resolved.
-    hop: Option<NextHop>,
-    envelope: Envelope,
+    way: Way,
     owner: Owner,
     /// Flows of its own; an accepted connection lives on those of its listener.
     flows: Vec<(RingId, Flow)>,
@@ -107,9 +106,9 @@ struct Block {
 impl Block {
     /// The ring counts what was sent again by it; so it keeps that when the connection is gone.
     fn count_retransmissions(&mut self, rings: &mut [Ring]) {
-        let Some(hop) = &self.hop else { return };
+        let Some(ring) = self.way.ring() else { return };
         let all = self.connection.counters().retransmissions;
-        if let Some(ring) = rings.get_mut(hop.ring.index()) {
+        if let Some(ring) = rings.get_mut(ring.index()) {
             let new = all.saturating_sub(core::mem::replace(&mut self.retransmissions, all));
             ring.tally().retransmissions += new;
         }
@@ -230,9 +229,8 @@ impl Tcp {
             rings: io.rings,
             ident: io.ident,
             heaps: &mut self.heaps,
-            hop: block.hop,
+            way: &block.way,
             key: block.connection.key(),
-            envelope: block.envelope,
             refused: false,
             uncut: false,
             eager: false,

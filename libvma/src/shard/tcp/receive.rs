@@ -1,5 +1,6 @@
 //! Segments in: from a frame to the connection or listener it is for.
 
+use super::way::LEAD;
 use super::wire::transmit;
 use super::{Body, Io, Tcp};
 use crate::device::Received;
@@ -12,6 +13,7 @@ use crate::net::wire::tcp::Header;
 use crate::net::wire::udp::PartialChecksum;
 use crate::net::wire::{ethernet, ipv4};
 use crate::shard::receive::skipping;
+use crate::shard::transmit::emit_link_and_ip;
 use crate::shard::{NextHop, RingId, State};
 
 /// The IP header says: congestion experienced (RFC 3168 section 5).
@@ -134,7 +136,8 @@ impl Tcp {
         ip.ident = *io.ident;
         ip.ttl = DEFAULT_TTL;
         ip.dont_fragment = true;
-        transmit(ring, hop, &ip, header, [&[], &[]]);
+        let lead = |out: &mut [u8; LEAD]| emit_link_and_ip(hop, &ip, out);
+        transmit(ring, hop.destination_mac.0, (&key, header), [&[], &[]], lead);
     }
 
     /// RFC 9293 section 3.10.7.1.

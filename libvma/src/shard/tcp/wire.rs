@@ -1,42 +1,26 @@
 //! Segments out: headers, checksum and payload into frames of a ring, in one copy.
 
 use super::body::{self, Body, Heaps};
+use super::way::{LEAD, Lead, Way};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{Link, Outgoing, Piece};
 use crate::net::wire::checksum::{Sum, copy_and_sum};
+use crate::net::wire::ipv4;
 use crate::net::wire::tcp::{Flags, Header, MAX_HEADER_LEN};
-use crate::net::wire::{ethernet, ipv4};
-use crate::shard::NextHop;
-use crate::shard::transmit::emit_link_and_ip;
-
-/// Ethernet and IP.
-const LEAD: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
-/// ECT(0) (RFC 3168 section 5).
-const ECT0: u8 = 0b10;
-const ECN_MASK: u8 = 0b11;
 
 /// A segment beyond this size takes the way of the super-frames where there is one: the kernel
 /// copies it from the send buffer itself, nobody sums it, and it has no limit of pieces (AF_XDP:
 /// MAX_SKB_FRAGS, some 36 KB in chunks of 2 KiB).
 const LARGE: usize = 4096;
 
-/// What a connection gives to its segments besides their own headers.
-#[derive(Clone, Copy)]
-pub struct Envelope {
-    pub ttl: u8,
-    pub tos: u8,
-}
-
 /// A connection's way out, for the length of one call of the engine.
 pub struct Wire<'a> {
     pub(super) rings: &'a mut [Ring],
     pub(super) ident: &'a mut u16,
     pub(super) heaps: &'a mut Heaps,
-    /// None while the neighbour is being resolved.
-    pub(super) hop: Option<NextHop>,
+    pub(super) way: &'a Way,
     pub(super) key: FlowKey,
-    pub(super) envelope: Envelope,
     /// There was no room on the ring.
     pub(super) refused: bool,
     /// The ring no longer cuts segments.
@@ -49,26 +33,21 @@ pub struct Wire<'a> {
 impl Link<Body> for Wire<'_> {
     #[inline]
     fn emit(&mut self, segment: &Outgoing<'_>) -> bool {
-        let Some(hop) = &self.hop else { return false };
+        let Some(id) = self.way.ring() else { return false };
         // A ring never goes away.
-        let Some(ring) = self.rings.get_mut(hop.ring.index()) else { return true };
+        let Some(ring) = self.rings.get_mut(id.index()) else { return true };
         let [first, second] = segment.payload;
         let len = first.len() + second.len();
         let header_len = segment.header.header_len();
-        let (src, dst) = (self.key.local, self.key.remote);
-        let Some(mut ip) = ipv4::Header::new(src, dst, ipv4::protocol::TCP, header_len + len)
-        else {
+        if header_len + len > ipv4::MAX_PAYLOAD_LEN {
             return true;
-        };
-        *self.ident = self.ident.wrapping_add(1);
-        ip.ident = *self.ident;
-        ip.ttl = self.envelope.ttl;
-        ip.tos = self.envelope.tos & !ECN_MASK;
-        if segment.ecn_capable {
-            ip.tos |= ECT0;
         }
-        // RFC 1191: the path MTU is discovered by segments that may not be cut.
-        ip.dont_fragment = true;
+        *self.ident = self.ident.wrapping_add(1);
+        let lead = Lead {
+            len: (header_len + len) as u16,
+            ident: *self.ident,
+            ecn_capable: segment.ecn_capable,
+        };
         let cut = len > segment.segment_size as usize;
         if cut && ring.segmentation_limit() == 0 {
             self.uncut = true;
@@ -76,15 +55,21 @@ impl Link<Body> for Wire<'_> {
             return false;
         }
         let done = if cut || len > LARGE && ring.segmentation_limit() > 0 {
+            let (src, dst) = (self.key.local, self.key.remote);
             let header = segment.header.partially_checksummed(src, dst, len);
             let mut bytes = [0u8; LEAD + MAX_HEADER_LEN];
-            emit_link_and_ip(hop, &ip, &mut bytes);
-            header.emit(bytes.get_mut(LEAD..).unwrap_or_default());
+            if let Some((front, rest)) = bytes.split_first_chunk_mut() {
+                self.way.write(&self.key, lead, front);
+                header.emit(rest);
+            }
             let headers = bytes.get(..LEAD + header_len).unwrap_or_default();
             let size = u16::try_from(segment.segment_size).unwrap_or(u16::MAX);
             ring.transmit_segmented(headers, segment.payload, size)
         } else {
-            transmit(ring, hop, &ip, &segment.header, segment.payload)
+            let header = (&self.key, &segment.header);
+            transmit(ring, self.way.destination_mac(), header, segment.payload, |out| {
+                self.way.write(&self.key, lead, out)
+            })
         };
         self.refused |= !done;
         // PSH marks the end of the data.
@@ -111,38 +96,47 @@ impl Link<Body> for Wire<'_> {
     }
 }
 
-/// Writes one packet and queues it on the ring. False if no frame is free.
+/// Writes one packet, its Ethernet and IP header by `lead`, and queues it on the ring. False if no frame
+/// is free.
 #[inline]
 pub(super) fn transmit(
     ring: &mut Ring,
-    hop: &NextHop,
-    ip: &ipv4::Header,
-    header: &Header,
+    destination: [u8; 6],
+    (key, header): (&FlowKey, &Header),
     payload: [&[u8]; 2],
+    lead: impl Fn(&mut [u8; LEAD]),
 ) -> bool {
-    let header_len = header.header_len();
-    let lead = LEAD + header_len;
+    let skip = LEAD + header.header_len();
     let [first, second] = payload;
     let len = first.len() + second.len();
-    let Some(frame) = ring.allocate(hop.destination_mac.0, lead + len) else { return false };
+    let Some(frame) = ring.allocate(destination, skip + len) else { return false };
+    let headers = |sum: Sum, bytes: &mut [u8]| {
+        if let Some((front, rest)) = bytes.split_first_chunk_mut() {
+            lead(front);
+            header.emit_checksummed(key.local, key.remote, sum, len, rest);
+        }
+    };
+    // The payload first: the checksum in the headers before it comes from that copy.
+    let mut pieces = payload;
     let mut sum = Sum::ZERO;
-    if len > 0 {
-        // The payload first: the checksum in the headers before it comes from that copy.
-        let mut pieces = payload;
+    let mut is_whole = false;
+    ring.write(&frame, |offset, bytes| {
+        let data = if offset == 0 { bytes.get_mut(skip..) } else { Some(&mut *bytes) };
+        if let Some(data) = data {
+            sum = sum.then(fill(&mut pieces, data));
+        }
+        if bytes.len() == skip + len {
+            headers(sum, bytes);
+            is_whole = true;
+        }
+    });
+    if !is_whole {
         ring.write(&frame, |offset, bytes| {
-            let data = if offset == 0 { bytes.get_mut(lead..) } else { Some(bytes) };
-            if let Some(data) = data {
-                sum = sum.then(fill(&mut pieces, data));
+            if offset == 0 {
+                headers(sum, bytes);
             }
         });
     }
-    let header = header.checksummed(ip.src, ip.dst, sum, len);
-    ring.write(&frame, |offset, bytes| {
-        if offset == 0 {
-            emit_link_and_ip(hop, ip, bytes);
-            header.emit(bytes.get_mut(LEAD..).unwrap_or_default());
-        }
-    });
     ring.transmit(frame);
     true
 }
@@ -150,6 +144,11 @@ pub(super) fn transmit(
 /// Fills `out` from the pieces and takes what was copied off them.
 #[inline]
 fn fill(pieces: &mut [&[u8]; 2], mut out: &mut [u8]) -> Sum {
+    if let [only, []] = pieces
+        && only.len() == out.len()
+    {
+        return copy_and_sum(out, only);
+    }
     let mut sum = Sum::ZERO;
     for piece in pieces {
         let count = piece.len().min(out.len());

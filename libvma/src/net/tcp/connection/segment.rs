@@ -76,8 +76,9 @@ impl<B> Connection<B> {
         };
         let sent = link.emit(&segment);
         if sent {
+            let segments = if len <= self.mss { 1 } else { len.div_ceil(self.mss) };
             self.counters.segments_out =
-                self.counters.segments_out.saturating_add(u64::from(len.div_ceil(self.mss).max(1)));
+                self.counters.segments_out.saturating_add(u64::from(segments));
             self.last_sent = now;
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;

@@ -254,8 +254,12 @@ proptest! {
     ) {
         let (src, dst) = (src.into(), dst.into());
         let data = pieces.concat();
+        let mut at_once = [0; MAX_HEADER_LEN];
+        let written =
+            header.emit_checksummed(src, dst, Sum::of(&data), data.len(), &mut at_once);
         let header = header.checksummed(src, dst, Sum::of(&data), data.len());
         let bytes = emitted(&header);
+        prop_assert_eq!(&at_once[..written], bytes.as_slice());
         let len = bytes.len() + data.len();
         let reject = PartialChecksum::Reject;
         let padding: &[u8] = &[0xff; 3];
