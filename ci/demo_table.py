@@ -5,6 +5,7 @@ of medians and ratios."""
 import statistics
 import sys
 from collections import defaultdict
+from operator import truediv
 
 LATENCY = {
     "kernel": "kernel sockets, blocking",
@@ -24,6 +25,9 @@ RATE = {
     "floor-mmsg": ("raw AF_XDP (floor), 32 per call", "floor-mmsg", "kernel-mmsg"),
     "untouched": ("the same, payload never touched", "floor-mmsg", "kernel-mmsg"),
 }
+
+# Kinds of results of which a round has several.
+SEVERAL = {"latency", "tcp-latency", "memory", "startup"}
 
 # Within one host.
 LOCAL_LATENCY = {
@@ -51,17 +55,19 @@ def main():
         kind, contestant, size, metric, value = line.rstrip("\n").split("\t")
         values[kind, contestant, size, metric].append(float(value))
     medians = {key: statistics.median(several) for key, several in values.items()}
-    rounds = max(len(several) for key, several in values.items() if key[0] != "startup")
-    print(f"Medians over {rounds} round(s).")
+    # Some ping-pongs have several runs in a round.
+    once = [several for key, several in values.items() if key[0] not in SEVERAL]
+    if once:
+        print(f"Medians over {max(map(len, once))} round(s).")
 
     local_latency_table(medians, "local-latency", "UDP")
     local_latency_table(medians, "local-tcp-latency", "TCP")
     local_bulk_table(medians)
     redis_table(medians, "local-redis", LOCAL_REDIS_GOAL)
     for size in sizes(medians, "latency"):
-        latency_table(medians, "latency", "UDP ping-pong", size)
+        latency_table(values, "latency", "UDP ping-pong", size)
     for size in sizes(medians, "tcp-latency"):
-        latency_table(medians, "tcp-latency", "TCP ping-pong", size)
+        latency_table(values, "tcp-latency", "TCP ping-pong", size)
     for size in sizes(medians, "rate"):
         rate_table(medians, size)
     bulk_table(medians)
@@ -74,20 +80,28 @@ def sizes(medians, kind):
     return sorted({key[2] for key in medians if key[0] == kind}, key=int)
 
 
-def latency_table(medians, kind, title, size):
-    def of(contestant, metric):
+def latency_table(values, kind, title, size):
+    def of(contestant, metric="p50"):
         # One floor for both protocols: the echo of raw datagrams.
         kind_of_it = "latency" if contestant == "floor" else kind
-        return medians.get((kind_of_it, contestant, size, metric))
+        return values.get((kind_of_it, contestant, size, metric), [])
 
-    print(f"\n{title}, {size} bytes: half the round trip in microseconds\n")
+    def ratios(several, others):
+        """The median over pairs of runs, one soon after the other: the machine drifts."""
+        if not several or not others:
+            return "-"
+        return f"{statistics.median(map(truediv, several, others)):.2f} x"
+
+    runs = len(of("kernel"))
+    print(f"\n{title}, {size} bytes: half the round trip in microseconds ({runs} runs of a second)\n")
     print(f"{'':34}{'p50':>9}{'p99':>9}{'p99.9':>9}{'p50 / floor':>14}{'spinning kernel / p50':>24}")
     for contestant, label in LATENCY.items():
-        if of(contestant, "p50") is None:
+        p50 = of(contestant)
+        if not p50:
             continue
-        row = "".join(f"{of(contestant, metric):9.2f}" for metric in ("p50", "p99", "p99.9"))
-        p50 = of(contestant, "p50")
-        to_floor, from_kernel = ratio(p50, of("floor", "p50")), ratio(of("kernel-spin", "p50"), p50)
+        metrics = [statistics.median(of(contestant, metric)) for metric in ("p50", "p99", "p99.9")]
+        row = "".join(f"{metric:9.2f}" for metric in metrics)
+        to_floor, from_kernel = ratios(p50, of("floor")), ratios(of("kernel-spin"), p50)
         print(f"{label:34}{row}{to_floor:>14}{from_kernel:>24}")
 
 
