@@ -93,7 +93,8 @@ def latency_table(values, kind, title, size):
         return f"{statistics.median(map(truediv, several, others)):.2f} x"
 
     runs = len(of("kernel"))
-    print(f"\n{title}, {size} bytes: half the round trip in microseconds ({runs} runs of a second)\n")
+    print(f"\n{title}, {size} bytes: half the round trip in microseconds")
+    print(f"(medians over runs of a second: {runs}; ratios are those of neighbouring runs)\n")
     print(f"{'':34}{'p50':>9}{'p99':>9}{'p99.9':>9}{'p50 / floor':>14}{'spinning kernel / p50':>24}")
     for contestant, label in LATENCY.items():
         p50 = of(contestant)

@@ -65,7 +65,8 @@ impl FlowTable {
     /// What the program remembers is void. Called after a change of its tables, never before.
     fn end_epoch(&mut self) {
         self.ended += 1;
-        // The element of an array is always there: this cannot fail.
+        // The element of an array is always there: this fails only where the change did, too (a process
+        // without its former capabilities, on kernels that ask again).
         let _ = bpf::map_update(&self.epoch, &0u32, &self.ended);
     }
 
@@ -81,14 +82,21 @@ impl FlowTable {
         }
         self.count(flow)?;
         // The program sends later fragments that overtake their first one by this key.
-        self.count(any).inspect_err(|_| self.remove_one(flow))
+        self.count(any).inspect_err(|_| self.remove_flow(flow))
     }
 
     pub fn remove(&mut self, flow: Flow) {
-        self.remove_one(flow);
+        self.remove_flow(flow);
         let any = any_port(flow);
         if any != flow {
+            // For fragments, which nobody remembers.
             self.remove_one(any);
+        }
+    }
+
+    fn remove_flow(&mut self, flow: Flow) {
+        if self.remove_one(flow) {
+            self.end_epoch();
         }
     }
 
@@ -162,22 +170,23 @@ impl FlowTable {
         Ok(())
     }
 
-    fn remove_one(&mut self, flow: Flow) {
-        let Some(users) = self.users.get_mut(&flow) else { return };
+    /// True if it is gone from the program's maps.
+    fn remove_one(&mut self, flow: Flow) -> bool {
+        let Some(users) = self.users.get_mut(&flow) else { return false };
         *users -= 1;
         if *users > 0 {
-            return;
+            return false;
         }
         self.users.remove(&flow);
         if self.exceptions.contains(&flow) {
-            return;
+            return false;
         }
         // ENOENT cannot hurt: the flow is gone, which is what was wanted.
         let _ = match flow {
             Flow::ThreeTuple { .. } => bpf::map_delete(&self.three, &three(flow)),
             Flow::FiveTuple { .. } => bpf::map_delete(&self.five, &five(flow)),
         };
-        self.end_epoch();
+        true
     }
 }
 

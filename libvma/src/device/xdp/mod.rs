@@ -41,6 +41,9 @@ pub struct Limits {
 /// At most this many receive queues are served (size of the program's `sockets` map).
 const MOST_QUEUES: u32 = 64;
 
+/// With more queues, what is fetched ahead for each would drive other things out of the cache.
+const EXPECTING: usize = 4;
+
 /// Consumed RX entries and empty fill entries are given back in batches of this size.
 const BATCH: u32 = 64;
 
@@ -187,9 +190,12 @@ impl Ring {
     #[inline]
     fn receive_from(&mut self, number: usize) -> Option<Received> {
         let per_queue = self.per_queue;
+        let few_queues = self.queues.len() <= EXPECTING;
         let queue = self.queues.get_mut(number)?;
         let Some(first) = queue.rx.consume() else {
-            queue.expect_next(&self.umem);
+            if few_queues {
+                queue.expect_next(&self.umem);
+            }
             // Entries go back in batches, but a queue that runs low gets what there is.
             if queue.posted < per_queue / 2 && self.rx.available() > 0 {
                 queue.rx.publish();

@@ -17,7 +17,7 @@ const LINE: usize = 64;
 const PREFETCHED: usize = 4 * LINE;
 /// A packet begins so many bytes into its chunk (XDP_PACKET_HEADROOM).
 const KERNEL_HEADROOM: u64 = 256;
-/// Of a packet that has not come yet.
+/// Of a packet that has not come yet: headers with timestamps, and 64 bytes or more.
 const EXPECTED: u32 = 3 * LINE as u32;
 
 pub struct Umem {

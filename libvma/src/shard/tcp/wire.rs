@@ -116,7 +116,8 @@ pub(super) fn transmit(
             header.emit_checksummed(key.local, key.remote, sum, len, rest);
         }
     };
-    // The payload first: the checksum in the headers before it comes from that copy.
+    // The payload first: the checksum in the headers before it comes from that copy. A chain has its sum
+    // with its last piece only, and is walked again for the headers in the first.
     let mut pieces = payload;
     let mut sum = Sum::ZERO;
     let mut is_whole = false;
@@ -147,7 +148,7 @@ fn fill(pieces: &mut [&[u8]; 2], mut out: &mut [u8]) -> Sum {
     if let [only, []] = pieces
         && only.len() == out.len()
     {
-        return copy_and_sum(out, only);
+        return copy_and_sum(out, core::mem::take(only));
     }
     let mut sum = Sum::ZERO;
     for piece in pieces {

@@ -54,10 +54,12 @@ struct datagram {
 };
 
 #define VERDICTS 64
+// No epoch is that late.
+#define VOID (~0ULL)
+#define barrier() __asm__ volatile("" ::: "memory")
 
 struct verdict {
 	struct flow5 flow;
-	__u32 unused;
 	__u64 epoch;
 };
 
@@ -157,12 +159,13 @@ struct ports {
 // Values of `flows5`.
 #define PASSED 0
 // Values of `flows3`.
+#define NONE 0
 #define EVERY_PEER 1
 // All but some peers, whose 5-tuples say PASSED.
 #define MOST_PEERS 2
 
-// `now` is the epoch, read before the tables are. Its upper half is never used: as a part of the keys it
-// keeps processors that reorder loads from reading the tables first.
+// `now` is the epoch, read before the tables are. Its upper 16 bits are never used: as a part of the keys
+// they keep processors that reorder loads from reading the tables first.
 static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u64 now)
 {
 	struct flow3 three = {
@@ -173,8 +176,9 @@ static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u6
 
 	// Unconnected sockets are by far the more frequent case, but a connected socket on the
 	// same port must win: both answers are "ours", the shard decides between them.
-	const __u32 *whole = map_lookup(&flows3, &three);
-	if (whole && *whole == EVERY_PEER)
+	const __u32 *found = map_lookup(&flows3, &three);
+	__u32 whole = found ? *found : NONE;
+	if (whole == EVERY_PEER)
 		return 1;
 
 	struct flow5 five = *flow;
@@ -182,7 +186,7 @@ static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u6
 	const __u32 *exact = map_lookup(&flows5, &five);
 	if (exact)
 		return *exact != PASSED;
-	return whole != 0;
+	return whole != NONE;
 }
 
 static __attribute__((always_inline)) int is_same(const struct flow5 *a, const struct flow5 *b)
@@ -211,12 +215,20 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 	place ^= place >> 16;
 	place = (place ^ place >> 8) % VERDICTS;
 	struct verdict *known = map_lookup(&verdicts, &place);
-	if (known && known->epoch == now && is_same(&known->flow, &flow))
+	// Never so. Asked once: without CAP_PERFMON, some kernels' verifiers reject a program that asks for the
+	// same thing twice, for what a processor might speculate between.
+	if (!known)
+		return look_up(&flow, now);
+	if (known->epoch == now && is_same(&known->flow, &flow))
 		return 1;
 
 	int ours = look_up(&flow, now);
-	if (ours && known) {
+	if (ours) {
+		// Void while it is written, should another packet come in between.
+		known->epoch = VOID;
+		barrier();
 		known->flow = flow;
+		barrier();
 		known->epoch = now;
 	}
 	return ours;

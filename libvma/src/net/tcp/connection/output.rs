@@ -190,8 +190,12 @@ impl<B> Connection<B> {
             sent_any = true;
             self.board.push(start, end, now);
             self.snd_nxt = end;
-            let tail = if len < self.mss { len } else { len.checked_rem(self.mss).unwrap_or(0) };
-            if tail != 0 {
+            let is_small = if len <= self.mss {
+                len > 0 && len < self.mss
+            } else {
+                len.checked_rem(self.mss).unwrap_or(0) != 0
+            };
+            if is_small {
                 self.small_end = end;
             }
             if self.phase == Phase::Recovery {
