@@ -29,20 +29,24 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     // Signals are the application's: its handlers must not run here.
     let saved = thread::block_signals();
     set_served(process, true);
+    // Here, not in the thread: what it opens has a low number for a moment, which the program, on its
+    // own way by then, would miss when the kernel numbers its next descriptor.
+    let readers = Attendant::new(process);
     let spawned = std::thread::Builder::new()
         .name("vma".into())
         .stack_size(256 * 1024)
-        .spawn(move || run(process, monitor));
+        .spawn(move || run(process, monitor, readers));
     thread::restore_signals(&saved);
     if let Err(error) = spawned {
         set_served(process, false);
+        process.statistics.end();
         if !REFUSED.swap(true, Ordering::Relaxed) {
             log_line!(Warning, "the internal thread could not be started: {error}");
         }
     }
 }
 
-fn run(process: &'static Process, mut monitor: Monitor) {
+fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) {
     let stack = &process.stack;
     settle(&stack.config);
     // Path MTUs and neighbours that the kernel changes without a message are asked for again.
@@ -52,7 +56,6 @@ fn run(process: &'static Process, mut monitor: Monitor) {
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
     let mut exceptions = stream::exceptions::FIRST_LIMIT;
-    let mut readers = Attendant::new(process);
     // When something other than readers is due, in rounds that only looked for readers.
     let mut due = u64::MAX;
     loop {
