@@ -155,8 +155,7 @@ impl<T: Copy> Cursor<T> {
     /// Writes an entry; the caller has asked [`Cursor::room`] before.
     #[inline]
     pub fn produce(&mut self, entry: T) {
-        // SAFETY: the mask keeps the position below `size`, so inside the mapped entries.
-        let slot = unsafe { self.entries.add((self.index & (self.size - 1)) as usize) };
+        let slot = self.slot(self.index);
         // SAFETY: `slot` is valid and aligned; between `seen` and `seen + size` the kernel does
         // not touch entries until they are published.
         unsafe { slot.write_volatile(entry) };
@@ -174,8 +173,7 @@ impl<T: Copy> Cursor<T> {
             }
             self.seen = theirs;
         }
-        // SAFETY: the mask keeps the position below `size`, so inside the mapped entries.
-        let slot = unsafe { self.entries.add((self.index & (self.size - 1)) as usize) };
+        let slot = self.slot(self.index);
         // SAFETY: `slot` is valid and aligned, and published by the kernel (acquire load above).
         let entry = unsafe { slot.read_volatile() };
         self.index = self.index.wrapping_add(1);
@@ -186,7 +184,7 @@ impl<T: Copy> Cursor<T> {
     /// together with the index that tells of it, not after that.
     #[inline]
     pub fn prefetch_next(&self) {
-        prefetch(self.entries.wrapping_add((self.index & (self.size - 1)) as usize).cast());
+        prefetch(self.slot(self.index).cast());
     }
 
     /// The index of the next entry to produce or to consume.
@@ -198,10 +196,8 @@ impl<T: Copy> Cursor<T> {
     /// What lies at an index, for hints: it need not be an entry of now.
     #[inline]
     pub fn glance(&self, index: u32) -> T {
-        // SAFETY: the mask keeps the position below `size`, so inside the mapped entries.
-        let slot = unsafe { self.entries.add((index & (self.size - 1)) as usize) };
-        // SAFETY: `slot` is valid and aligned; any bits are a descriptor or a number.
-        unsafe { slot.read_volatile() }
+        // SAFETY: the slot is valid and aligned; any bits are a descriptor or a number.
+        unsafe { self.slot(index).read_volatile() }
     }
 
     /// Makes what was produced visible, or gives back what was consumed.
@@ -235,6 +231,12 @@ impl<T: Copy> Cursor<T> {
     pub fn drained(&mut self) -> bool {
         self.seen = self.load_theirs();
         self.seen == self.index
+    }
+
+    #[inline]
+    fn slot(&self, index: u32) -> *mut T {
+        // SAFETY: the mask keeps the position below `size`, so inside the mapped entries.
+        unsafe { self.entries.add((index & (self.size - 1)) as usize) }
     }
 
     #[inline]

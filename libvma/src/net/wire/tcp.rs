@@ -152,19 +152,16 @@ impl Header {
         };
         // Nearly every segment: no copy of the header, and each word is made once.
         let Some(out) = out.first_chunk_mut::<LEN>() else { return 0 };
-        let [ports, seq, ack, control, _] = self.fixed_words(LEN);
-        let urgent = u32::from(self.urgent);
+        let fixed_words = self.fixed_words(LEN);
         let stamps = [NOPS_AND_TIMESTAMPS, timestamps.value, timestamps.echo];
-        let len = u32::from(segment_len(LEN.saturating_add(payload_len)));
-        let pseudo = [src.to_bits(), dst.to_bits(), u32::from(protocol::TCP), len];
-        let mut words = 0u64;
-        let mut add = |word: u32| words = words.wrapping_add(u64::from(word));
-        pseudo.into_iter().for_each(&mut add);
-        [ports, seq, ack, control, urgent].into_iter().for_each(&mut add);
-        stamps.into_iter().for_each(add);
+        let mut words =
+            self.sum_but_options(src, dst, fixed_words, LEN.saturating_add(payload_len));
+        stamps.into_iter().for_each(|word| words = words.wrapping_add(u64::from(word)));
         let checksum = Sum::ZERO.then_u16(fold(words)).then(payload).checksum();
+        let [ports, seq, ack, control, _] = fixed_words;
+        let last = u32::from(checksum) << 16 | u32::from(self.urgent);
         let (fixed, options) = out.split_at_mut(HEADER_LEN);
-        put_words(fixed, [ports, seq, ack, control, u32::from(checksum) << 16 | urgent]);
+        put_words(fixed, [ports, seq, ack, control, last]);
         put_words(options, stamps);
         LEN
     }
@@ -178,22 +175,30 @@ impl Header {
         payload: Sum,
         payload_len: usize,
     ) -> u16 {
-        // The words are summed on their way from the fields to the wire, not read back from there:
-        // wide loads of just written narrow stores would stall.
         let len = self.header_len();
-        let [ports, seq, ack, control, _] = self.fixed_words(len);
-        let pseudo = [
-            src.to_bits(),
-            dst.to_bits(),
-            u32::from(protocol::TCP),
-            u32::from(segment_len(len.saturating_add(payload_len))),
-        ];
-        let mut words = 0u64;
-        let mut add = |word: u32| words = words.wrapping_add(u64::from(word));
-        pseudo.into_iter().for_each(&mut add);
-        [ports, seq, ack, control, u32::from(self.urgent)].into_iter().for_each(&mut add);
-        self.options.for_each_word(add);
+        let total = len.saturating_add(payload_len);
+        let mut words = self.sum_but_options(src, dst, self.fixed_words(len), total);
+        self.options.for_each_word(|word| words = words.wrapping_add(u64::from(word)));
         Sum::ZERO.then_u16(fold(words)).then(payload).checksum()
+    }
+
+    /// The words of the pseudo header and of the fixed header, without a checksum, added up for a
+    /// segment of `total_len` bytes. They are summed on their way from the fields to the wire, not read
+    /// back from there: wide loads of just written narrow stores would stall.
+    #[inline(always)]
+    fn sum_but_options(
+        &self,
+        src: Ipv4Addr,
+        dst: Ipv4Addr,
+        fixed_words: [u32; 5],
+        total_len: usize,
+    ) -> u64 {
+        let [ports, seq, ack, control, _] = fixed_words;
+        let len = u32::from(segment_len(total_len));
+        let pseudo = [src.to_bits(), dst.to_bits(), u32::from(protocol::TCP), len];
+        let fixed = [ports, seq, ack, control, u32::from(self.urgent)];
+        let words = pseudo.into_iter().chain(fixed).map(u64::from);
+        words.fold(0, u64::wrapping_add)
     }
 
     /// The same header with the pseudo header's sum only, for a device that adds the rest

@@ -102,7 +102,7 @@ impl Way {
         }
         put(&mut self.kept, TOTAL_LEN, 0);
         // The sum of all other words is what the checksum is the complement of, less the length.
-        let sum = !word(&header, 10);
+        let sum = !word(&header, CHECKSUM - ethernet::HEADER_LEN);
         let (sum, borrow) = sum.overflowing_sub(ipv4::HEADER_LEN as u16);
         put(&mut self.kept, CHECKSUM, sum.wrapping_sub(u16::from(borrow)));
     }
@@ -151,7 +151,6 @@ mod tests {
 
     use super::*;
     use crate::net::wire::ethernet::{EtherType, MacAddr};
-    use crate::shard::RingId;
 
     fn hop(last: u8) -> NextHop {
         NextHop {

@@ -87,6 +87,7 @@ fn packet_socket(interface: &str) -> Fd {
     socket
 }
 
+// covers: NET-40
 #[test]
 fn a_flow_is_the_kernels_again_as_soon_as_it_is_removed() {
     with_pair(|| {
@@ -103,6 +104,7 @@ fn a_flow_is_the_kernels_again_as_soon_as_it_is_removed() {
     });
 }
 
+// covers: NET-40
 #[test]
 fn an_exception_holds_though_its_flow_was_seen_before() {
     with_pair(|| {
@@ -119,6 +121,7 @@ fn an_exception_holds_though_its_flow_was_seen_before() {
     });
 }
 
+// covers: NET-40
 #[test]
 fn a_flow_that_shares_its_place_in_memory_with_ours_is_not_ours() {
     with_pair(|| {
