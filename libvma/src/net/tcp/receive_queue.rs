@@ -72,6 +72,14 @@ impl<B> ReceiveQueue<B> {
         }
     }
 
+    /// Takes the first piece off.
+    #[inline]
+    pub fn take_piece(&mut self) -> Option<Piece<B>> {
+        let piece = self.pieces.pop_front()?;
+        self.len = self.len.saturating_sub(piece.len);
+        Some(piece)
+    }
+
     pub fn clear(&mut self, link: &mut impl Link<B>) {
         self.consume(u32::MAX, link);
     }
@@ -122,8 +130,10 @@ mod tests {
         assert_eq!((queue.len(), &link.0[..]), (15, &[9, 0][..]));
         let front = queue.pieces().next().unwrap();
         assert_eq!((front.body, front.offset, front.len), (1, 10, 5));
+        let taken = queue.take_piece().unwrap();
+        assert_eq!((taken.body, taken.len, queue.len()), (1, 5, 10));
         queue.clear(&mut link);
-        assert!(queue.is_empty());
-        assert_eq!(link.0, [9, 0, 1, 2]);
+        assert!(queue.is_empty() && queue.take_piece().is_none());
+        assert_eq!(link.0, [9, 0, 2]);
     }
 }

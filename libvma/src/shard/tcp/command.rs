@@ -1,11 +1,11 @@
 //! What sockets ask of their connections.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 
 use super::listen::five_tuple;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
-use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, body, path};
+use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{
@@ -74,7 +74,7 @@ impl<S> State<S> {
         Ok(())
     }
 
-    fn connection_of(&mut self, id: SocketId) -> Option<u32> {
+    pub(super) fn connection_of(&mut self, id: SocketId) -> Option<u32> {
         self.socket(id)?.0.connection
     }
 
@@ -133,59 +133,6 @@ impl<S> State<S> {
         // What a busy device did not take of an early kick.
         self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
         Some(result)
-    }
-
-    /// Copies what was received into the buffers, of which `filled` bytes are in use already, and
-    /// takes it off the queue. To `peek` from a byte of the queue on leaves it there.
-    pub fn stream_read(
-        &mut self,
-        id: SocketId,
-        out: &mut [IoSliceMut<'_>],
-        filled: usize,
-        peek: Option<usize>,
-    ) -> Option<usize> {
-        let index = self.connection_of(id)?;
-        let (tcp, io) = self.tcp()?;
-        let block = tcp.block(index)?;
-        let from = peek.unwrap_or(0);
-        let len = (block.connection.readable() as usize).saturating_sub(from);
-        let pieces = block.connection.pieces();
-        let copied = body::copy_out(io.rings, pieces, (from, len), out, filled);
-        if peek.is_some() || copied == 0 {
-            return Some(copied);
-        }
-        self.stream_consume(id, copied);
-        Some(copied)
-    }
-
-    /// The byte `from` bytes ahead in the queue, if it is there.
-    pub fn stream_byte_at(&mut self, id: SocketId, from: usize) -> Option<u8> {
-        let index = self.connection_of(id)?;
-        let (tcp, io) = self.tcp()?;
-        let pieces = tcp.block(index)?.connection.pieces();
-        let mut byte = [0u8];
-        let mut out = [IoSliceMut::new(&mut byte)];
-        let found = body::copy_out(io.rings, pieces, (from, 1), &mut out, 0);
-        (found == 1).then_some(byte[0])
-    }
-
-    /// Takes bytes off the queue; a window update may leave.
-    pub fn stream_consume(&mut self, id: SocketId, len: usize) {
-        let Some(index) = self.connection_of(id) else { return };
-        let Some((tcp, mut io)) = self.tcp() else { return };
-        let now = tcp.now();
-        let len = u32::try_from(len).unwrap_or(u32::MAX);
-        let wants_output = tcp.with(&mut io, index, |connection, wire| {
-            connection.consume(now, len, wire);
-            connection.wants_output()
-        });
-        // What was put off comes after this, too.
-        let put_off = tcp.block(index).is_some_and(|block| block.touched);
-        if put_off && wants_output == Some(false) {
-            return;
-        }
-        tcp.output(&mut io, index);
-        self.after_tcp();
     }
 
     /// What goes into the IP headers of the connection's segments.

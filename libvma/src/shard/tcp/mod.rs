@@ -2,13 +2,14 @@
 //! connection lives before accept() and beyond close().
 //!
 //! `receive` takes segments to connections and listeners, `wire` takes segments to the rings by a
-//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `listen` the passive side,
+//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `read` how they take what was received, `listen` the passive side,
 //! `work` what is put off to the end of a batch, and the timers, `watch` what is told of connections
 //! outside the process.
 
 mod body;
 mod command;
 mod listen;
+mod read;
 mod receive;
 mod transplant;
 mod watch;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 pub use body::Body;
 pub use command::{AddressInUse, Opening};
 pub use listen::{Accepted, ListenSpec, five_tuple, three_tuple};
+pub use read::Taken;
 pub(in crate::shard) use receive::way_back;
 pub use transplant::{Cutting, Orphan};
 pub use watch::{Pending, Report};

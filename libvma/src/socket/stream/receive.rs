@@ -6,6 +6,7 @@ use super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
+use crate::shard::tcp::Taken;
 
 /// One receive call.
 pub fn receive(
@@ -53,10 +54,25 @@ pub fn receive_up_to(
         0 => low_water.min(room).max(1),
         _ => room.max(1),
     };
+    // A call with no room waits all the same, for something to be there.
+    let plain = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 && room > 0;
     let mut copied = 0;
     let start = peek_offset.unwrap_or(0);
     let ended = until_or_partly(stack, state, id, manner, |state| {
-        // What a waiting call finds most of the time.
+        // Nearly always that is all.
+        if plain
+            && copied == 0
+            && let Some(buffer) = buffers.first_mut()
+        {
+            match state.stream_take(id, buffer, target) {
+                Taken::Nothing => return Step::Nothing,
+                Taken::All(count) => {
+                    copied = count;
+                    return Step::Done(Ok(()));
+                }
+                Taken::Unusual => {}
+            }
+        }
         let idle = state.connection(id).is_some_and(|connection| {
             connection.queued() == 0 && !connection.is_at_end() && !connection.has_error()
         });

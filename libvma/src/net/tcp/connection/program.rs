@@ -95,6 +95,15 @@ impl<B> Connection<B> {
             && self.settings.unsent_low_water.is_none_or(|most| unsent < most)
     }
 
+    /// May a read take what is queued without a look at anything else: no mark, no end, no error?
+    #[inline]
+    pub fn is_plainly_readable(&self) -> bool {
+        self.state == State::Established
+            && self.error.is_none()
+            && self.urgent.mark.is_none()
+            && !self.reading_ended
+    }
+
     /// What can be read, in order. A read must not cross the urgent mark: see
     /// [`Connection::readable`].
     pub fn pieces(&self) -> impl Iterator<Item = &Piece<B>> {
@@ -155,6 +164,15 @@ impl<B> Connection<B> {
             self.urgent.mark = None;
         }
         self.note_read(count, now);
+    }
+
+    /// The program has read the first piece, all of it; for a connection that
+    /// [`Connection::is_plainly_readable`]. The caller gives its body back.
+    #[inline]
+    pub fn take_piece(&mut self, now: Instant) -> Option<Piece<B>> {
+        let piece = self.queue.take_piece()?;
+        self.note_read(piece.len, now);
+        Some(piece)
     }
 
     /// Nothing is left to read, and nothing will come. A failure that was not told yet comes first,
