@@ -8,6 +8,9 @@ fn main() {
     let source = "src/device/xdp/bpf/steer.bpf.c";
     println!("cargo:rerun-if-changed={source}");
     println!("cargo:rerun-if-env-changed=CLANG");
+    // ci/rustc hands it to the compiler.
+    println!("cargo:rerun-if-changed=profile");
+    println!("cargo:rerun-if-env-changed=LIBVMA_PROFILE_INTO");
 
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
