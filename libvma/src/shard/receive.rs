@@ -370,11 +370,17 @@ fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason
 
 fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parsed, DropReason> {
     let skip = ethernet::HEADER_LEN + ip.header_len();
-    let packet = ring.first_bytes(&received.frame).get(skip..).unwrap_or_default();
-    let udp = udp::Header::parse(packet, ip.payload_len())?;
-    let data = skipping(ring.pieces(&received.frame), skip + udp::HEADER_LEN);
-    udp.verify(ip.src, ip.dst, data, partial(ring))?;
     let first = ring.first_bytes(&received.frame);
+    let udp = udp::Header::parse(first.get(skip..).unwrap_or_default(), ip.payload_len())?;
+    let start = skip + udp::HEADER_LEN;
+    match first.get(start..start + udp.data_len()) {
+        Some(data) => udp.verify(ip.src, ip.dst, [data], partial(ring))?,
+        None => {
+            // In several chunks.
+            let data = skipping(ring.pieces(&received.frame), start);
+            udp.verify(ip.src, ip.dst, data, partial(ring))?;
+        }
+    }
     let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
     nonzero_port(Parsed { ip, udp, after_kernel, by_link: ring.is_local() })
 }

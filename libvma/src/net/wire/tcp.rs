@@ -223,11 +223,13 @@ impl Header {
         segment_len: usize,
         partial: PartialChecksum,
     ) -> Result<(), DropReason> {
-        if self.is_partially_checksummed(src, dst, segment_len, partial) {
+        let pseudo = pseudo_header_of(src, dst, segment_len);
+        if partial == PartialChecksum::Accept && self.checksum == pseudo.fold() {
+            // No byte need be read.
             return Ok(());
         }
         let mut left = segment_len;
-        let mut sum = Sum::ZERO;
+        let mut sum = pseudo;
         for piece in segment {
             let piece = piece.get(..left).unwrap_or(piece);
             sum = sum.then(Sum::of(piece));
@@ -236,22 +238,10 @@ impl Header {
         if left != 0 {
             return Err(DropReason::TooShort);
         }
-        match pseudo_header_of(src, dst, segment_len).then(sum).fold() {
+        match sum.fold() {
             0xffff => Ok(()),
             _ => Err(DropReason::BadTcpChecksum),
         }
-    }
-
-    /// Whether the checksum is a partial one that is accepted, so that no byte need be read.
-    #[inline]
-    pub fn is_partially_checksummed(
-        &self,
-        src: Ipv4Addr,
-        dst: Ipv4Addr,
-        segment_len: usize,
-        partial: PartialChecksum,
-    ) -> bool {
-        partial == PartialChecksum::Accept && self.checksum == pseudo_sum(src, dst, segment_len)
     }
 
     /// How many sequence numbers SYN and FIN take besides the data (RFC 9293 section 3.4).

@@ -160,8 +160,14 @@ fn parse<'a>(
     let skip = ethernet::HEADER_LEN + ip.header_len();
     let header_len = header.parse_from(bytes.get(skip..).unwrap_or_default(), ip.payload_len())?;
     let partial = crate::shard::receive::partial(ring);
-    let segment = skipping(ring.pieces(&received.frame), skip);
-    header.verify(ip.src, ip.dst, segment, ip.payload_len(), partial)?;
+    match bytes.get(skip..skip + ip.payload_len()) {
+        Some(segment) => header.verify(ip.src, ip.dst, [segment], segment.len(), partial)?,
+        None => {
+            // In several chunks.
+            let segment = skipping(ring.pieces(&received.frame), skip);
+            header.verify(ip.src, ip.dst, segment, ip.payload_len(), partial)?;
+        }
+    }
     if ip.dst.is_multicast() || ip.dst.is_broadcast() {
         return Err(DropReason::NotForUs);
     }
