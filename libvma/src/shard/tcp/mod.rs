@@ -2,9 +2,10 @@
 //! connection lives before accept() and beyond close().
 //!
 //! `receive` takes segments to connections and listeners, `wire` takes segments to the rings by a
-//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted elsewhere, `command` is what sockets ask for, `read` how they take what was received, `listen` the passive side,
-//! `work` what is put off to the end of a batch, and the timers, `watch` what is told of connections
-//! outside the process.
+//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted
+//! elsewhere, `command` is what sockets ask for, `read` how they take what was received, `listen` the
+//! passive side, `work` what is put off to the end of a batch, and the timers, `watch` what is told of
+//! connections outside the process.
 
 mod body;
 mod command;

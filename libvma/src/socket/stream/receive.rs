@@ -59,7 +59,7 @@ pub fn receive_up_to(
     let mut copied = 0;
     let start = peek_offset.unwrap_or(0);
     let ended = until_or_partly(stack, state, id, manner, |state| {
-        // Nearly always that is all.
+        // Nearly always one short look is all: nothing yet, or one whole segment.
         if plain
             && copied == 0
             && let Some(buffer) = buffers.first_mut()
@@ -73,6 +73,7 @@ pub fn receive_up_to(
                 Taken::Unusual => {}
             }
         }
+        // The same for the other calls, and for those that have a part already.
         let idle = state.connection(id).is_some_and(|connection| {
             connection.queued() == 0 && !connection.is_at_end() && !connection.has_error()
         });
