@@ -92,9 +92,8 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         if fired(fds, 1) {
             note_shadows(stack);
         }
-        if fired(fds, 2)
-            && let Some(nudge) = &stack.nudge
-        {
+        let nudged = fired(fds, 2);
+        if nudged && let Some(nudge) = &stack.nudge {
             nudge.clear();
             process.serve_leaver();
             if let Some(board) = &process.board {
@@ -122,7 +121,11 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         {
             stream::local::flush_all(&mut state);
         }
-        unsent = stack.shard.lock().is_ok_and(|mut state| state.finish_blast(&mut seen_kicks));
+        // Whoever polls sends what waits, and would be held up, time and again, if it shares this CPU.
+        unsent = match stack.shard.try_lock() {
+            Some(mut state) => state.finish_blast(&mut seen_kicks),
+            None => unsent || nudged,
+        };
         let now = monotonic_nanos();
         if now.saturating_sub(last_second) >= SECOND {
             last_second = now;

@@ -4,7 +4,8 @@
 //! unless the program demonstrably does nothing but send: after [`STREAK`] sends in a row, most of
 //! them within [`GAP`] of the one before and no receive or poll call between them. From then on
 //! up to [`BATCH`] datagrams share a kick. What is left when the program stops is sent by its next
-//! call of any kind, or by the internal thread, which looks every [`TICK_NANOS`].
+//! call of any kind, or by the internal thread, which looks every [`TICK_NANOS`] whether it can have the
+//! shard's lock.
 
 use crate::sys::time::cycles;
 
@@ -17,7 +18,8 @@ const SETBACK: u32 = 32;
 /// The program paused, for 50 us or more: what follows is something new.
 const PAUSE: u64 = 150_000;
 const BATCH: u32 = 16;
-/// How often the internal thread looks for datagrams that wait; a datagram waits two looks at most.
+/// How often the internal thread looks for datagrams that wait; a datagram waits two looks at most,
+/// unless another thread is at work in the shard.
 pub const TICK_NANOS: u64 = 50_000;
 
 #[derive(Default)]

@@ -83,6 +83,20 @@ fn a_polling_thread_yields_if_it_should() {
     assert!(with > 100 && without < 20, "{without} {with}");
 }
 
+// covers: THR-01
+#[test]
+fn a_polling_thread_is_left_alone_by_the_internal_one_on_its_cpu() {
+    let net = Namespaces::new();
+    // The internal thread begins with the first socket, and where this one runs.
+    let code = "import os, struct; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n\
+                s = socket.socket(2, 2); s.bind(('10.99.0.1', 5000))\n\
+                s.setsockopt(1, 20, struct.pack('ll', 5, 0))\n\
+                try: s.recv(1)\nexcept BlockingIOError: pass";
+    // Whoever waits for the shard's lock yields.
+    let yields = system_calls(&net, &[("VMA_RX_POLL", "-1")], "sched_yield", code);
+    assert!(yields < 20, "{yields} in five seconds");
+}
+
 // covers: MUX-05, MUX-06
 #[test]
 fn the_kernels_descriptors_are_looked_at_as_often_as_said() {
