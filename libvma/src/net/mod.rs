@@ -7,6 +7,7 @@
 //! - [`ip`] puts fragments together and takes datagrams apart;
 //! - [`udp`] is the datagram protocol itself;
 //! - [`tcp`] is the other one;
+//! - [`bulk_copy`] copies bytes, however many;
 //! - [`drop_reason`] names every reason for which a frame stops on the way;
 //! - [`timer_wheel`] finds due deadlines in constant time, [`siphash`] is the keyed hash;
 //! - [`time`] is the only notion of time: a number the caller hands in.
@@ -29,6 +30,7 @@
 // Named here and not at the crate root, so that this tree compiles by itself as `no_std`.
 extern crate alloc;
 
+pub mod bulk_copy;
 pub mod drop_reason;
 pub mod ip;
 pub mod siphash;

@@ -16,6 +16,7 @@ use super::{NextHop, RingId, State};
 use crate::device::shm::{self, Arrival, LinkId};
 use crate::device::{Received, Ring};
 use crate::log::log_line;
+use crate::net::bulk_copy::bulk_copy;
 use crate::net::drop_reason::DropReason;
 use crate::net::udp::lookup::Tuple;
 use crate::net::wire::ethernet::{self, MacAddr};
@@ -219,7 +220,7 @@ impl<S> State<S> {
         let mut rest = &payload[..];
         let _ = ring.send_message(link, RETURNED, header, payload.len(), true, |room| {
             let (now, later) = rest.split_at(room.len().min(rest.len()));
-            room.get_mut(..now.len()).unwrap_or_default().copy_from_slice(now);
+            bulk_copy(room, now);
             rest = later;
         });
         ring.kick();

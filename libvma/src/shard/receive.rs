@@ -10,6 +10,7 @@ use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
 use crate::device::Received;
 use crate::device::Ring;
+use crate::net::bulk_copy::bulk_copy;
 use crate::net::drop_reason::DropReason;
 use crate::net::udp::lookup::Tuple;
 use crate::net::wire::udp::PartialChecksum;
@@ -337,7 +338,7 @@ impl<S> State<S> {
                         let count = len.min(buffer.len());
                         let (target, source) = (buffer.get_mut(..count), payload.get(..count));
                         if let (Some(target), Some(source)) = (target, source) {
-                            target.copy_from_slice(source);
+                            bulk_copy(target, source);
                         }
                         count
                     }
@@ -451,7 +452,7 @@ fn scatter<'a>(
             let count = piece.len().min(room.len());
             let (target, rest) = room.split_at_mut(count);
             let (source, left) = piece.split_at(count);
-            target.copy_from_slice(source);
+            bulk_copy(target, source);
             room = rest;
             piece = left;
             copied += count;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::local::mark_switch;
 use super::{RingId, State};
 use crate::device::Ring;
+use crate::net::bulk_copy::bulk_copy;
 use crate::net::ip::fragment::{Fragment, fragments};
 use crate::net::udp::lookup::Tuple;
 use crate::net::wire::checksum::{Sum, copy_and_sum};
@@ -289,7 +290,7 @@ impl<'a> Gather<'a> {
     /// As [`Gather::copy_to`], without the sum.
     #[inline]
     fn copy_plainly_to(&mut self, out: &mut [u8]) {
-        self.each(out, |target, source| target.copy_from_slice(source));
+        self.each(out, bulk_copy);
     }
 
     /// Calls `copy` with pieces of equal length.

@@ -2,6 +2,7 @@
 //! need. Sequence numbers and what was sent are known elsewhere.
 
 use crate::net::alloc;
+use crate::net::bulk_copy::bulk_copy;
 use alloc::vec::Vec;
 
 /// A connection that waits keeps at most this much.
@@ -91,7 +92,7 @@ impl SendBuffer {
 #[inline]
 fn copy(to: &mut [u8], at: usize, from: &[u8]) {
     if let Some(room) = to.get_mut(at..at.saturating_add(from.len())) {
-        room.copy_from_slice(from);
+        bulk_copy(room, from);
     }
 }
 

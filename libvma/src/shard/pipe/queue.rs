@@ -6,6 +6,7 @@ use std::io::IoSliceMut;
 use super::Carrier;
 use crate::device::Received;
 use crate::frame::Frame;
+use crate::net::bulk_copy::bulk_copy;
 
 enum Body {
     Frame(Frame),
@@ -154,7 +155,7 @@ impl Queue {
                 let count = bytes.len().min(room.len());
                 let (target, rest) = core::mem::take(&mut room).split_at_mut(count);
                 let (source, left) = bytes.split_at(count);
-                target.copy_from_slice(source);
+                bulk_copy(target, source);
                 (room, bytes) = (rest, left);
                 copied += count;
             }

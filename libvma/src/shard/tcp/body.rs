@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 
 use crate::device::Ring;
 use crate::frame::Frame;
+use crate::net::bulk_copy::bulk_copy;
 use crate::net::tcp::Piece;
 use crate::shard::RingId;
 use crate::shard::receive::skipping;
@@ -179,7 +180,7 @@ impl Room<'_, '_> {
             let count = room.len().min(bytes.len());
             let (source, left) = bytes.split_at(count);
             let (target, _) = room.split_at_mut(count);
-            target.copy_from_slice(source);
+            bulk_copy(target, source);
             self.used += count;
             copied += count;
             bytes = left;

@@ -2,6 +2,7 @@
 
 use super::{Bond, Owed, PORTION, Pipe};
 use crate::device::shm::LinkId;
+use crate::net::bulk_copy::bulk_copy;
 use crate::net::tcp::Events;
 use crate::shard::pipe::message::{Message, Name};
 use crate::shard::pipe::{Carrier, Remains};
@@ -227,7 +228,7 @@ impl Pipe {
             let sent = carrier.send(self.link, kind, header, count, true, |room| {
                 let here = rest.len().min(room.len());
                 let (now, later) = rest.split_at(here);
-                room.split_at_mut(here).0.copy_from_slice(now);
+                bulk_copy(room, now);
                 rest = later;
             });
             if !sent {

@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use super::{Bond, PORTION, Pipe, clamped};
+use crate::net::bulk_copy::bulk_copy;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
 
@@ -131,7 +132,7 @@ impl Pipe {
                     let rest = piece.get(skip..).unwrap_or_default();
                     let here = rest.len().min(room.len());
                     let (target, left) = room.split_at_mut(here);
-                    target.copy_from_slice(rest.get(..here).unwrap_or_default());
+                    bulk_copy(target, rest);
                     room = left;
                     skip += here;
                     if skip >= piece.len() {
