@@ -65,6 +65,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_TX_MC_LOOPBACK", "0", field!(tx_mc_loopback), "false", "sockets_begin_with_the_loopback_that_is_said"),
     effect("VMA_TX_NONBLOCKED_EAGAINS", "1", field!(tx_nonblocked_eagains), "true", "a_send_that_does_not_wait_is_done_or_says_eagain"),
     effect("VMA_RX_BUFS", "512", field!(rx_bufs), "512", "an_interface_has_as_many_frames_as_said"),
+    effect("VMA_RX_WRE", "256", field!(rx_wre), "256", "as_many_packets_may_come_before_a_poll_as_said"),
     effect("VMA_RX_BYTES_MIN", "64K", field!(rx_bytes_min), "65536", "a_small_receive_buffer_is_as_large_as_the_least_one"),
     effect("VMA_RX_POLL", "-1", field!(rx_poll), "-1", "polling_before_a_sleep_takes_as_long_as_said"),
     effect("VMA_RX_POLL_INIT", "-1", field!(rx_poll_init), "-1", "polling_before_a_sleep_takes_as_long_as_said"),

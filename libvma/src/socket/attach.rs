@@ -355,8 +355,11 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
                 XdpMode::Native => Mode::Native,
                 XdpMode::Generic => Mode::Generic,
             };
-            let limits =
-                Limits { rx_frames: stack.config.rx_bufs, tx_frames: stack.config.tx_bufs };
+            let limits = Limits {
+                rx_frames: stack.config.rx_bufs,
+                rx_posted: stack.config.rx_wre,
+                tx_frames: stack.config.tx_bufs,
+            };
             match stack.shard.open_ring(spec, mode, limits) {
                 Ok(ring) => {
                     let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());

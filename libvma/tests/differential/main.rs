@@ -427,7 +427,8 @@ fn options_are_kept_and_told_alike() {
 // covers: API-15
 #[test]
 fn a_socket_holds_as_much() {
-    alike("limits");
+    // It sends 2000 datagrams before it looks; a ring loses what it has no frame for, uncounted.
+    alike_in("limits", &[("VMA_RX_WRE", "4096")]);
 }
 
 // covers: API-17, API-18, API-19, API-20, API-41, LIM-12, LIM-14, NET-02, NET-11

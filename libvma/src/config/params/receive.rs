@@ -22,9 +22,8 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_RX_BUFS", size(64, 1 << 20), "8192", "Rx Mem Bufs", "Frames for receiving, per interface (2 KiB each). The manuals' number is for the whole process")
         // 7750 stands for the default there, which is for the whole process: 204800.
         .manuals("200000").spec(&[(UltraLatency, "1024")]),
-    param("VMA_RX_WRE", COUNT, "16000", "Rx QP WRE", "Work requests of a receive queue")
-        .spec(&[(UltraLatency, "256"), (Latency, "256")])
-        .verbs("an AF_XDP ring is as long as VMA_RX_BUFS says"),
+    param("VMA_RX_WRE", COUNT, "2048", "Rx QP WRE", "Of these frames, so many are posted for each receive queue: 128 to all of the queue's, rounded up to a power of two. As many packets of up to 1792 bytes may come before somebody polls; the fewer they are, the better they stay in the processor's caches")
+        .manuals("16000").spec(&[(UltraLatency, "256"), (Latency, "256")]),
     param("VMA_RX_WRE_BATCHING", number(1, 1024), "64", "Rx QP WRE Batching", "Buffers collected before they are posted again")
         .spec(&[(UltraLatency, "4"), (Latency, "4")])
         .verbs("a free frame goes back to the fill ring with the next poll"),

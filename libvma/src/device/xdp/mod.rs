@@ -34,6 +34,9 @@ use crate::frame::{Extent, Frame, Pool};
 pub struct Limits {
     /// Frames for receiving, over all queues of the interface.
     pub rx_frames: u32,
+    /// So many of them, in each queue, are the kernel's to receive into. The others replace those that
+    /// wait for their readers.
+    pub rx_posted: u32,
     /// Frames for sending.
     pub tx_frames: u32,
 }
@@ -60,8 +63,9 @@ pub struct Ring {
     tx_base: u32,
     /// Frames written to the TX ring and not yet seen in the completion ring.
     in_flight: u32,
-    /// RX frames of each queue.
-    per_queue: u32,
+    /// RX frames that each queue's kernel side has, in the fill ring or in the RX ring: at most so
+    /// many. They go round in turn, and the fewer there are, the warmer they are.
+    posted: u32,
     super_frames: SuperFrames,
     traffic: Traffic,
     tally: Tally,
@@ -73,6 +77,10 @@ impl Ring {
         let count = interface.rx_queues.clamp(1, MOST_QUEUES);
         let per_queue = (limits.rx_frames / count).max(BATCH).next_power_of_two();
         let rx_frames = per_queue * count;
+        // The rings' sizes are powers of two. Less than two batches would not take a super-frame while
+        // one of them is used up.
+        let posted = limits.rx_posted.clamp(1, per_queue).next_power_of_two();
+        let posted = posted.max(2 * BATCH).min(per_queue);
         let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
         let umem = Umem::new(rx_frames + tx_frames).map_err(|errno| OpenError::System {
             call: "mmap of the UMEM",
@@ -84,7 +92,7 @@ impl Ring {
             let owner = queues.first().map(|queue| &queue.socket);
             // Only the first queue sends; the others get the smallest ring.
             let tx = if number == 0 { tx_frames } else { BATCH };
-            let sizes = Sizes { rx: per_queue, tx };
+            let sizes = Sizes { rx: posted, tx };
             let queue = match Queue::open(interface.index, number, &umem, owner, sizes) {
                 Ok(queue) => queue,
                 // The interface was made with more queues than it has active now.
@@ -108,12 +116,12 @@ impl Ring {
             tx: Pool::new(tx_frames),
             tx_base: rx_frames,
             in_flight: 0,
-            per_queue,
+            posted,
             traffic: Traffic::default(),
             tally: Tally::default(),
         };
         for number in 0..ring.queues.len() {
-            ring.refill(number, per_queue);
+            ring.refill(number, posted);
         }
         // Only now, with frames to receive into, may packets come.
         for (number, queue) in ring.queues.iter().enumerate() {
@@ -189,7 +197,7 @@ impl Ring {
 
     #[inline]
     fn receive_from(&mut self, number: usize) -> Option<Received> {
-        let per_queue = self.per_queue;
+        let most = self.posted;
         let few_queues = self.queues.len() <= EXPECTING;
         let queue = self.queues.get_mut(number)?;
         let Some(first) = queue.rx.consume() else {
@@ -197,7 +205,7 @@ impl Ring {
                 queue.expect_next(&self.umem);
             }
             // Entries go back in batches, but a queue that runs low gets what there is.
-            if queue.posted < per_queue / 2 && self.rx.available() > 0 {
+            if queue.posted < most / 2 && self.rx.available() > 0 {
                 queue.rx.publish();
                 self.refill(number, 1);
             }
@@ -246,8 +254,9 @@ impl Ring {
 
     /// Gives free frames to the kernel to receive into.
     fn refill(&mut self, number: usize, at_least: u32) {
+        let most = self.posted;
         let Some(queue) = self.queues.get_mut(number) else { return };
-        let room = queue.fill.room(at_least);
+        let room = queue.fill.room(at_least).min(most.saturating_sub(queue.posted));
         for _ in 0..room {
             let Some(frame) = self.rx.allocate() else {
                 self.traffic.rx_none += 1;
@@ -278,12 +287,12 @@ impl Ring {
         self.rx.release(frame);
     }
 
-    /// Some queue has less than a quarter of its frames left to receive into, and too few are free
+    /// Some queue has less than half of its frames left to receive into, and too few are free
     /// to help it: whoever queues packets must copy them out, or the ring runs dry because one
     /// application is slow.
     #[inline]
     pub fn is_short_of_frames(&self) -> bool {
-        let least = self.per_queue / 4;
+        let least = self.posted / 2;
         self.rx.available() < least as usize && self.queues.iter().any(|queue| queue.posted < least)
     }
 

@@ -164,6 +164,38 @@ fn an_interface_has_as_many_frames_as_said() {
     assert!(has_mapping(&mut program, (8192 + 2048) * 2048));
 }
 
+#[test]
+fn as_many_packets_may_come_before_a_poll_as_said() {
+    let net = Namespaces::new();
+    let nobody_else = ("VMA_PROGRESS_ENGINE_INTERVAL", "0");
+    for (posted, all) in [("128", false), ("1000", true)] {
+        let mut program = puppet(&net, &[("VMA_RX_WRE", posted), nobody_else]);
+        program.run("s = udp(('10.99.0.1', 5000)); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)");
+        let kept = kept(&mut program, &net, 400, 10);
+        assert_eq!(kept == 400, all, "{posted}: {kept}");
+        assert!(all || (64..=200).contains(&kept), "{posted}: {kept}");
+    }
+}
+
+#[test]
+fn packets_that_wait_for_their_reader_do_not_count() {
+    let net = Namespaces::new();
+    let set = [("VMA_RX_WRE", "128"), ("VMA_PROGRESS_ENGINE_INTERVAL", "0")];
+    let mut program = puppet(&net, &set);
+    program.run("s = udp(('10.99.0.1', 5000)); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)");
+    program.run("o = udp(('10.99.0.1', 5001)); o.setblocking(False)");
+    let peer = net.socket(Side::B);
+    for _ in 0..10 {
+        // Frames are posted again by 64.
+        for _ in 0..40 {
+            peer.send_to(&[0; 10], Side::A.at(5000)).unwrap();
+        }
+        // Polls, and finds nothing for itself.
+        program.run("drain(o)");
+    }
+    assert_eq!(program.number("len(drain(s))"), 400);
+}
+
 /// A socket `s` whose datagrams tell when they were taken from the ring, and one `o`.
 fn stamped(net: &Namespaces, set: &[(&str, &str)]) -> Puppet {
     let mut program = puppet(net, set);

@@ -74,7 +74,8 @@ pub(in crate::device::xdp) fn open(name: &str, is_virtual: bool) -> Ring {
         rx_queues: 1,
         is_virtual,
     };
-    Ring::open(interface, Mode::Auto, Limits { rx_frames: 4096, tx_frames: 256 }).unwrap()
+    Ring::open(interface, Mode::Auto, Limits { rx_frames: 4096, rx_posted: 4096, tx_frames: 256 })
+        .unwrap()
 }
 
 /// The peer's end as the wire sees it: every packet with its virtio-net header.
