@@ -65,7 +65,7 @@ pub struct Ring {
     in_flight: u32,
     /// RX frames that each queue's kernel side has, in the fill ring or in the RX ring: at most so
     /// many. They go round in turn, and the fewer there are, the warmer they are.
-    posted: u32,
+    most_posted: u32,
     super_frames: SuperFrames,
     traffic: Traffic,
     tally: Tally,
@@ -116,7 +116,7 @@ impl Ring {
             tx: Pool::new(tx_frames),
             tx_base: rx_frames,
             in_flight: 0,
-            posted,
+            most_posted: posted,
             traffic: Traffic::default(),
             tally: Tally::default(),
         };
@@ -197,7 +197,7 @@ impl Ring {
 
     #[inline]
     fn receive_from(&mut self, number: usize) -> Option<Received> {
-        let most = self.posted;
+        let most = self.most_posted;
         let few_queues = self.queues.len() <= EXPECTING;
         let queue = self.queues.get_mut(number)?;
         let Some(first) = queue.rx.consume() else {
@@ -254,7 +254,7 @@ impl Ring {
 
     /// Gives free frames to the kernel to receive into.
     fn refill(&mut self, number: usize, at_least: u32) {
-        let most = self.posted;
+        let most = self.most_posted;
         let Some(queue) = self.queues.get_mut(number) else { return };
         let room = queue.fill.room(at_least).min(most.saturating_sub(queue.posted));
         for _ in 0..room {
@@ -292,7 +292,7 @@ impl Ring {
     /// application is slow.
     #[inline]
     pub fn is_short_of_frames(&self) -> bool {
-        let least = self.posted / 2;
+        let least = self.most_posted / 2;
         self.rx.available() < least as usize && self.queues.iter().any(|queue| queue.posted < least)
     }
 

@@ -1,6 +1,6 @@
 //! Parameters of polling and receiving.
 
-use super::puppet;
+use super::{counter, puppet};
 use crate::harness::{Namespaces, PYTHON, Puppet, Side};
 
 /// Processor seconds that a statement takes.
@@ -88,7 +88,7 @@ fn a_polling_thread_yields_if_it_should() {
 fn a_polling_thread_is_left_alone_by_the_internal_one_on_its_cpu() {
     let net = Namespaces::new();
     // The internal thread begins with the first socket, and where this one runs.
-    let code = "import os, struct; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n\
+    let code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n\
                 s = socket.socket(2, 2); s.bind(('10.99.0.1', 5000))\n\
                 s.setsockopt(1, 20, struct.pack('ll', 5, 0))\n\
                 try: s.recv(1)\nexcept BlockingIOError: pass";
@@ -171,7 +171,9 @@ fn as_many_packets_may_come_before_a_poll_as_said() {
     for (posted, all) in [("128", false), ("1000", true)] {
         let mut program = puppet(&net, &[("VMA_RX_WRE", posted), nobody_else]);
         program.run("s = udp(('10.99.0.1', 5000)); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)");
+        let before = counter(&net, Side::A, "Udp", "InDatagrams");
         let kept = kept(&mut program, &net, 400, 10);
+        assert_eq!(counter(&net, Side::A, "Udp", "InDatagrams"), before);
         assert_eq!(kept == 400, all, "{posted}: {kept}");
         assert!(all || (64..=200).contains(&kept), "{posted}: {kept}");
     }
@@ -184,6 +186,7 @@ fn packets_that_wait_for_their_reader_do_not_count() {
     let mut program = puppet(&net, &set);
     program.run("s = udp(('10.99.0.1', 5000)); s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)");
     program.run("o = udp(('10.99.0.1', 5001)); o.setblocking(False)");
+    let before = counter(&net, Side::A, "Udp", "InDatagrams");
     let peer = net.socket(Side::B);
     for _ in 0..10 {
         // Frames are posted again by 64.
@@ -194,6 +197,7 @@ fn packets_that_wait_for_their_reader_do_not_count() {
         program.run("drain(o)");
     }
     assert_eq!(program.number("len(drain(s))"), 400);
+    assert_eq!(counter(&net, Side::A, "Udp", "InDatagrams"), before);
 }
 
 /// A socket `s` whose datagrams tell when they were taken from the ring, and one `o`.
