@@ -45,7 +45,7 @@ pub(super) const PARAMS: &[Param] = &[
         .spec(&[(UltraLatency, "256"), (Latency, "256")]).no_meaning(IN_CACHE),
     param("VMA_RX_CQ_DRAIN_RATE_NSEC", COUNT, "0", "Rx CQ Drain Rate (nsec)", "A receive call takes what has arrived this long after the last poll at the latest, though its socket has something queued; 0: only when it has not")
         .show(Show::ZeroLabel("Rx CQ Drain Rate")),
-    param("VMA_GRO_STREAMS_MAX", number(0, 1 << 20), "32", "GRO max streams", "TCP connections whose answers to a batch of segments wait for its end, so that one acknowledges all; 0 none")
+    param("VMA_GRO_STREAMS_MAX", number(0, 1 << 20), "32", "GRO max streams", "TCP connections whose answers to a batch of segments wait for its end, so that few acknowledge all; 0 none")
         .spec(&[(UltraLatency, "0"), (Latency, "0")]),
     param("VMA_TCP_3T_RULES", Kind::Flag, "0", "TCP 3T rules", "1: connections are steered by their own address and port only; fewer rules")
         .spec(&[(LowLatency7750, "1")]),

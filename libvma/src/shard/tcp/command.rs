@@ -59,6 +59,7 @@ impl<S> State<S> {
             birthright: None,
             events: Events::NONE,
             touched: false,
+            batched: 0,
             waits: false,
             known: true,
             armed: NEVER,

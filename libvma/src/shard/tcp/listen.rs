@@ -351,6 +351,7 @@ impl Tcp {
             birthright,
             events: Events::NONE,
             touched: false,
+            batched: 0,
             waits: false,
             known: true,
             armed: NEVER,

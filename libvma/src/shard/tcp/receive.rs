@@ -98,7 +98,8 @@ impl Tcp {
         self.passive_input(io, arrival, body)
     }
 
-    /// Gives a segment to its connection; the answer is put off to the end of the batch.
+    /// Gives a segment to its connection; the answer is put off to the end of the batch, but for the
+    /// acknowledgments of its second, fourth, eighth segment and so on.
     #[inline]
     pub(super) fn feed(&mut self, io: &mut Io<'_>, index: u32, arrival: &Arrival<'_>, body: Body) {
         let now = self.now();
@@ -117,10 +118,19 @@ impl Tcp {
         let streams = self.streams;
         let Some(block) = self.block(index) else { return };
         if !core::mem::replace(&mut block.touched, true) {
+            block.batched = 1;
             self.touched.push(index);
             if self.touched.len() > streams {
                 self.finish_one(io);
             }
+            return;
+        }
+        block.batched = block.batched.wrapping_add(1);
+        // A sender with a small window, after a loss, needs more than one acknowledgment per batch:
+        // its clock is made of them, and one may be lost, too. For a large batch, whose sender is
+        // bound by work, the few of a doubling cost nothing.
+        if block.batched.is_power_of_two() && block.connection.owes_acknowledgment() {
+            self.output(io, index);
         }
     }
 

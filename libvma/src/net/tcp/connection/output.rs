@@ -23,6 +23,12 @@ impl<B> Connection<B> {
             || matches!(self.state, State::SynSent | State::SynReceived)
     }
 
+    /// Is an acknowledgment due that nothing has carried yet?
+    #[inline]
+    pub fn owes_acknowledgment(&self) -> bool {
+        self.announced.due
+    }
+
     /// Sends what may be sent now.
     #[inline]
     pub fn output(&mut self, now: Instant, link: &mut impl Link<B>) {
