@@ -19,13 +19,14 @@ use crate::sys::Fd;
 pub struct Identity {
     device: u64,
     inode: u64,
-    made: (i64, u64),
+    made: (i64, i64),
 }
 
 /// The file of the daemon's socket; None if there is none. A daemon that was killed leaves its file.
 pub fn find(daemon: &Path) -> Option<Identity> {
     let stat = rustix::fs::stat(daemon).ok()?;
-    let made = (stat.st_mtime, stat.st_mtime_nsec);
+    // Unsigned or not: rustix's two backends differ.
+    let made = (stat.st_mtime, stat.st_mtime_nsec as i64);
     Some(Identity { device: stat.st_dev, inode: stat.st_ino, made })
 }
 
