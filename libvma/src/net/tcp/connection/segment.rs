@@ -10,16 +10,21 @@ const ACK: Flags = Flags::ACK;
 
 impl<B> Connection<B> {
     /// A header with everything that is the same in all segments.
-    #[inline(always)]
     fn header(&self, now: Instant, seq: Seq, flags: Flags) -> Header {
-        let mut header = Header {
-            src_port: self.key.local_port,
-            dst_port: self.key.remote_port,
-            seq: seq.raw(),
-            ack: self.rcv_nxt.raw(),
-            flags,
-            ..Header::default()
-        };
+        let mut header = Header::default();
+        self.complete(&mut header, now, seq, flags);
+        header
+    }
+
+    /// The same in place, into a default header: a header just written that is copied as a whole
+    /// makes the processor wait for all its fields.
+    #[inline(always)]
+    fn complete(&self, header: &mut Header, now: Instant, seq: Seq, flags: Flags) {
+        header.src_port = self.key.local_port;
+        header.dst_port = self.key.remote_port;
+        header.seq = seq.raw();
+        header.ack = self.rcv_nxt.raw();
+        header.flags = flags;
         if self.stamps.enabled {
             header.options.timestamps = Some(Timestamps {
                 value: stamp_clock(now, self.stamps.offset),
@@ -29,7 +34,6 @@ impl<B> Connection<B> {
         if self.ecn.echo && self.state.is_synchronized() {
             header.flags = header.flags.with(Flags::ECE);
         }
-        header
     }
 
     /// Sends the bytes and FIN from `start` to `end`, at most what fits one segment or what the
@@ -66,14 +70,16 @@ impl<B> Connection<B> {
             urgent = up.since(start) as u16;
         }
         let offset = start.since(self.buffer_start) as usize;
-        let segment = Outgoing {
-            // Built in place: a header is large enough for its copies to be seen in a profile.
-            header: Header { window, urgent, ..self.header(now, start, flags) },
+        let mut segment = Outgoing {
+            header: Header::default(),
             payload: self.buffer.slices(offset, len as usize),
             segment_size: self.mss,
             // RFC 3168 section 6.1.5: not on retransmissions.
             ecn_capable: self.ecn.enabled && is_new && len > 0,
         };
+        self.complete(&mut segment.header, now, start, flags);
+        segment.header.window = window;
+        segment.header.urgent = urgent;
         let sent = link.emit(&segment);
         if sent {
             let segments = if len <= self.mss { 1 } else { len.div_ceil(self.mss) };
