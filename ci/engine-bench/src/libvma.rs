@@ -129,6 +129,8 @@ struct Endpoint {
     connections: Vec<Connection<Body>>,
     /// The connections that segments arrived for, or whose program did something.
     touched: Vec<u32>,
+    /// Packets of the batch that is taken.
+    batched: u32,
     wheel: TimerWheel,
     received: Queue,
     device: Device,
@@ -160,6 +162,7 @@ impl Endpoint {
             flows: FlowTable::new(1),
             connections: Vec::new(),
             touched: Vec::new(),
+            batched: 0,
             wheel: TimerWheel::new(now),
             received: Queue::new(),
             device: Device {
@@ -220,6 +223,7 @@ impl Endpoint {
     }
 
     fn input(&mut self, now: Instant) {
+        self.batched = 0;
         while let Some(packet) = self.received.pop_front() {
             self.input_packet(packet, now);
         }
@@ -255,7 +259,13 @@ impl Endpoint {
             self.device.read.push(packet);
             None
         };
-        self.connections[id as usize].input(now, &header, piece, false, &mut self.device);
+        let connection = &mut self.connections[id as usize];
+        connection.input(now, &header, piece, false, &mut self.device);
+        // As a shard does, in its batches of 32 packets.
+        self.batched = self.batched % 32 + 1;
+        if self.batched > 1 && self.batched.is_power_of_two() && connection.owes_acknowledgment() {
+            connection.output(now, &mut self.device);
+        }
         self.touch(id);
     }
 
