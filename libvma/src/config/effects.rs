@@ -72,7 +72,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_RX_UDP_POLL_OS_RATIO", "1", field!(rx_udp_poll_os_ratio), "1", "a_look_at_the_kernel_with_every_poll_does_not_hang"),
     effect("VMA_RX_POLL_YIELD", "1", field!(rx_poll_yield), "true", "a_polling_thread_yields_if_it_should"),
     effect("VMA_RX_CQ_DRAIN_RATE_NSEC", "1000", field!(rx_drain_nanos), "1000", "what_has_arrived_is_taken_as_often_as_said_though_something_is_queued"),
-    effect("VMA_GRO_STREAMS_MAX", "0", field!(gro_streams), "0", "a_batch_is_acknowledged_once_for_as_many_connections_as_is_said"),
+    effect("VMA_GRO_STREAMS_MAX", "0", field!(gro_streams), "0", "a_batch_gets_few_acknowledgments_for_as_many_connections_as_is_said"),
     effect("VMA_TCP_3T_RULES", "1", field!(tcp_3t_rules), "true", "connections_are_steered_by_as_much_as_is_said"),
     effect("VMA_UDP_3T_RULES", "1", field!(udp_3t_rules), "true", "connected_sockets_are_steered_by_as_much_as_is_said"),
     effect("VMA_SELECT_POLL", "-1", field!(select_poll), "-1", "select_polls_as_long_as_said"),

@@ -95,7 +95,7 @@ struct Block {
     events: Events,
     /// In the list of those that get their output at the end of the batch.
     touched: bool,
-    /// So many of its segments came since it was put there.
+    /// So many of its segments came since it last got its output there.
     batched: u32,
     /// In the list of those in TIME-WAIT.
     waits: bool,

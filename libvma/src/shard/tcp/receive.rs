@@ -117,15 +117,14 @@ impl Tcp {
         self.note(index, events.unwrap_or_default());
         let streams = self.streams;
         let Some(block) = self.block(index) else { return };
+        block.batched = block.batched.wrapping_add(1);
         if !core::mem::replace(&mut block.touched, true) {
-            block.batched = 1;
             self.touched.push(index);
             if self.touched.len() > streams {
                 self.finish_one(io);
             }
             return;
         }
-        block.batched = block.batched.wrapping_add(1);
         // A sender with a small window, after a loss, needs more than one acknowledgment per batch:
         // its clock is made of them, and one may be lost, too. For a large batch, whose sender is
         // bound by work, the few of a doubling cost nothing.

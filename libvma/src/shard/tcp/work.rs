@@ -142,6 +142,7 @@ impl Tcp {
         let now = self.now();
         let Some(block) = self.block(index) else { return };
         block.touched = false;
+        block.batched = 0;
         self.with(io, index, |connection, wire| connection.output(now, wire));
         self.settle(io, index);
     }

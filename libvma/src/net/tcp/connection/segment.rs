@@ -9,17 +9,22 @@ use crate::net::wire::tcp::{Flags, Header, SackBlock, Timestamps};
 const ACK: Flags = Flags::ACK;
 
 impl<B> Connection<B> {
-    /// A header with everything that is the same in all segments.
-    fn header(&self, now: Instant, seq: Seq, flags: Flags) -> Header {
-        let mut header = Header::default();
-        self.complete(&mut header, now, seq, flags);
-        header
+    /// A segment without payload.
+    fn bare(&self, now: Instant, seq: Seq, flags: Flags) -> Outgoing<'static> {
+        let mut segment = Outgoing {
+            header: Header::default(),
+            payload: [&[], &[]],
+            segment_size: u32::MAX,
+            ecn_capable: false,
+        };
+        self.fill_common(&mut segment.header, now, seq, flags);
+        segment
     }
 
-    /// The same in place, into a default header: a header just written that is copied as a whole
-    /// makes the processor wait for all its fields.
+    /// What is the same in all segments, written where it stays: a header just written that is copied
+    /// as a whole makes the processor wait for all its fields.
     #[inline(always)]
-    fn complete(&self, header: &mut Header, now: Instant, seq: Seq, flags: Flags) {
+    fn fill_common(&self, header: &mut Header, now: Instant, seq: Seq, flags: Flags) {
         header.src_port = self.key.local_port;
         header.dst_port = self.key.remote_port;
         header.seq = seq.raw();
@@ -77,7 +82,7 @@ impl<B> Connection<B> {
             // RFC 3168 section 6.1.5: not on retransmissions.
             ecn_capable: self.ecn.enabled && is_new && len > 0,
         };
-        self.complete(&mut segment.header, now, start, flags);
+        self.fill_common(&mut segment.header, now, start, flags);
         segment.header.window = window;
         segment.header.urgent = urgent;
         let sent = link.emit(&segment);
@@ -95,11 +100,11 @@ impl<B> Connection<B> {
 
     /// An acknowledgment without data.
     pub(super) fn send_ack(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let mut header = self.header(now, self.snd_nxt, ACK);
+        let mut segment = self.bare(now, self.snd_nxt, ACK);
         if self.sack {
-            self.add_blocks(&mut header);
+            self.add_blocks(&mut segment.header);
         }
-        self.emit_bare(header, link)
+        self.emit_announcing(&mut segment, link)
     }
 
     /// D-SACK first (RFC 2883), then the ranges that wait (RFC 2018).
@@ -115,14 +120,12 @@ impl<B> Connection<B> {
     /// A segment that elicits an acknowledgment: an old sequence number without data, as Linux
     /// sends it.
     pub(super) fn send_probe(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let header = self.header(now, self.snd_una.minus(1), ACK);
-        self.emit_bare(header, link)
+        let mut segment = self.bare(now, self.snd_una.minus(1), ACK);
+        self.emit_announcing(&mut segment, link)
     }
 
     pub(super) fn send_reset(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let mut header = self.header(now, self.snd_nxt, ACK.with(Flags::RST));
-        header.window = 0;
-        let segment = bare(header);
+        let segment = self.bare(now, self.snd_nxt, ACK.with(Flags::RST));
         let sent = link.emit(&segment);
         if sent {
             self.reset_due = false;
@@ -135,7 +138,8 @@ impl<B> Connection<B> {
     pub(super) fn send_syn(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
         let answers = self.state == State::SynReceived;
         let flags = if answers { Flags::SYN.with(ACK) } else { Flags::SYN };
-        let mut header = self.header(now, self.iss, flags);
+        let mut segment = self.bare(now, self.iss, flags);
+        let header = &mut segment.header;
         if !answers {
             header.ack = 0;
         }
@@ -156,8 +160,8 @@ impl<B> Connection<B> {
             let ask = if answers { Flags::ECE } else { Flags::ECE.with(Flags::CWR) };
             header.flags = header.flags.with(ask);
         }
-        header.window = self.announce_in_syn();
-        let sent = link.emit(&bare(header));
+        segment.header.window = self.announce_in_syn();
+        let sent = link.emit(&segment);
         if sent {
             self.counters.segments_out = self.counters.segments_out.saturating_add(1);
             self.last_sent = now;
@@ -165,11 +169,11 @@ impl<B> Connection<B> {
         sent
     }
 
-    fn emit_bare(&mut self, mut header: Header, link: &mut impl Link<B>) -> bool {
+    fn emit_announcing(&mut self, segment: &mut Outgoing<'_>, link: &mut impl Link<B>) -> bool {
         let before = (self.announced.edge, self.announced.acknowledged);
         let repeats = self.announced.repeats;
-        header.window = self.announce();
-        let sent = link.emit(&bare(header));
+        segment.header.window = self.announce();
+        let sent = link.emit(segment);
         if sent {
             self.counters.segments_out = self.counters.segments_out.saturating_add(1);
         } else {
@@ -186,8 +190,4 @@ impl<B> Connection<B> {
             self.duplicate = Some(SackBlock { left: left.raw(), right: right.raw() });
         }
     }
-}
-
-fn bare<'a>(header: Header) -> Outgoing<'a> {
-    Outgoing { header, payload: [&[], &[]], segment_size: u32::MAX, ecn_capable: false }
 }
