@@ -89,7 +89,8 @@ fn who_has_said_goodbye_is_not_mourned() {
     let mut second = place.client("");
     second.say("init");
     second.kill();
-    daemon.says("detect abnormal termination");
+    // The last it says of a death.
+    daemon.says("telling the peers of 0 connections");
     assert_eq!(daemon.count("detect abnormal termination"), 1);
     assert_eq!(daemon.count("telling the peers of 0 connections"), 1);
     daemon.stop();
