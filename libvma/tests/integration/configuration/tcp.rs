@@ -110,15 +110,24 @@ fn a_batch_gets_few_acknowledgments_for_as_many_connections_as_is_said() {
     net.sysctl(Side::B, "net.ipv4.tcp_autocorking", "0");
     net.sysctl(Side::B, "net.ipv4.tcp_early_retrans", "0");
     net.ip(Side::B, &format!("route change 10.99.0.0/24 dev {} initcwnd 64", Side::B.device()));
-    let acknowledgments = |streams| {
-        let (mut program, mut peer) = connected(&net, &[("VMA_GRO_STREAMS_MAX", streams)]);
+    let acknowledgments = |streams, connections: usize| {
+        let mut program = puppet(&net, &[("VMA_GRO_STREAMS_MAX", streams)]);
         let kernel = net.watch_tcp(Side::A);
-        peer.set_nodelay(true).unwrap();
-        program.run("def take(size):\n while size: size -= len(c.recv(min(size, 65536)))");
-        // The first segments of a connection are acknowledged at once; then the window is open.
-        program.begin("take(4000000)");
-        peer.write_all(&vec![0; 4_000_000]).unwrap();
-        program.end("take(4000000)");
+        let (listener, port) = listener(&net);
+        program
+            .run("cs = []\ndef take(c, size):\n while size: size -= len(c.recv(min(size, 65536)))");
+        let mut peers = Vec::new();
+        for _ in 0..connections {
+            let connect = format!("c = socket(); c.connect(('10.99.0.2', {port})); cs.append(c)");
+            program.run(&connect);
+            let mut peer = listener.accept().unwrap().0;
+            peer.set_nodelay(true).unwrap();
+            // The first segments of a connection are acknowledged at once; then the window is open.
+            program.begin("take(c, 4000000)");
+            peer.write_all(&vec![0; 4_000_000]).unwrap();
+            program.end("take(c, 4000000)");
+            peers.push(peer);
+        }
         let sent = counter(&net, Side::B, "Tcp", "OutSegs");
         let before = counter(&net, Side::B, "Tcp", "InSegs");
         // All come before anybody looks.
@@ -127,21 +136,26 @@ fn a_batch_gets_few_acknowledgments_for_as_many_connections_as_is_said() {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.id())).unwrap();
             stat.contains(") T ").then_some(())
         });
-        (0..BATCH).for_each(|_| peer.write_all(&[0; SEGMENT]).unwrap());
+        for _ in 0..BATCH / connections {
+            peers.iter_mut().for_each(|peer| peer.write_all(&[0; SEGMENT]).unwrap());
+        }
         wait_for("the batch has left", || {
             (counter(&net, Side::B, "Tcp", "OutSegs") - sent >= BATCH as u64).then_some(())
         });
         program.signal(Signal::CONT);
-        program.run(&format!("take({BATCH} * {SEGMENT})"));
+        program.run(&format!("for c in cs: take(c, {BATCH} * {SEGMENT} // len(cs))"));
         kernel.still(0);
         counter(&net, Side::B, "Tcp", "InSegs") - before
     };
-    let (merged, each) = (acknowledgments("32"), acknowledgments("0"));
     // Every second segment by itself (RFC 9293 section 3.8.6.3); in a batch the second, fourth,
-    // eighth and so on, so five of them. If it is taken in two halves there are four of each; a
-    // delayed acknowledgment of before and an update of the window may be added.
-    assert!((15..=19).contains(&each), "{each}");
-    assert!((4..=10).contains(&merged), "{merged}");
+    // eighth and so on of a connection. If the batch is taken in two halves that is twice almost as
+    // many; a delayed acknowledgment of before and an update of the window may be added.
+    for (streams, connections, expected) in
+        [("32", 1, 4..=10), ("0", 1, 15..=19), ("2", 2, 7..=13), ("1", 2, 15..=21)]
+    {
+        let count = acknowledgments(streams, connections);
+        assert!(expected.contains(&count), "{count} with {streams} for {connections}");
+    }
 }
 
 // covers: NET-40
