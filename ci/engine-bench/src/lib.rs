@@ -4,7 +4,7 @@
 //! Alike means: the same buffers and window, IPv4 and TCP headers on the wire, no Nagle algorithm; the program writes from one buffer and reads
 //! into another; a packet is copied once on its way, as DMA would; memory of packets is pooled.
 //! libvma sends with every write and acknowledges within a batch, as in a shard; the others send once the buffer is
-//! full, which is faster for them.
+//! full, which is at least as fast for them.
 
 mod libvma;
 mod lwip;

@@ -3,7 +3,7 @@
 
 use std::net::UdpSocket;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libvma_dev::agent::{Action, Flow, FlowKind};
 use rustix::process::Pid;
@@ -217,11 +217,16 @@ fn all_rules_of_an_owner_go_with_it_and_those_of_another_stay() {
     scene.traffic.forget(OWNER);
     scene.assert_kernel(&kernel);
     scene.assert_tap(&shared);
-    // The kernel lets go of empty tables some time later; the next operation finds them free.
-    std::thread::sleep(Duration::from_millis(200));
-    scene.add(OTHER, &scene.udp(5005));
-    scene.delete(OTHER, &scene.udp(5005));
-    assert_eq!(scene.shown(), with_other);
+    // The kernel lets go of empty tables some time later; the next operation then finds them free.
+    let end = Instant::now() + PATIENCE;
+    loop {
+        scene.add(OTHER, &scene.udp(5005));
+        scene.delete(OTHER, &scene.udp(5005));
+        if scene.shown() == with_other {
+            break;
+        }
+        assert!(Instant::now() < end, "{}\ninstead of\n{with_other}", scene.shown());
+    }
     scene.traffic.remove_all();
     assert_eq!(scene.shown(), before);
     scene.assert_kernel(&shared);
