@@ -129,11 +129,16 @@ static void give_back(struct pbuf *p)
 static void copy_to_link(u8_t *to, const struct pbuf *p)
 {
 	enum { STEP = 2048 };
-	for (; p; to += p->len, p = p->next)
+	for (; p; to += p->len, p = p->next) {
+		const u8_t *from = p->payload;
+		size_t distance = (size_t)(to - from) % 4096;
+		int is_slow = distance > 0 && distance < 64;
+		u16_t step = p->len > 2 * STEP && !is_slow ? p->len : STEP;
 		for (u16_t at = 0, count; at < p->len; at += count) {
-			count = LWIP_MIN(p->len - at, STEP);
-			memcpy(to + at, (const u8_t *)p->payload + at, count);
+			count = LWIP_MIN(p->len - at, step);
+			memcpy(to + at, from + at, count);
 		}
+	}
 }
 
 static err_t output(struct netif *netif, struct pbuf *p, const ip4_addr_t *to)
