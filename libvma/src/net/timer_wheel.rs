@@ -104,6 +104,12 @@ impl TimerWheel {
     #[inline]
     pub fn pop_due(&mut self, now: Instant) -> Option<u32> {
         let now = now.as_nanos() / TICK_NANOS;
+        // Within a tick nothing becomes due that is not in that list.
+        if self.elapsed >= now && self.head(DUE) == NONE { None } else { self.advance(now) }
+    }
+
+    #[inline(never)]
+    fn advance(&mut self, now: u64) -> Option<u32> {
         loop {
             match self.head(DUE) {
                 NONE => {}

@@ -36,6 +36,12 @@ impl<B> ReceiveQueue<B> {
         self.pieces.iter()
     }
 
+    /// The piece, if there is exactly one.
+    #[inline]
+    pub fn only_piece(&self) -> Option<&Piece<B>> {
+        if self.pieces.len() == 1 { self.pieces.front() } else { None }
+    }
+
     /// Appends a piece; an empty one is given back.
     #[inline(always)]
     pub fn push(&mut self, piece: Piece<B>, link: &mut impl Link<B>) {
@@ -130,10 +136,12 @@ mod tests {
         assert_eq!((queue.len(), &link.0[..]), (15, &[9, 0][..]));
         let front = queue.pieces().next().unwrap();
         assert_eq!((front.body, front.offset, front.len), (1, 10, 5));
+        assert!(queue.only_piece().is_none());
         let taken = queue.take_piece().unwrap();
         assert_eq!((taken.body, taken.len, queue.len()), (1, 5, 10));
+        assert_eq!(queue.only_piece().map(|piece| piece.body), Some(2));
         queue.clear(&mut link);
-        assert!(queue.is_empty() && queue.take_piece().is_none());
+        assert!(queue.is_empty() && queue.take_piece().is_none() && queue.only_piece().is_none());
         assert_eq!(link.0, [9, 0, 2]);
     }
 }

@@ -219,6 +219,7 @@ impl RttEstimator {
         self.half_window_end = now.saturating_add(HALF_MIN_RTT_WINDOW);
     }
 
+    #[inline(always)]
     fn keep_deviation(&mut self, rtt: u64) {
         let error = saturate(rtt.abs_diff(self.smoothed));
         if error <= self.deviation {

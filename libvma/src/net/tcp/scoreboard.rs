@@ -108,16 +108,39 @@ impl Scoreboard {
     /// of one that is.
     #[inline]
     pub fn acknowledge(&mut self, una: Seq, mut each: impl FnMut(&Sent)) {
+        let is_plain = |front: &mut Sent| front.end <= una && !front.sacked && !front.lost;
+        while let Some(gone) = self.sent.pop_front_if(is_plain) {
+            self.in_flight = self.in_flight.saturating_sub(gone.len());
+            self.hint = self.hint.saturating_sub(1);
+            each(&gone);
+        }
+        if self.sent.front().is_some_and(|front| front.start < una) {
+            self.acknowledge_others(una, &mut each);
+        }
+    }
+
+    /// Takes off the only record, if `una` acknowledges all of it and nothing is known of it but that
+    /// it was sent: what a flow of single segments has.
+    #[inline(always)]
+    pub fn take_only(&mut self, una: Seq) -> Option<Sent> {
+        let only = *self.sent.front().filter(|_| self.sent.len() == 1)?;
+        if only.end > una || only.sacked || only.lost || only.ever_retransmitted {
+            return None;
+        }
+        // The next one takes the same place, which the cache has.
+        self.sent.clear();
+        self.in_flight = 0;
+        self.hint = 0;
+        Some(only)
+    }
+
+    /// The rest of [`Scoreboard::acknowledge`]: records that were reported or lost before, and a part of
+    /// one at the end.
+    #[cold]
+    fn acknowledge_others(&mut self, una: Seq, each: &mut impl FnMut(&Sent)) {
         while let Some(front) = self.sent.front_mut() {
             if front.start >= una {
                 break;
-            }
-            if front.end <= una && !front.sacked && !front.lost {
-                self.in_flight = self.in_flight.saturating_sub(front.len());
-                each(front);
-                self.sent.pop_front();
-                self.hint = self.hint.saturating_sub(1);
-                continue;
             }
             let gone = Sent { end: front.end.min(una), ..*front };
             self.in_flight = self.in_flight.saturating_sub(gone.in_flight());
@@ -350,6 +373,26 @@ mod tests {
     }
 
     #[test]
+    fn the_only_record_goes_at_once_unless_there_is_more_to_know_of_it() {
+        let mut one = board(1);
+        assert!(one.take_only(Seq::new(99)).is_none());
+        let taken = one.take_only(Seq::new(100)).map(|sent| (sent.start.raw(), sent.len()));
+        assert_eq!((taken, one.in_flight(), one.is_empty()), (Some((0, 100)), 0, true));
+        assert!(one.take_only(Seq::new(100)).is_none());
+
+        assert!(board(2).take_only(Seq::new(200)).is_none());
+        let mut lost = board(1);
+        lost.mark_lost(|_| true);
+        assert!(lost.take_only(Seq::new(100)).is_none());
+        lost.retransmit(Seq::new(0), Seq::new(100), now());
+        lost.forget_losses();
+        assert!(lost.take_only(Seq::new(100)).is_none());
+        let mut reported = board(1);
+        reported.sack(Seq::new(0), Seq::new(100), 100, |_| ());
+        assert!(reported.take_only(Seq::new(100)).is_none());
+    }
+
+    #[test]
     fn lost_records_are_sent_again_in_order() {
         let mut board = board(3);
         board.mark_lost(|sent| sent.start != Seq::new(100));
@@ -379,7 +422,9 @@ mod tests {
                     }
                     1 => {
                         una = una.plus(at.min(next.since(una)));
-                        board.acknowledge(una, |_| ());
+                        if board.take_only(una).is_none() {
+                            board.acknowledge(una, |_| ());
+                        }
                     }
                     2 => {
                         let left = una.plus(1 + at);

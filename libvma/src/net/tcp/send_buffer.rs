@@ -32,11 +32,20 @@ impl SendBuffer {
         }
         let mask = self.bytes.len().wrapping_sub(1);
         let tail = self.head.wrapping_add(self.len) & mask;
+        match self.bytes.get_mut(tail..tail.saturating_add(data.len())) {
+            Some(room) => bulk_copy(room, data),
+            None => self.append_around(tail, data),
+        }
+        self.len = self.len.saturating_add(data.len());
+    }
+
+    /// Copies `data` to `tail` and, behind the ring's end, to its beginning.
+    #[inline(never)]
+    fn append_around(&mut self, tail: usize, data: &[u8]) {
         let first = data.len().min(self.bytes.len().saturating_sub(tail));
         let (start, wrapped) = data.split_at_checked(first).unwrap_or((data, &[]));
         copy(&mut self.bytes, tail, start);
         copy(&mut self.bytes, 0, wrapped);
-        self.len = self.len.saturating_add(data.len());
     }
 
     /// Drops `count` bytes at the front: they are acknowledged.
@@ -55,6 +64,9 @@ impl SendBuffer {
         let len = len.min(self.len.saturating_sub(offset));
         let mask = self.bytes.len().wrapping_sub(1);
         let start = self.head.wrapping_add(offset) & mask;
+        if let Some(whole) = self.bytes.get(start..start.saturating_add(len)) {
+            return [whole, &[]];
+        }
         let first = len.min(self.bytes.len().saturating_sub(start));
         let get = |from: usize, count: usize| {
             self.bytes.get(from..from.saturating_add(count)).unwrap_or_default()

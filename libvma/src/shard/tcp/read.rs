@@ -34,11 +34,13 @@ impl<S> State<S> {
         if !block.connection.is_plainly_readable() {
             return Taken::Unusual;
         }
-        let mut pieces = block.connection.pieces();
-        let Some(piece) = pieces.next() else { return Taken::Nothing };
+        let Some(piece) = block.connection.only_piece() else {
+            let is_empty = block.connection.queued() == 0;
+            return if is_empty { Taken::Nothing } else { Taken::Unusual };
+        };
         let Body::Frames { ring, frame, offset } = &piece.body else { return Taken::Unusual };
         let len = piece.len as usize;
-        if len < least || pieces.next().is_some() {
+        if len < least {
             return Taken::Unusual;
         }
         let start = usize::from(*offset) + piece.offset as usize;
@@ -53,7 +55,6 @@ impl<S> State<S> {
         counters.rx_ready_bytes_max = piece.len.max(counters.rx_ready_bytes_max);
         counters.rx_bytes += len as u64;
         counters.rx_poll_hits += 1;
-        drop(pieces);
         self.take_piece(index);
         Taken::All(len)
     }

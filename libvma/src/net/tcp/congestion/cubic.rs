@@ -71,6 +71,7 @@ enum Clock {
 }
 
 impl Cubic {
+    #[inline]
     pub(super) fn on_ack(&mut self, window: &mut Window, ack: &Ack<'_>) {
         let mut acked_bytes = ack.acked_bytes;
         if window.is_slow_start() {
@@ -121,6 +122,7 @@ impl Cubic {
     }
 
     /// Gives back the bytes that are for congestion avoidance.
+    #[inline]
     fn slow_start(&mut self, window: &mut Window, ack: &Ack<'_>) -> u32 {
         let pace = if window.ssthresh == INFINITE_SSTHRESH {
             self.hystart.on_ack(ack.acked_bytes, ack.in_flight_before, ack.rtt)
@@ -140,6 +142,7 @@ impl Cubic {
         }
     }
 
+    #[inline(never)]
     fn avoid_congestion(&mut self, window: &mut Window, acked_bytes: u32, ack: &Ack<'_>) {
         let elapsed = match self.curve.clock.resume(ack.now) {
             Some(nanos) => nanos,

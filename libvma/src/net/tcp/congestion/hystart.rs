@@ -58,6 +58,7 @@ impl Default for HyStart {
 
 impl HyStart {
     /// To be called for every ACK of the first slow start, whether the window grows or not.
+    #[inline]
     pub(super) fn on_ack(
         &mut self,
         acked_bytes: u32,
@@ -70,7 +71,9 @@ impl HyStart {
             self.samples = self.samples.saturating_add(1);
             let latest = u32::try_from(rtt.latest_nanos()).unwrap_or(u32::MAX);
             self.current_minimum = self.current_minimum.min(latest);
-            self.judge();
+            if self.samples >= SAMPLES {
+                self.judge();
+            }
         }
         // The ACK that ends a round is for data of that round, so it was judged with it.
         if acked_bytes < self.remaining {
@@ -86,6 +89,7 @@ impl HyStart {
 
     /// False when conservative slow start has lasted its rounds; the partial one it began in counts
     /// (RFC 9406 4.2).
+    #[inline]
     fn start_round(&mut self) -> bool {
         self.last_minimum = self.current_minimum;
         self.current_minimum = u32::MAX;
@@ -96,10 +100,9 @@ impl HyStart {
         self.conservative_rounds < CONSERVATIVE_ROUNDS
     }
 
+    /// Has the round-trip time risen, as far as this round's samples say?
+    #[inline(never)]
     fn judge(&mut self) {
-        if self.samples < SAMPLES {
-            return;
-        }
         if self.is_conservative() {
             // The rise was jitter.
             if self.current_minimum < self.baseline {
@@ -117,6 +120,7 @@ impl HyStart {
         }
     }
 
+    #[inline]
     fn is_conservative(&self) -> bool {
         self.baseline != u32::MAX
     }

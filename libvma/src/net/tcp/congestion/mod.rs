@@ -166,6 +166,7 @@ impl Congestion {
     /// `acked_bytes` were newly acknowledged of the `in_flight_before` that were out.
     /// `is_cwnd_limited` says whether the window was what kept the sender from sending more: a
     /// window nobody fills proves nothing and does not grow (RFC 7661, RFC 9438 5.8).
+    #[inline]
     pub fn on_ack(
         &mut self,
         now: Instant,

@@ -112,27 +112,21 @@ impl<B> Connection<B> {
     #[inline(always)]
     fn advance(&mut self, arrival: &Arrival<'_>) -> Delivery {
         let ack = arrival.ack;
-        let echo_early = self.is_echo_early(arrival);
-        let (rack, rtt) = (&mut self.rack, &self.rtt);
-        let mut delivery = Delivery::default();
-        let mut full = None;
-        let doubted = self.black_hole != BlackHole::Unsuspected;
-        self.board.acknowledge(ack, |sent| {
-            note_delivered(&mut delivery, sent);
-            if doubted && !sent.ever_retransmitted {
-                full = Some((sent.start, sent.len()));
+        let only = match self.black_hole {
+            BlackHole::Unsuspected => self.board.take_only(ack),
+            _ => None,
+        };
+        let delivery = match only {
+            Some(sent) => {
+                self.rack.on_delivered(&sent, arrival.now, false, &self.rtt);
+                Delivery { delivered: sent.len(), oldest: Some(sent.at), retransmitted: false }
             }
-            if !sent.sacked {
-                rack.on_delivered(sent, arrival.now, echo_early, rtt);
-            }
-        });
-        if let Some((start, len)) = full {
-            self.deny_black_hole(start, len);
-        }
+            None => self.take_off_board(arrival),
+        };
         let released = ack.min(self.data_end()).ahead_of(self.buffer_start);
         self.buffer.release(released as usize);
         self.buffer_start = self.buffer_start.plus(released);
-        self.counters.bytes_acked = self.counters.bytes_acked.saturating_add(u64::from(released));
+        self.counters.bytes_acked = self.counters.bytes_acked.wrapping_add(u64::from(released));
         self.snd_una = ack;
         self.duplicate_acks = 0;
         // Marks of the past must not become the future after 2^31 bytes.
@@ -145,6 +139,29 @@ impl<B> Connection<B> {
         }
         if self.snd_up.is_some_and(|up| ack >= up) {
             self.snd_up = None;
+        }
+        delivery
+    }
+
+    /// What was in flight and no longer is.
+    #[inline(never)]
+    fn take_off_board(&mut self, arrival: &Arrival<'_>) -> Delivery {
+        let echo_early = self.is_echo_early(arrival);
+        let (rack, rtt) = (&mut self.rack, &self.rtt);
+        let mut delivery = Delivery::default();
+        let mut full = None;
+        let doubted = self.black_hole != BlackHole::Unsuspected;
+        self.board.acknowledge(arrival.ack, |sent| {
+            note_delivered(&mut delivery, sent);
+            if doubted && !sent.ever_retransmitted {
+                full = Some((sent.start, sent.len()));
+            }
+            if !sent.sacked {
+                rack.on_delivered(sent, arrival.now, echo_early, rtt);
+            }
+        });
+        if let Some((start, len)) = full {
+            self.deny_black_hole(start, len);
         }
         delivery
     }

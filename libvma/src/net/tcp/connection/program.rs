@@ -40,7 +40,7 @@ impl<B> Connection<B> {
             }
         }
         // Whoever waits for room is told when there is some again.
-        self.wants_room |= !all || !self.is_writable();
+        self.wants_room |= !all || !self.is_writable_with(room);
         if taken > 0 {
             self.more_follows = flags.more;
             if flags.urgent && all {
@@ -87,11 +87,14 @@ impl<B> Connection<B> {
 
     /// Would a send call take a worthwhile amount (Linux: a third of the buffer is free)?
     pub(super) fn is_writable(&self) -> bool {
-        let used = self.buffer.len() as u32;
-        let free = self.send_limit().saturating_sub(used);
+        self.is_writable_with(self.send_room())
+    }
+
+    #[inline]
+    fn is_writable_with(&self, room: usize) -> bool {
         let unsent = self.data_end().ahead_of(self.snd_nxt);
-        free >= used.wrapping_shr(1)
-            && free > 0
+        room >= self.buffer.len().wrapping_shr(1)
+            && room > 0
             && self.settings.unsent_low_water.is_none_or(|most| unsent < most)
     }
 
@@ -108,6 +111,12 @@ impl<B> Connection<B> {
     /// [`Connection::readable`].
     pub fn pieces(&self) -> impl Iterator<Item = &Piece<B>> {
         self.queue.pieces()
+    }
+
+    /// What can be read, if it is one segment's, as it is mostly.
+    #[inline]
+    pub fn only_piece(&self) -> Option<&Piece<B>> {
+        self.queue.only_piece()
     }
 
     /// Bytes that one read may take: all that was received in order, or up to the urgent byte.

@@ -89,7 +89,7 @@ impl<B> Connection<B> {
         if sent {
             let segments = if len <= self.mss { 1 } else { len.div_ceil(self.mss) };
             self.counters.segments_out =
-                self.counters.segments_out.saturating_add(u64::from(segments));
+                self.counters.segments_out.wrapping_add(u64::from(segments));
             self.last_sent = now;
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;
@@ -129,7 +129,7 @@ impl<B> Connection<B> {
         let sent = link.emit(&segment);
         if sent {
             self.reset_due = false;
-            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+            self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
         }
         sent
     }
@@ -163,7 +163,7 @@ impl<B> Connection<B> {
         segment.header.window = self.announce_in_syn();
         let sent = link.emit(&segment);
         if sent {
-            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+            self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
             self.last_sent = now;
         }
         sent
@@ -175,7 +175,7 @@ impl<B> Connection<B> {
         segment.header.window = self.announce();
         let sent = link.emit(segment);
         if sent {
-            self.counters.segments_out = self.counters.segments_out.saturating_add(1);
+            self.counters.segments_out = self.counters.segments_out.wrapping_add(1);
         } else {
             (self.announced.edge, self.announced.acknowledged) = before;
             self.announced.due = true;

@@ -138,7 +138,7 @@ impl<B> Connection<B> {
     fn take_in_order(&mut self, piece: Piece<B>, link: &mut impl Link<B>) {
         let len = piece.len;
         self.rcv_nxt = self.rcv_nxt.plus(len);
-        self.counters.bytes_received = self.counters.bytes_received.saturating_add(u64::from(len));
+        self.counters.bytes_received = self.counters.bytes_received.wrapping_add(u64::from(len));
         // Also after SHUT_RD: Linux only makes an empty queue read as the end.
         self.queue.push(piece, link);
     }

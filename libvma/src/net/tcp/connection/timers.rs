@@ -71,6 +71,12 @@ impl Timers {
         self.at.get(timer as usize).copied().filter(|at| *at != NEVER)
     }
 
+    /// When it is due; far in the future if it is not set.
+    #[inline]
+    fn when(&self, timer: Timer) -> Instant {
+        self.at.get(timer as usize).copied().unwrap_or(NEVER)
+    }
+
     #[inline]
     pub fn is_set(&self, timer: Timer) -> bool {
         self.get(timer).is_some()
@@ -331,28 +337,28 @@ impl<B> Connection<B> {
         if restart || !self.timers.is_set(Timer::Retransmission) {
             self.timers.set(Timer::Retransmission, self.timeout(now));
         }
-        self.arm_loss_probe(now);
+        // A single segment's acknowledgment may be delayed for as long as RTO is at least: mostly the
+        // retransmission timer comes first.
+        let single = self.board.in_flight() <= self.mss;
+        let delay = if single { MOST_ACK_DELAY_NANOS } else { 0 };
+        self.arm_loss_probe(now, LEAST_PROBE_NANOS.saturating_add(delay));
     }
 
-    /// RFC 8985 section 7.2.
+    /// RFC 8985 section 7.2: two round trips and `least`.
     #[inline(always)]
-    fn arm_loss_probe(&mut self, now: Instant) {
+    fn arm_loss_probe(&mut self, now: Instant, least: u64) {
+        let timeout = self.timers.when(Timer::Retransmission);
+        if timeout <= now.plus_nanos(least) {
+            return self.timers.stop(Timer::LossProbe);
+        }
         let wanted = self.phase == Phase::Open
             && self.sack
             && self.probe_end.is_none()
             && self.board.sacked() == 0
             && self.state.is_synchronized();
-        // A single segment's acknowledgment may be delayed for as long as RTO is at least: the
-        // retransmission timer does as well.
-        let single = self.board.in_flight() <= self.mss;
         let srtt = self.rtt.srtt_nanos();
-        if !wanted || srtt == 0 {
-            return self.timers.stop(Timer::LossProbe);
-        }
-        let delay = if single { MOST_ACK_DELAY_NANOS } else { 0 };
-        let wait = srtt.saturating_mul(2).saturating_add(LEAST_PROBE_NANOS).saturating_add(delay);
-        let at = now.plus_nanos(wait);
-        if self.timers.get(Timer::Retransmission).is_some_and(|rto| rto <= at) {
+        let at = now.plus_nanos(srtt.saturating_mul(2).saturating_add(least));
+        if !wanted || srtt == 0 || timeout <= at {
             return self.timers.stop(Timer::LossProbe);
         }
         self.timers.set(Timer::LossProbe, at);

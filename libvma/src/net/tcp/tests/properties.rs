@@ -209,8 +209,8 @@ fn a_path_with_a_smaller_mtu_is_found_out() {
     });
 }
 
-/// Header prediction is a short cut and nothing else: without it the same segments leave at the same
-/// times.
+/// Header prediction is a short cut and nothing else, and so is what output has of it: without them the
+/// same segments leave at the same times.
 #[test]
 fn prediction_changes_no_segment() {
     for_seeds(50, |seed| {
