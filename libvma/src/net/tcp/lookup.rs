@@ -4,6 +4,7 @@
 use crate::net::alloc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::net::{Ipv4Addr, SocketAddrV4};
 
 /// The 4-tuple of a connection, seen from this side.
@@ -51,6 +52,9 @@ pub struct FlowTable<V> {
     slots: Vec<Slot<V>>,
     len: usize,
     keys: [u64; 3],
+    /// The slot of the flow that was found last. Segments come in runs, and with a guess that the
+    /// processor can check later nothing waits for the hash.
+    recent: Cell<usize>,
 }
 
 impl<V: Copy> FlowTable<V> {
@@ -60,6 +64,7 @@ impl<V: Copy> FlowTable<V> {
             slots: Vec::new(),
             len: 0,
             keys: [spread(seed, 1), spread(seed, 2), spread(seed, 3)],
+            recent: Cell::new(0),
         }
     }
 
@@ -69,18 +74,17 @@ impl<V: Copy> FlowTable<V> {
         if key == Packed::VACANT {
             return None;
         }
-        let mut index = self.home(key);
-        loop {
-            // Ends at a vacant slot at the latest; an empty table has none at all.
-            let slot = self.slots.get(index)?;
-            if slot.key == key {
-                return Some(slot.value);
-            }
-            if slot.key == Packed::VACANT {
-                return None;
-            }
-            index = self.after(index);
+        if let Some(slot) = self.slots.get(self.recent.get()).filter(|slot| slot.key == key) {
+            return Some(slot.value);
         }
+        self.search(key)
+    }
+
+    #[inline(never)]
+    fn search(&self, key: Packed) -> Option<V> {
+        let index = self.find(key)?;
+        self.recent.set(index);
+        Some(self.slots.get(index)?.value)
     }
 
     /// Enters or replaces a flow and returns what stood there. The flow of nothing but zeros, which

@@ -98,6 +98,28 @@ fn a_hundred_thousand_similar_flows_stay_near_their_homes() {
     }
 }
 
+/// The place of the last flow that was found is a guess: it may hold another one by now, or none.
+#[test]
+fn the_last_flow_found_can_go_or_move() {
+    let mut table = FlowTable::new(5);
+    for number in 0..1000 {
+        table.insert(flow(number), number);
+        // Also across growth.
+        let found = [number, number, number / 2].map(|number| table.get(&flow(number)));
+        assert_eq!(found, [Some(number), Some(number), Some(number / 2)]);
+    }
+    for number in 0..1000 {
+        assert_eq!(table.get(&flow(number)), Some(number));
+        table.remove(&flow(number));
+        assert_eq!(table.get(&flow(number)), None);
+        // Its place is another flow's, perhaps.
+        let next = (number + 1..1000).next();
+        assert_eq!(next.and_then(|next| table.get(&flow(next))), next);
+        table.insert(flow(number + 5000), number);
+        assert_eq!(table.get(&flow(number + 5000)), Some(number));
+    }
+}
+
 #[test]
 fn homes_depend_on_the_seed() {
     let place = |seed| {
