@@ -57,24 +57,23 @@ impl Header {
         let (&[ports, seq, ack, control, last], _) = fixed.as_chunks::<4>() else {
             return Err(DropReason::TooShort);
         };
-        let [s0, s1, d0, d1] = ports;
-        let [offset, flags, w0, w1] = control;
-        let [c0, c1, u0, u1] = last;
-        let len = usize::from(offset >> 4).saturating_mul(4);
+        // By words, as senders write them: a load across two fresh stores would wait for both.
+        let [ports, control, last] = [ports, control, last].map(u32::from_be_bytes);
+        let len = (control >> 28).wrapping_mul(4) as usize;
         if len < HEADER_LEN || len > ip_payload_len {
             return Err(DropReason::BadTcpHeaderLength);
         }
         let Some(options) = rest.get(..len.saturating_sub(HEADER_LEN)) else {
             return Err(DropReason::TooShort);
         };
-        self.src_port = u16::from_be_bytes([s0, s1]);
-        self.dst_port = u16::from_be_bytes([d0, d1]);
+        self.src_port = (ports >> 16) as u16;
+        self.dst_port = ports as u16;
         self.seq = u32::from_be_bytes(seq);
         self.ack = u32::from_be_bytes(ack);
-        self.flags = Flags(flags);
-        self.window = u16::from_be_bytes([w0, w1]);
-        self.checksum = u16::from_be_bytes([c0, c1]);
-        self.urgent = u16::from_be_bytes([u0, u1]);
+        self.flags = Flags((control >> 16) as u8);
+        self.window = control as u16;
+        self.checksum = (last >> 16) as u16;
+        self.urgent = last as u16;
         self.options.parse_into(options);
         Ok(len)
     }
@@ -105,6 +104,11 @@ impl Header {
             put_words(out, self.fixed_words(HEADER_LEN));
             return HEADER_LEN;
         }
+        self.emit_any(out)
+    }
+
+    #[inline(never)]
+    fn emit_any(&self, out: &mut [u8]) -> usize {
         let len = self.header_len();
         let Some(out) = out.get_mut(..len) else {
             return 0;

@@ -51,7 +51,7 @@ impl<'a> Arrival<'a> {
 impl<B> Connection<B> {
     /// A segment of this connection has arrived; `ce`: with Congestion Experienced in its IP
     /// header. The payload is kept or given back. [`Connection::output`] sends what follows.
-    #[inline]
+    #[inline(always)]
     pub fn input(
         &mut self,
         now: Instant,
@@ -63,20 +63,37 @@ impl<B> Connection<B> {
         self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
         let payload = piece.as_ref().map_or(0, |piece| piece.len);
         let arrival = Arrival::new(header, payload, now);
+        if self.is_predicted(&arrival, ce) {
+            self.arrive_predicted(&arrival, piece, link)
+        } else {
+            self.arrive_unpredicted(now, header, piece, ce, link)
+        }
+    }
+
+    #[inline(never)]
+    fn arrive_unpredicted(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        piece: Option<Piece<B>>,
+        ce: bool,
+        link: &mut impl Link<B>,
+    ) -> Events {
+        let payload = piece.as_ref().map_or(0, |piece| piece.len);
+        let arrival = Arrival::new(header, payload, now);
         match self.state {
             State::Closed => {
                 give_back(piece, link);
                 Events::NONE
             }
             State::SynSent => self.arrive_in_syn_sent(&arrival, piece, link),
-            _ if self.is_predicted(&arrival, ce) => self.arrive_predicted(&arrival, piece, link),
             _ => self.arrive(&arrival, piece, ce, link),
         }
     }
 
     /// The segment that a flow consists of: the next one in order, nothing special about it (RFC
     /// 7323 section 4.3 and Van Jacobson's header prediction).
-    #[inline]
+    #[inline(always)]
     fn is_predicted(&self, arrival: &Arrival<'_>, ce: bool) -> bool {
         #[cfg(test)]
         if !PREDICTS.get() {
@@ -103,7 +120,7 @@ impl<B> Connection<B> {
             && !self.orphan
     }
 
-    #[inline]
+    #[inline(always)]
     fn arrive_predicted(
         &mut self,
         arrival: &Arrival<'_>,

@@ -38,9 +38,14 @@ impl Options {
     /// The length of the options on the wire, padding to a multiple of 4 included.
     #[inline]
     pub fn len_on_wire(&self) -> usize {
-        if self.is_empty() {
-            return 0;
+        if self.only_timestamps().is_some() {
+            return TIMESTAMPS_LEN;
         }
+        if self.is_empty() { 0 } else { self.len_of_any() }
+    }
+
+    #[inline(never)]
+    fn len_of_any(&self) -> usize {
         let len = self.len_without_sack();
         match self.sack_on_wire().len() {
             0 => len,
