@@ -2,20 +2,23 @@
 
 use std::collections::VecDeque;
 
-/// A packet in a buffer of the pool.
+/// A packet in a buffer of the pool: one word, as a device's frame is, so that nobody pays for moving it.
 #[derive(Debug)]
-pub struct Packet {
-    buffer: Box<[u8]>,
+pub struct Packet(Box<Buffer>);
+
+#[derive(Debug)]
+struct Buffer {
+    bytes: Box<[u8]>,
     len: usize,
 }
 
 impl Packet {
     pub fn bytes(&self) -> &[u8] {
-        &self.buffer[..self.len]
+        &self.0.bytes[..self.0.len]
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[..self.len]
+        &mut self.0.bytes[..self.0.len]
     }
 }
 
@@ -34,9 +37,11 @@ impl Pool {
     /// A packet of `len` bytes, whatever was in them.
     pub fn take(&mut self, len: usize) -> Packet {
         assert!(len <= self.buffer_len, "a packet of {len} bytes, beyond the MTU");
-        let new = || Packet { buffer: vec![0; self.buffer_len].into_boxed_slice(), len };
-        let packet = self.free.pop().unwrap_or_else(new);
-        Packet { len, ..packet }
+        let bytes = || vec![0; self.buffer_len].into_boxed_slice();
+        let new = || Packet(Box::new(Buffer { bytes: bytes(), len }));
+        let mut packet = self.free.pop().unwrap_or_else(new);
+        packet.0.len = len;
+        packet
     }
 
     pub fn give_back(&mut self, packets: &mut Vec<Packet>) {
@@ -52,5 +57,7 @@ pub type Queue = VecDeque<Packet>;
 /// What was sent arrives: the other end has taken all that came before.
 pub fn deliver(sent: &mut Queue, received: &mut Queue) {
     assert!(received.is_empty(), "packets were left behind");
-    std::mem::swap(sent, received);
+    while let Some(packet) = sent.pop_front() {
+        received.push_back(packet);
+    }
 }
