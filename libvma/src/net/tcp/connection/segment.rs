@@ -94,6 +94,7 @@ impl<B> Connection<B> {
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;
             self.announced.due = true;
+            self.ecn.reduced |= flags.contains(Flags::CWR);
         }
         sent
     }

@@ -183,6 +183,22 @@ fn an_echo_reduces_the_window_once_and_is_confirmed() {
     assert!(script.segments().iter().all(|sent| !sent.ecn_capable));
 }
 
+// checks: RFC3168
+#[test]
+fn a_reduction_is_confirmed_also_if_the_device_was_full_at_first() {
+    let mut script = with_ecn();
+    script.write(1460);
+    script.give(segment(ACK.with(Flags::ECE), 1, 1461, 0));
+    script.sent();
+    script.outbox.full = true;
+    script.write(100);
+    script.outbox.full = false;
+    script.output();
+    let segments = script.segments();
+    assert_eq!(segments.len(), 1);
+    assert!(segments[0].has(Flags::CWR), "{:?}", segments[0]);
+}
+
 #[test]
 fn a_peer_that_does_not_answer_gets_no_ecn() {
     let settings = Settings { ecn: true, ..selective() };
