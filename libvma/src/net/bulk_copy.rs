@@ -62,13 +62,18 @@ mod tests {
 
     #[test]
     fn every_byte_arrives_whatever_the_distance() {
-        let bytes: Vec<u8> = (0..3 * 4096).map(|n: usize| (n % 253) as u8).collect();
+        const HALF: usize = 4 * 4096;
         for count in [4096, 4097, 6000] {
-            for (to, from) in [(0, 0), (0, 1), (1, 0), (31, 0), (63, 0), (64, 0), (4000, 4096)] {
-                let mut target = vec![0xff; 3 * 4096];
-                bulk_copy(&mut target[to..to + count], &bytes[from..]);
-                assert_eq!(target[to..to + count], bytes[from..from + count]);
-                assert_eq!(target[to + count..], vec![0xff; 3 * 4096 - to - count][..]);
+            for (from, to) in [(0, 0), (1, 0), (0, 1), (0, 31), (0, 63), (0, 64), (4000, 4096)] {
+                let mut bytes = vec![0xff; 2 * HALF];
+                let (source, target) = bytes.split_at_mut(HALF);
+                let source = &mut source[from..];
+                for (n, byte) in source.iter_mut().enumerate() {
+                    *byte = (n % 253) as u8;
+                }
+                bulk_copy(&mut target[to..to + count], source);
+                assert_eq!(target[to..to + count], source[..count], "{count} from {from} to {to}");
+                assert_eq!(target[to + count..], vec![0xff; HALF - to - count][..]);
             }
         }
     }

@@ -46,6 +46,22 @@ fn deadlines_in_the_past_are_due_at_once() {
 }
 
 #[test]
+fn within_a_tick_and_back_in_time_only_what_was_due_comes() {
+    let mut wheel = TimerWheel::new(millis(1000));
+    wheel.schedule(0, millis(1001));
+    assert_eq!(wheel.pop_due(Instant::from_nanos(1_000_999_999)), None);
+    assert_eq!(wheel.pop_due(millis(900)), None);
+    wheel.schedule(1, millis(10));
+    assert_eq!(wheel.pop_due(millis(900)), Some(1));
+    assert_eq!(wheel.pop_due(millis(900)), None);
+    assert_eq!(pop_all(&mut wheel, millis(1001)), [0]);
+    // Also an empty wheel follows time: what is scheduled then is known to the tick.
+    assert_eq!(wheel.pop_due(millis(1065)), None);
+    wheel.schedule(2, millis(1068));
+    assert_eq!(wheel.next(), Some(millis(1068)));
+}
+
+#[test]
 fn cancelling_is_idempotent_and_reaches_expired_timers() {
     let mut wheel = TimerWheel::new(Instant::default());
     assert!(!wheel.cancel(5));

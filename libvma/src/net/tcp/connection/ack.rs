@@ -112,12 +112,9 @@ impl<B> Connection<B> {
     #[inline(always)]
     fn advance(&mut self, arrival: &Arrival<'_>) -> Delivery {
         let ack = arrival.ack;
-        let only = match self.black_hole {
-            BlackHole::Unsuspected => self.board.take_only(ack),
-            _ => None,
-        };
-        let delivery = match only {
+        let delivery = match self.take_only_record(ack) {
             Some(sent) => {
+                // Whether the echo is early matters only for what was sent again, and this was not.
                 self.rack.on_delivered(&sent, arrival.now, false, &self.rtt);
                 Delivery { delivered: sent.len(), oldest: Some(sent.at), retransmitted: false }
             }
@@ -143,7 +140,18 @@ impl<B> Connection<B> {
         delivery
     }
 
-    /// What was in flight and no longer is.
+    /// The record of a flow of single segments, off the board. Not where something else is to be learnt
+    /// from it.
+    #[inline(always)]
+    fn take_only_record(&mut self, ack: Seq) -> Option<Sent> {
+        #[cfg(test)]
+        if !super::PREDICTS.get() {
+            return None;
+        }
+        if self.black_hole == BlackHole::Unsuspected { self.board.take_only(ack) } else { None }
+    }
+
+    /// The same for any number of records, whatever is known of them.
     #[inline(never)]
     fn take_off_board(&mut self, arrival: &Arrival<'_>) -> Delivery {
         let echo_early = self.is_echo_early(arrival);

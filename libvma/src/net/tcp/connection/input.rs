@@ -70,6 +70,7 @@ impl<B> Connection<B> {
         }
     }
 
+    /// The long way. It makes its own [`Arrival`], so that the short one's can stay in registers.
     #[inline(never)]
     fn arrive_unpredicted(
         &mut self,

@@ -241,7 +241,7 @@ pub struct Connection<B> {
     counters: Counters,
 }
 
-/// What TCP_INFO and the statistics tell.
+/// What TCP_INFO and the statistics tell. 64 bits do not run over in the life of a connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counters {
     pub segments_in: u64,

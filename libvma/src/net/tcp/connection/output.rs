@@ -32,10 +32,11 @@ impl<B> Connection<B> {
     /// Sends what may be sent now.
     #[inline]
     pub fn output(&mut self, now: Instant, link: &mut impl Link<B>) {
-        if self.is_plain_write(now) && self.send_write(now, link) {
-            return;
+        if !self.is_plain_write(now) {
+            self.output_step_by_step(now, link);
+        } else if !self.send_write(now, link) {
+            self.finish_output(false, now, link);
         }
-        self.output_step_by_step(now, link);
     }
 
     /// What an interactive program sends: a write of a segment or less, nothing special about it, for
@@ -47,7 +48,7 @@ impl<B> Connection<B> {
         if !super::PREDICTS.get() {
             return false;
         }
-        // Huge once a FIN was sent.
+        // Huge once a FIN was sent, and so no segment.
         let unsent = self.data_end().since(self.snd_nxt);
         let in_flight = self.board.in_flight();
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
@@ -65,6 +66,7 @@ impl<B> Connection<B> {
             && unsent <= offered
             && in_flight.saturating_add(unsent) <= self.congestion.cwnd()
             && (in_flight > 0 || idle <= LEAST_RTO_NANOS)
+            && !self.queue.is_oversized()
     }
 
     /// Sends it. False: it could not leave.
@@ -101,6 +103,12 @@ impl<B> Connection<B> {
         if self.snd_nxt <= self.data_end() && self.state != State::TimeWait {
             self.send_new(now, link);
         }
+        self.finish_output(report, now, link);
+    }
+
+    /// What follows data, or what there is instead: acknowledgments that none has carried, of which one
+    /// has something to `report`, and a timer for memory that nothing needs.
+    fn finish_output(&mut self, report: bool, now: Instant, link: &mut impl Link<B>) {
         if self.announced.due || report {
             // Each acknowledgment takes back that others are due.
             let mut repeats = self.announced.repeats;
@@ -137,7 +145,7 @@ impl<B> Connection<B> {
         let again = self.board.to_retransmit() > 0;
         if (again || self.announced.due) && self.send_syn(now, link) {
             if again {
-                self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
+                self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
                 self.syn_retransmitted = true;
             }
             self.board.retransmit(self.iss, self.iss.plus(1), now);
@@ -192,7 +200,7 @@ impl<B> Connection<B> {
         debug_assert_eq!(before, self.snd_nxt);
         let stamp = super::stamp_clock(now, self.stamps.offset);
         self.retransmission_stamp.get_or_insert(stamp);
-        self.counters.retransmissions = self.counters.retransmissions.saturating_add(1);
+        self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
         self.board.retransmit(start, end, now);
         if self.phase == Phase::Recovery {
             self.prr.on_sent(end.since(start));

@@ -90,6 +90,7 @@ impl<B> Connection<B> {
         self.is_writable_with(self.send_room())
     }
 
+    /// The same with what [`Connection::send_room`] says, for who knows it already.
     #[inline]
     fn is_writable_with(&self, room: usize) -> bool {
         let unsent = self.data_end().ahead_of(self.snd_nxt);
@@ -113,7 +114,7 @@ impl<B> Connection<B> {
         self.queue.pieces()
     }
 
-    /// What can be read, if it is one segment's, as it is mostly.
+    /// What can be read, if it is one piece, as it is mostly.
     #[inline]
     pub fn only_piece(&self) -> Option<&Piece<B>> {
         self.queue.only_piece()

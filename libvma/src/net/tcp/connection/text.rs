@@ -149,7 +149,7 @@ impl<B> Connection<B> {
         piece: Piece<B>,
         link: &mut impl Link<B>,
     ) -> Events {
-        self.counters.out_of_order = self.counters.out_of_order.saturating_add(1);
+        self.counters.out_of_order = self.counters.out_of_order.wrapping_add(1);
         if let Some(block) = self.reassembly.insert(start, piece, link) {
             self.duplicate.get_or_insert(block);
         }

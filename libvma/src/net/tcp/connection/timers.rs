@@ -180,7 +180,7 @@ impl<B> Connection<B> {
         if self.has_given_up(now) {
             return self.give_up();
         }
-        self.counters.timeouts = self.counters.timeouts.saturating_add(1);
+        self.counters.timeouts = self.counters.timeouts.wrapping_add(1);
         self.enter_loss(now);
         self.rtt.backoff();
         self.timers.set(Timer::Retransmission, self.timeout(now));

@@ -216,8 +216,10 @@ fn prediction_changes_no_segment() {
     for_seeds(50, |seed| {
         let transcript = |predicts| {
             PREDICTS.set(predicts);
-            let (open, parts, _) = any_world(seed);
+            let (open, parts, mut rng) = any_world(seed);
             let mut world = World::new(seed, open, parts);
+            let refusals = if rng.chance(200_000) { 200_000 } else { 0 };
+            world.sides.iter_mut().for_each(|side| side.refusals = refusals);
             world.transcript = Some(Vec::new());
             world.run(4 * HOUR);
             PREDICTS.set(true);
