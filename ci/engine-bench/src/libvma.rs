@@ -215,11 +215,9 @@ impl Endpoint {
         if active.is_plainly_readable()
             && let Some(piece) = active.only_piece()
             && let Some(target) = bytes.get_mut(..piece.len as usize)
-            && let Some(piece) = {
-                bulk_copy(target, piece.body.payload(piece));
-                active.take_piece(now)
-            }
         {
+            bulk_copy(target, piece.body.payload(piece));
+            let piece = active.take_piece(now).expect("the piece that was looked at");
             self.device.release(piece.body);
             self.touch(self.connections.len() as u32 - 1);
             return piece.len as usize;
@@ -380,15 +378,16 @@ impl IpFields {
             let ip = ipv4::Header::parse(bytes, bytes.len()).expect("an IPv4 header");
             return IpFields { src: ip.src, dst: ip.dst, total_len: ip.total_len() };
         }
+        // As ipv4::Header::parse(), without the sum.
         let header = bytes.first_chunk::<{ ipv4::HEADER_LEN }>().expect("an IPv4 header");
-        let &[first, _, l0, l1, _, _, _, _, _, protocol, ..] = header;
+        let &[first, _, l0, l1, _, _, f0, f1, _, protocol, ..] = header;
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
         assert_eq!((first, protocol), (0x45, ipv4::protocol::TCP));
-        IpFields {
-            src: Ipv4Addr::new(s0, s1, s2, s3),
-            dst: Ipv4Addr::new(d0, d1, d2, d3),
-            total_len: usize::from(u16::from_be_bytes([l0, l1])),
-        }
+        assert_eq!(u16::from_be_bytes([f0, f1]) & 0x3fff, 0, "a fragment");
+        let total_len = usize::from(u16::from_be_bytes([l0, l1]));
+        assert!(total_len >= ipv4::HEADER_LEN && total_len <= bytes.len());
+        let (src, dst) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+        IpFields { src, dst, total_len }
     }
 }
 

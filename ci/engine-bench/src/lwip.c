@@ -131,7 +131,7 @@ static void copy_to_link(u8_t *to, const struct pbuf *p)
 	enum { STEP = 2048 };
 	for (; p; to += p->len, p = p->next) {
 		const u8_t *from = p->payload;
-		size_t distance = (size_t)(to - from) % 4096;
+		size_t distance = ((uintptr_t)to - (uintptr_t)from) % 4096;
 		int is_slow = distance > 0 && distance < 64;
 		u16_t step = p->len > 2 * STEP && !is_slow ? p->len : STEP;
 		for (u16_t at = 0, count; at < p->len; at += count) {
