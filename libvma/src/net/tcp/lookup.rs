@@ -44,18 +44,17 @@ impl FlowKey {
 /// A hash table from [`FlowKey`] to `V`.
 ///
 /// Open addressing with linear probing: a hit among 100 000 flows reads one cache line, mostly, and
-/// that of the last hit. The
-/// hash is keyed, so that a peer who chooses addresses and ports cannot make flows collide; removal
-/// moves later entries back instead of leaving marks, so that a table which lived through millions
-/// of connections is as fast as a new one. It grows and never shrinks.
+/// that of the last hit. The hash is keyed, so that a peer who chooses addresses and ports cannot make
+/// flows collide; removal moves later entries back instead of leaving marks, so that a table which lived
+/// through millions of connections is as fast as a new one. It grows and never shrinks.
 pub struct FlowTable<V> {
     /// Empty, or a power of two long and at least three eighths vacant.
     slots: Vec<Slot<V>>,
     len: usize,
     keys: [u64; 3],
     /// The slot of the flow that was found last. Segments come in runs, and with a guess that the
-    /// processor can check later nothing waits for the hash: some 7 ns less for each; a wrong guess, as
-    /// with 50 flows in random order, costs 2 ns.
+    /// processor can check later nothing waits for the hash: some 7 ns less for each. A wrong guess costs
+    /// 2 ns, as with 50 flows in random order, and 8 ns with 100 000.
     recent: Cell<usize>,
 }
 

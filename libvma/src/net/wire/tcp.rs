@@ -107,6 +107,7 @@ impl Header {
         self.emit_any(out)
     }
 
+    /// The same with any options, which few segments have: apart, so that the others stay short.
     #[inline(never)]
     fn emit_any(&self, out: &mut [u8]) -> usize {
         let len = self.header_len();

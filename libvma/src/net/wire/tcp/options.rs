@@ -44,6 +44,7 @@ impl Options {
         if self.is_empty() { 0 } else { self.len_of_any() }
     }
 
+    /// The same of any options: apart, as few segments have others than time stamps.
     #[inline(never)]
     fn len_of_any(&self) -> usize {
         let len = self.len_without_sack();
