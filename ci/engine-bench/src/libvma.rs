@@ -167,11 +167,11 @@ impl Endpoint {
             touched: Vec::new(),
             batched: 0,
             wheel: TimerWheel::new(now),
-            received: Queue::new(),
+            received: Queue::default(),
             device: Device {
                 address,
                 peer,
-                sent: Queue::new(),
+                sent: Queue::default(),
                 read: Vec::new(),
                 pool: Pool::new(usize::from(setup.mtu)),
                 checksums: setup.checksums,
@@ -325,14 +325,19 @@ impl Endpoint {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn run_timers(&mut self, now: Instant) {
         while let Some(id) = self.wheel.pop_due(now) {
-            let connection = &mut self.connections[id as usize];
-            connection.on_timer(now, &mut self.device);
-            if let Some(deadline) = connection.deadline() {
-                self.wheel.schedule(id, deadline);
-            }
+            self.run_timer(id, now);
+        }
+    }
+
+    #[inline(never)]
+    fn run_timer(&mut self, id: u32, now: Instant) {
+        let connection = &mut self.connections[id as usize];
+        connection.on_timer(now, &mut self.device);
+        if let Some(deadline) = connection.deadline() {
+            self.wheel.schedule(id, deadline);
         }
     }
 }
@@ -345,7 +350,7 @@ struct Body {
 }
 
 impl Body {
-    #[inline]
+    #[inline(always)]
     fn payload(&self, piece: &Piece<Body>) -> &[u8] {
         let start = self.payload_at + piece.offset as usize;
         &self.packet.bytes()[start..start + piece.len as usize]
@@ -380,19 +385,22 @@ impl IpFields {
         }
         // As ipv4::Header::parse(), without the sum.
         let header = bytes.first_chunk::<{ ipv4::HEADER_LEN }>().expect("an IPv4 header");
-        let &[first, _, l0, l1, _, _, f0, f1, _, protocol, ..] = header;
-        let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
-        assert_eq!((first, protocol), (0x45, ipv4::protocol::TCP));
-        assert_eq!(u16::from_be_bytes([f0, f1]) & 0x3fff, 0, "a fragment");
-        let total_len = usize::from(u16::from_be_bytes([l0, l1]));
+        let (&[length, fragment, protocol, src, dst], _) = header.as_chunks::<4>() else {
+            unreachable!("five words");
+        };
+        let [length, fragment, protocol] = [length, fragment, protocol].map(u32::from_be_bytes);
+        assert_eq!(length >> 24, 0x45, "a header without options");
+        assert_eq!(fragment & 0x3fff, 0, "no fragment");
+        assert_eq!((protocol >> 16) as u8, ipv4::protocol::TCP);
+        let total_len = (length & 0xffff) as usize;
         assert!(total_len >= ipv4::HEADER_LEN && total_len <= bytes.len());
-        let (src, dst) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+        let [src, dst] = [src, dst].map(Ipv4Addr::from);
         IpFields { src, dst, total_len }
     }
 }
 
 impl Link<Body> for Device {
-    #[inline]
+    #[inline(always)]
     fn emit(&mut self, segment: &Outgoing<'_>) -> bool {
         let [first, second] = segment.payload;
         let payload_len = first.len() + second.len();

@@ -13,10 +13,17 @@ struct Buffer {
 }
 
 impl Packet {
+    #[cold]
+    fn new(buffer_len: usize) -> Packet {
+        Packet(Box::new(Buffer { bytes: vec![0; buffer_len].into_boxed_slice(), len: 0 }))
+    }
+
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.0.bytes[..self.0.len]
     }
 
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.0.bytes[..self.0.len]
     }
@@ -35,11 +42,10 @@ impl Pool {
     }
 
     /// A packet of `len` bytes, whatever was in them.
+    #[inline(always)]
     pub fn take(&mut self, len: usize) -> Packet {
         assert!(len <= self.buffer_len, "a packet of {len} bytes, beyond the MTU");
-        let bytes = || vec![0; self.buffer_len].into_boxed_slice();
-        let new = || Packet(Box::new(Buffer { bytes: bytes(), len }));
-        let mut packet = self.free.pop().unwrap_or_else(new);
+        let mut packet = self.free.pop().unwrap_or_else(|| Packet::new(self.buffer_len));
         packet.0.len = len;
         packet
     }
@@ -51,13 +57,11 @@ impl Pool {
     }
 }
 
-/// Packets on their way in one direction.
-pub type Queue = VecDeque<Packet>;
+/// Packets on their way in one direction. Boxed: handing them over moves one word.
+pub type Queue = Box<VecDeque<Packet>>;
 
 /// What was sent arrives: the other end has taken all that came before.
 pub fn deliver(sent: &mut Queue, received: &mut Queue) {
     assert!(received.is_empty(), "packets were left behind");
-    while let Some(packet) = sent.pop_front() {
-        received.push_back(packet);
-    }
+    core::mem::swap(sent, received);
 }

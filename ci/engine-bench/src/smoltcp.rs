@@ -123,9 +123,9 @@ struct Endpoint {
 impl Endpoint {
     fn new(setup: &Setup, address: Ipv4Address) -> Endpoint {
         let mut device = End {
-            received: Queue::new(),
+            received: Queue::default(),
             read: Vec::new(),
-            sent: Queue::new(),
+            sent: Queue::default(),
             pool: Pool::new(usize::from(setup.mtu)),
             mtu: usize::from(setup.mtu),
             checksums: setup.checksums,
