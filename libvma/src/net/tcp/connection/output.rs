@@ -7,6 +7,7 @@ use crate::net::tcp::Link;
 use crate::net::tcp::rtt::MIN_VARIANCE;
 use crate::net::tcp::seq::Seq;
 use crate::net::time::Instant;
+use crate::net::wire::tcp::Flags;
 
 /// No retransmission timeout is below this.
 const LEAST_RTO_NANOS: u64 = MIN_VARIANCE.as_nanos() as u64;
@@ -60,6 +61,7 @@ impl<B> Connection<B> {
             && self.reassembly.is_empty()
             && self.duplicate.is_none()
             && self.snd_up.is_none()
+            && !self.ecn.reduced
             && self.settings.nodelay
             && !self.settings.cork
             && !self.more_follows
@@ -73,13 +75,14 @@ impl<B> Connection<B> {
     #[inline(always)]
     fn send_write(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
         let (start, end) = (self.snd_nxt, self.data_end());
-        if !self.send_range(start, end, true, now, link) {
+        let len = end.since(start);
+        if !self.send_bytes(start, len, (Flags::ACK.with(Flags::PSH), 0), true, now, link) {
             return false;
         }
         self.board.push(start, end, now);
         self.snd_nxt = end;
         self.is_cwnd_limited = false;
-        if end.since(start) < self.mss {
+        if len < self.mss {
             self.small_end = end;
         }
         self.timers.stop(Timer::Persist);

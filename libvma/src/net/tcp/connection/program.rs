@@ -178,7 +178,7 @@ impl<B> Connection<B> {
 
     /// The program has read the first piece, all of it; for a connection that
     /// [`Connection::is_plainly_readable`]. The caller gives its body back.
-    #[inline]
+    #[inline(always)]
     pub fn take_piece(&mut self, now: Instant) -> Option<Piece<B>> {
         let piece = self.queue.take_piece()?;
         self.note_read(piece.len, now);

@@ -61,8 +61,6 @@ impl<B> Connection<B> {
         if len > 0 && start.plus(len) == data_end {
             flags = flags.with(Flags::PSH);
         }
-        let edge = (self.announced.edge, self.announced.acknowledged);
-        let window = self.announce();
         if is_new && len > 0 && core::mem::take(&mut self.ecn.reduced) {
             flags = flags.with(Flags::CWR);
         }
@@ -74,6 +72,25 @@ impl<B> Connection<B> {
             flags = flags.with(Flags::URG);
             urgent = up.since(start) as u16;
         }
+        let sent = self.send_bytes(start, len, (flags, urgent), is_new, now, link);
+        self.ecn.reduced |= !sent && flags.contains(Flags::CWR);
+        sent
+    }
+
+    /// Sends `len` bytes from `start` with these flags and this urgent pointer. True if they left; if
+    /// not, what the flags said is still to be said, which is the caller's concern.
+    #[inline(always)]
+    pub(super) fn send_bytes(
+        &mut self,
+        start: Seq,
+        len: u32,
+        (flags, urgent): (Flags, u16),
+        is_new: bool,
+        now: Instant,
+        link: &mut impl Link<B>,
+    ) -> bool {
+        let edge = (self.announced.edge, self.announced.acknowledged);
+        let window = self.announce();
         let offset = start.since(self.buffer_start) as usize;
         let mut segment = Outgoing {
             header: Header::default(),
@@ -94,7 +111,6 @@ impl<B> Connection<B> {
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;
             self.announced.due = true;
-            self.ecn.reduced |= flags.contains(Flags::CWR);
         }
         sent
     }
