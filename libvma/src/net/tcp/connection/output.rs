@@ -225,16 +225,31 @@ impl<B> Connection<B> {
     /// Sends new data and the FIN.
     #[inline]
     fn send_new(&mut self, now: Instant, link: &mut impl Link<B>) {
-        let mut sent_any = false;
+        if self.snd_nxt < self.data_end() || self.fin_queued {
+            self.restart_after_idle(now);
+        }
+        let first = self.snd_nxt;
+        if self.send_whole_segments(now, link) {
+            self.send_segments(now, link);
+        }
+        if self.snd_nxt != first {
+            self.timers.stop(Timer::Persist);
+            self.timers.stop(Timer::Cork);
+            self.arm_for_flight(now, false);
+        } else if self.board.is_empty() && self.snd_nxt < self.data_end() {
+            self.arm_persist(now);
+        }
+    }
+
+    /// What is new, by one segment at a time, or as many as the device cuts.
+    #[inline]
+    fn send_segments(&mut self, now: Instant, link: &mut impl Link<B>) {
         loop {
             let data_end = self.data_end();
             let unsent = data_end.ahead_of(self.snd_nxt);
             let fin = self.fin_queued && self.snd_nxt <= data_end;
             if unsent == 0 && !fin {
                 break;
-            }
-            if !sent_any {
-                self.restart_after_idle(now);
             }
             let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
             let allowed = self.congestion_room();
@@ -260,7 +275,6 @@ impl<B> Connection<B> {
             if !self.send_range(start, end, true, now, link) {
                 break;
             }
-            sent_any = true;
             self.board.push(start, end, now);
             self.snd_nxt = end;
             let is_small = if len <= self.mss {
@@ -278,13 +292,39 @@ impl<B> Connection<B> {
                 break;
             }
         }
-        if sent_any {
-            self.timers.stop(Timer::Persist);
-            self.timers.stop(Timer::Cork);
-            self.arm_for_flight(now, false);
-        } else if self.board.is_empty() && self.snd_nxt < self.data_end() {
-            self.arm_persist(now);
+    }
+
+    /// The full segments before the last one of a transfer that meets nothing special, without the
+    /// questions that have one answer for all of them. What is left is for the steps above. False: the
+    /// device takes no more.
+    #[inline(always)]
+    fn send_whole_segments(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        #[cfg(test)]
+        if !super::PREDICTS.get() {
+            return true;
         }
+        let unsent = self.data_end().ahead_of(self.snd_nxt);
+        if unsent <= self.mss
+            || self.path.segmentation_limit > self.mss
+            || self.snd_up.is_some()
+            || self.ecn.reduced
+            || !self.is_flowing()
+        {
+            return true;
+        }
+        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
+        let mut room = offered.min(self.congestion_room()).min(unsent.saturating_sub(1));
+        while room >= self.mss {
+            let (start, end) = (self.snd_nxt, self.snd_nxt.plus(self.mss));
+            self.is_cwnd_limited = false;
+            if !self.send_bytes(start, self.mss, (Flags::ACK, 0), true, now, link) {
+                return false;
+            }
+            self.board.push(start, end, now);
+            self.snd_nxt = end;
+            room = room.saturating_sub(self.mss);
+        }
+        true
     }
 
     /// Less than a full segment: does it leave? Silly-window avoidance (RFC 9293 section
