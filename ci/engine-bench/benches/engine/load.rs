@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine_bench::{CHUNK_LEN, Contestant, Libvma, Lwip, MESSAGE_LEN, Setup, Smoltcp};
+use engine_bench::{CHUNK_LEN, Contestant, Copies, Libvma, Lwip, MESSAGE_LEN, Setup, Smoltcp};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Of send buffer, receive buffer and window: four of the largest segments.
@@ -77,6 +77,12 @@ impl Race {
             all.push(Entry { is_alone: true, ..Entry::new::<Lwip>("lwIP") });
         }
         all
+    }
+
+    /// What the copies alone take. Not where they are sums as well, or segments carry more than data.
+    pub fn floor(&self) -> Option<Entry> {
+        let is_plain = self.is_bulk && !self.setup.checksums && !self.setup.timestamps;
+        is_plain.then(|| Entry::new::<Copies>("copies"))
     }
 
     /// `seconds` per step as people know it.

@@ -7,13 +7,13 @@ mod table;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
-use engine_bench::{Contestant, Libvma, Lwip, Smoltcp};
+use engine_bench::{Contestant, Copies, Libvma, Lwip, Smoltcp};
 
 use load::{Load, Race, cpu_time, open};
 
 const USAGE: &str = "\
 usage: cargo bench -- --table
-       cargo bench -- --run libvma|smoltcp|lwip round-trip|bulk MTU IDLE CHECKSUMS SECONDS
+       cargo bench -- --run libvma|smoltcp|lwip|copies round-trip|bulk MTU IDLE CHECKSUMS SECONDS
        cargo bench [-- CRITERION'S OPTIONS]";
 
 fn main() {
@@ -49,6 +49,7 @@ fn run(
         "libvma" => open::<Libvma>(&race),
         "smoltcp" => open::<Smoltcp>(&race),
         "lwip" => open::<Lwip>(&race),
+        "copies" => open::<Copies>(&race),
         _ => return None,
     };
     let mut load = Load::new(&race);

@@ -14,14 +14,15 @@ const TURN: Duration = Duration::from_millis(25);
 const IDLE: usize = 10_000;
 
 pub fn print() {
-    println!("| load | libvma | smoltcp | lwIP | libvma / faster | goal |");
-    println!("|---|---:|---:|---:|---:|---:|");
+    println!("| load | libvma | smoltcp | lwIP | copies alone | libvma / faster | goal |");
+    println!("|---|---:|---:|---:|---:|---:|---:|");
     for race in Race::all() {
-        let times = race_in_turns(&race);
+        let (times, floor) = race_in_turns(&race);
         let libvma = times[0];
         let faster = times[1..].iter().copied().fold(f64::INFINITY, f64::min);
         let mut cells: Vec<String> = times.iter().map(|time| race.describe(*time)).collect();
         cells.resize(3, "-".to_owned());
+        cells.push(floor.map_or("-".to_owned(), |time| race.describe(time)));
         let goal = race.goal().map_or("-".to_owned(), |goal| format!("{goal}"));
         println!("| {} | {} | {:.2} | {goal} |", race.name(), cells.join(" | "), faster / libvma);
     }
@@ -38,17 +39,17 @@ pub fn print() {
     println!("| ratio (goal for libvma: 1.1) | {} |", cells.join(" | "));
 }
 
-/// Seconds per round trip or byte, in the contestants' order.
-fn race_in_turns(race: &Race) -> Vec<f64> {
-    let mut runners: Vec<Runner> = race
-        .contestants()
-        .iter()
-        .map(|contestant| Runner::new((contestant.open)(race), race))
-        .collect();
+/// Seconds per round trip or byte, in the contestants' order, and of the copies alone.
+fn race_in_turns(race: &Race) -> (Vec<f64>, Option<f64>) {
+    let entries = race.contestants().into_iter().chain(race.floor());
+    let mut runners: Vec<Runner> =
+        entries.map(|entry| Runner::new((entry.open)(race), race)).collect();
     for _ in 0..TURNS {
         runners.iter_mut().for_each(Runner::turn);
     }
-    runners.into_iter().map(Runner::median).collect()
+    let mut times: Vec<f64> = runners.into_iter().map(Runner::median).collect();
+    let floor = race.floor().and_then(|_| times.pop());
+    (times, floor)
 }
 
 /// Seconds per round trip of one contestant, without and with idle connections.
