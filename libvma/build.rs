@@ -1,12 +1,12 @@
-//! Compiles the steering program for BPF, and gives the shared object its name and its version.
+//! Compiles the steering programs for BPF, and gives the shared object its name and its version.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let source = "src/device/xdp/bpf/steer.bpf.c";
-    println!("cargo:rerun-if-changed={source}");
+    let folder = "src/device/xdp/bpf";
+    println!("cargo:rerun-if-changed={folder}");
     println!("cargo:rerun-if-env-changed=CLANG");
     // ci/rustc hands it to the compiler.
     println!("cargo:rerun-if-changed=profile");
@@ -14,20 +14,24 @@ fn main() {
 
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    let object = out.join("steer.bpf.o");
-    let status = Command::new(&clang)
-        .args(["-O2", "-target", "bpf", "-Wall", "-Werror"])
-        // <linux/types.h> reaches for <asm/types.h>, which Debian keeps per architecture.
-        .arg(format!("-I/usr/include/{arch}-linux-gnu"))
-        .arg("-c")
-        .arg(source)
-        .arg("-o")
-        .arg(&object)
-        .status()
-        .unwrap_or_else(|error| {
-            panic!("cannot run {clang}: {error}; install clang (ci/setup does) or set CLANG")
-        });
-    assert!(status.success(), "{clang} could not compile {source}");
+    for program in ["steer", "ingress"] {
+        let source = format!("{folder}/{program}.bpf.c");
+        let object = out.join(format!("{program}.bpf.o"));
+        let status = Command::new(&clang)
+            // v3: atomic operations that tell the old value (Linux 5.12).
+            .args(["-O2", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror"])
+            // <linux/types.h> reaches for <asm/types.h>, which Debian keeps per architecture.
+            .arg(format!("-I/usr/include/{arch}-linux-gnu"))
+            .arg("-c")
+            .arg(&source)
+            .arg("-o")
+            .arg(&object)
+            .status()
+            .unwrap_or_else(|error| {
+                panic!("cannot run {clang}: {error}; install clang (ci/setup does) or set CLANG")
+            });
+        assert!(status.success(), "{clang} could not compile {source}");
+    }
 
     // rustc sets no soname. NODELETE: after the first offloaded socket a thread of ours runs
     // in the library's text, so a dlclose() must not unmap it. NOW: a symbol resolved in a

@@ -36,6 +36,7 @@ pub enum XdpMode {
     Auto,
     Native,
     Generic,
+    Tc,
 }
 
 /// What becomes of a socket option that is not offloaded (`VMA_EXCEPTION_HANDLING`).
@@ -181,6 +182,7 @@ impl Config {
             xdp_mode: match settings.text("VMA_XDP_MODE") {
                 "native" => XdpMode::Native,
                 "generic" => XdpMode::Generic,
+                "tc" => XdpMode::Tc,
                 _ => XdpMode::Auto,
             },
             rx_poll: number("VMA_RX_POLL"),

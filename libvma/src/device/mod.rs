@@ -79,7 +79,7 @@ pub struct Interface {
     pub mtu: u32,
     /// Queues that may receive; at most 64 are used.
     pub rx_queues: u32,
-    /// A virtual interface (veth, tap): generic mode is the faster one, and a local peer's frames
+    /// A virtual interface (veth, tap): its frames come in socket buffers, and those of a local peer
     /// carry unfinished checksums.
     pub is_virtual: bool,
 }

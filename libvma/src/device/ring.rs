@@ -51,6 +51,17 @@ impl Ring {
         }
     }
 
+    /// May a checksum field hold the pseudo-header's sum alone? A local peer leaves the rest to a device
+    /// that a virtual interface does not have; what the kernel has put together from several segments
+    /// carries no more, either.
+    #[inline]
+    pub fn has_unfinished_checksums(&self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.interface().is_virtual || ring.mode() == xdp::Mode::Tc,
+            Ring::Shm(_) => true,
+        }
+    }
+
     /// Something about the interface changed.
     pub fn update_interface(&mut self, now: Interface) -> Result<(), OpenError> {
         match self {

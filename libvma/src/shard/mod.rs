@@ -164,14 +164,15 @@ impl<S> Shard<S> {
         self.lock.try_lock()
     }
 
-    /// Opens a ring on an interface. Milliseconds, and not under the lock.
+    /// Opens a ring on an interface, as [`xdp::Ring::open`]. Milliseconds, and not under the lock.
     pub fn open_ring(
         &self,
         interface: Interface,
         mode: Mode,
         limits: Limits,
+        refused: impl FnMut(Mode, &OpenError),
     ) -> Result<RingId, OpenError> {
-        let ring = Ring::Xdp(xdp::Ring::open(interface, mode, limits)?);
+        let ring = Ring::Xdp(xdp::Ring::open(interface, mode, limits, refused)?);
         self.add_ring(ring)
     }
 

@@ -401,9 +401,8 @@ fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {
     if parsed.udp.dst_port == 0 { Err(DropReason::PortZero) } else { Ok(parsed) }
 }
 
-/// A local peer leaves the checksum to a device that a virtual interface does not have.
 pub(super) fn partial(ring: &Ring) -> PartialChecksum {
-    if ring.interface().is_virtual { PartialChecksum::Accept } else { PartialChecksum::Reject }
+    if ring.has_unfinished_checksums() { PartialChecksum::Accept } else { PartialChecksum::Reject }
 }
 
 pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {

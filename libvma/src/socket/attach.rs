@@ -354,13 +354,16 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
                 XdpMode::Auto => Mode::Auto,
                 XdpMode::Native => Mode::Native,
                 XdpMode::Generic => Mode::Generic,
+                XdpMode::Tc => Mode::Tc,
             };
             let limits = Limits {
                 rx_frames: stack.config.rx_bufs,
                 rx_posted: stack.config.rx_wre,
                 tx_frames: stack.config.tx_bufs,
             };
-            match stack.shard.open_ring(spec, mode, limits) {
+            let refused =
+                |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
+            match stack.shard.open_ring(spec, mode, limits, refused) {
                 Ok(ring) => {
                     let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
                     log_line!(Debug, "{name}: offloaded through AF_XDP, {mode:?}");

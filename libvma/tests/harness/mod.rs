@@ -35,7 +35,7 @@ mod stats;
 mod tcp_watch;
 
 pub use ends::{Ends, Library, Shown, installed};
-pub use net::{Namespaces, Side};
+pub use net::{Hook, Namespaces, Side};
 pub use program::{Output, Program, Running, compile, compile_in};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};

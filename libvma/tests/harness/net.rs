@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use aya::programs::SchedClassifier;
+use aya::programs::tc::TcAttachType;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -17,6 +19,14 @@ use super::{PATIENCE, Program, Puppet, Traffic, wait_for};
 pub enum Side {
     A,
     B,
+}
+
+/// Where on the receive path a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    NativeXdp,
+    GenericXdp,
+    Tc,
 }
 
 impl Side {
@@ -205,9 +215,28 @@ impl Namespaces {
         });
     }
 
-    /// Is an XDP program attached to the side's interface?
-    pub fn has_xdp(&self, side: Side) -> bool {
-        self.ip(side, &format!("-d link show {}", side.device())).contains("prog/xdp")
+    /// Where a steering program is attached to the side's interface, if one is.
+    pub fn steering(&self, side: Side) -> Option<Hook> {
+        let shown = self.ip(side, &format!("-d link show {}", side.device()));
+        if shown.contains("xdpgeneric") {
+            return Some(Hook::GenericXdp);
+        }
+        if shown.contains("prog/xdp") {
+            return Some(Hook::NativeXdp);
+        }
+        // A program that is detached between the question which there are and the one what they are
+        // makes the second one fail.
+        let query = || SchedClassifier::query_tcx(side.device(), TcAttachType::Ingress).ok();
+        let (_, programs) =
+            wait_for("the kernel tells of its programs", || self.within(side, query));
+        programs
+            .iter()
+            .any(|program| program.name_as_str() == Some("vma_ingress"))
+            .then_some(Hook::Tc)
+    }
+
+    pub fn is_steered(&self, side: Side) -> bool {
+        self.steering(side).is_some()
     }
 
     /// From here to [`Offload::check`] or [`Offload::still`], the side's kernel sees no UDP.

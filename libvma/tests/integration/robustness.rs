@@ -31,13 +31,13 @@ fn a_killed_process_leaves_the_interface_to_the_next() {
         let client = client.with_library().start();
         // In the middle of traffic: both ends are attached and the server's kernel counts nothing.
         wait_for("both are attached", || {
-            (net.has_xdp(Side::A) && net.has_xdp(Side::B)).then_some(())
+            (net.is_steered(Side::A) && net.is_steered(Side::B)).then_some(())
         });
         drop((server, client)); // SIGKILL
 
         let begin = Instant::now();
         wait_for("nothing is attached", || {
-            (!net.has_xdp(Side::A) && !net.has_xdp(Side::B)).then_some(())
+            (!net.is_steered(Side::A) && !net.is_steered(Side::B)).then_some(())
         });
         let mut next = net.puppet(Side::A);
         next.run("s = udp(('10.99.0.1', 5000))");
@@ -63,10 +63,10 @@ fn however_a_process_ends_nothing_is_left() {
         let mut program = net.puppet(Side::A);
         program.run("s = udp(('10.99.0.1', 5000))");
         offloaded_echo(&net, &mut program, 5000);
-        assert!(net.has_xdp(Side::A));
+        assert!(net.is_steered(Side::A));
         program.begin(end);
         wait_for(&format!("nothing is attached after {end}"), || {
-            (!net.has_xdp(Side::A)).then_some(())
+            (!net.is_steered(Side::A)).then_some(())
         });
     }
 }

@@ -22,7 +22,7 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_RX_BUFS", size(64, 1 << 20), "8192", "Rx Mem Bufs", "Frames for receiving, per interface (2 KiB each). The manuals' number is for the whole process")
         // 7750 stands for the default there, which is for the whole process: 204800.
         .manuals("200000").spec(&[(UltraLatency, "1024")]),
-    param("VMA_RX_WRE", COUNT, "2048", "Rx QP WRE", "Of these frames, so many are posted for each receive queue: 128 to all of the queue's, rounded up to a power of two. As many packets of up to 1792 bytes may come before somebody polls; the fewer they are, the better they stay in the processor's caches")
+    param("VMA_RX_WRE", COUNT, "2048", "Rx QP WRE", "Of these frames, so many are posted for each receive queue: 128 to all of the queue's, rounded up to a power of two. As many packets of up to 1792 bytes (2048 in tc mode) may come before somebody polls; the fewer they are, the better they stay in the processor's caches")
         .manuals("16000").spec(&[(UltraLatency, "256"), (Latency, "256")]),
     param("VMA_RX_WRE_BATCHING", number(1, 1024), "64", "Rx QP WRE Batching", "Buffers collected before they are posted again")
         .spec(&[(UltraLatency, "4"), (Latency, "4")])

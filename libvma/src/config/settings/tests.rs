@@ -37,7 +37,7 @@ fn a_bad_value_is_told_once_with_what_would_be_right_and_what_is_used() {
         "VMA_RX_POLL=many is not accepted (-1 to 100000000), using 100000",
         "VMA_OFFLOADED_SOCKETS=yes is not accepted (0 or 1), using 1",
         "VMA_STATS_FD_NUM=5000 is not accepted (0 to 1024), using 1024",
-        "VMA_XDP_MODE=fast is not accepted (one of auto, native, generic), using auto",
+        "VMA_XDP_MODE=fast is not accepted (one of auto, native, generic, tc), using auto",
     ] {
         assert!(settings.complaints.iter().any(|said| said == complaint), "{complaint}");
     }

@@ -1,4 +1,4 @@
-//! bpf(2): the five commands that a steering program and its maps need.
+//! bpf(2): the six commands that a steering program and its maps need.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -13,11 +13,25 @@ const MAP_CREATE: usize = 0;
 const MAP_UPDATE_ELEM: usize = 2;
 const MAP_DELETE_ELEM: usize = 3;
 const PROG_LOAD: usize = 5;
+const PROG_QUERY: usize = 16;
 const LINK_CREATE: usize = 28;
+const PROGRAM_TYPE_SCHED_CLS: u32 = 3;
 const PROGRAM_TYPE_XDP: u32 = 6;
 /// BPF_F_XDP_HAS_FRAGS: the program copes with packets in several buffers.
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 const ATTACH_TYPE_XDP: u32 = 37;
+const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
+/// BPF_F_BEFORE: in front of what is attached already.
+const BEFORE: u32 = 1 << 3;
+
+/// Where a program is attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// With XDP_FLAGS_* of <linux/if_link.h>.
+    Xdp(u32),
+    /// The tc ingress hook, as the first program there (tcx, Linux 6.6).
+    Ingress,
+}
 
 /// A key or value of a map: plain bytes without padding.
 ///
@@ -67,6 +81,17 @@ struct ProgramLoad {
 }
 
 #[repr(C)]
+struct ProgramQuery {
+    target: u32,
+    attach_type: u32,
+    query_flags: u32,
+    attach_flags: u32,
+    programs: u64,
+    count: u32,
+    _rest: [u32; 9],
+}
+
+#[repr(C)]
 struct LinkCreate {
     program: u32,
     target: u32,
@@ -77,7 +102,7 @@ struct LinkCreate {
 
 /// BPF_MAP_CREATE.
 pub fn map_create(kind: u32, sizes: (u32, u32), max_entries: u32, flags: u32) -> Result<Fd, Errno> {
-    let attributes = MapCreate {
+    let mut attributes = MapCreate {
         kind,
         key_size: sizes.0,
         value_size: sizes.1,
@@ -85,18 +110,31 @@ pub fn map_create(kind: u32, sizes: (u32, u32), max_entries: u32, flags: u32) ->
         flags,
         _rest: [0; 11],
     };
-    let raw = bpf(MAP_CREATE, &attributes)?;
+    let raw = bpf(MAP_CREATE, &mut attributes)?;
     // SAFETY: the kernel has just made this descriptor for us.
     Fd::adopt(unsafe { own(raw as i32) })
 }
 
-/// BPF_PROG_LOAD of an XDP program, given as instructions of 8 bytes. The verifier's words go to
+/// BPF_PROG_LOAD of a program for a hook, given as instructions of 8 bytes. The verifier's words go to
 /// `log` if it refuses.
-pub fn program_load<I>(instructions: &[I], license: &CStr, log: &mut [u8]) -> Result<Fd, Errno> {
+pub fn program_load<I>(
+    hook: Hook,
+    instructions: &[I],
+    license: &CStr,
+    log: &mut [u8],
+) -> Result<Fd, Errno> {
     const { assert!(size_of::<I>() == 8) };
+    let (name, kind, flags, attach_type) = match hook {
+        Hook::Xdp(_) => {
+            (*b"vma_steer\0\0\0\0\0\0\0", PROGRAM_TYPE_XDP, XDP_HAS_FRAGS, ATTACH_TYPE_XDP)
+        }
+        Hook::Ingress => {
+            (*b"vma_ingress\0\0\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
+        }
+    };
     let address = |pointer: *const u8| pointer.expose_provenance() as u64;
     let mut attributes = ProgramLoad {
-        kind: PROGRAM_TYPE_XDP,
+        kind,
         instruction_count: instructions.len() as u32,
         instructions: address(instructions.as_ptr().cast()),
         license: address(license.as_ptr().cast()),
@@ -104,23 +142,23 @@ pub fn program_load<I>(instructions: &[I], license: &CStr, log: &mut [u8]) -> Re
         log_size: 0,
         log: 0,
         kernel_version: 0,
-        flags: XDP_HAS_FRAGS,
-        name: *b"vma_steer\0\0\0\0\0\0\0",
+        flags,
+        name,
         interface: 0,
-        expected_attach_type: ATTACH_TYPE_XDP,
+        expected_attach_type: attach_type,
         _rest: [0; 8],
     };
-    let mut result = bpf(PROG_LOAD, &attributes);
-    if result == Err(Errno::INVAL) {
+    let mut result = bpf(PROG_LOAD, &mut attributes);
+    if result == Err(Errno::INVAL) && flags != 0 {
         // Linux before 5.18 does not know the flag; its packets have one buffer.
         attributes.flags = 0;
-        result = bpf(PROG_LOAD, &attributes);
+        result = bpf(PROG_LOAD, &mut attributes);
     }
     if result.is_err() && !log.is_empty() {
         attributes.log_level = 1;
         attributes.log_size = log.len() as u32;
         attributes.log = address(log.as_mut_ptr().cast_const());
-        result = bpf(PROG_LOAD, &attributes);
+        result = bpf(PROG_LOAD, &mut attributes);
     }
     // SAFETY: the kernel has just made this descriptor for us.
     result.and_then(|raw| Fd::adopt(unsafe { own(raw as i32) }))
@@ -137,33 +175,52 @@ pub fn map_delete<K: Plain>(map: &Fd, key: &K) -> Result<(), Errno> {
 }
 
 fn element<K: Plain>(command: usize, map: &Fd, key: &K, value: usize) -> Result<(), Errno> {
-    let attributes = MapElement {
+    let mut attributes = MapElement {
         map: map.raw() as u32,
         _pad: 0,
         key: core::ptr::from_ref(key).expose_provenance() as u64,
         value: value as u64,
         flags: 0,
     };
-    bpf(command, &attributes).map(|_| ())
+    bpf(command, &mut attributes).map(|_| ())
 }
 
-/// BPF_LINK_CREATE for XDP: the attachment lives as long as the descriptor.
-pub fn link_create(program: &Fd, interface: u32, flags: u32) -> Result<Fd, Errno> {
-    let attributes = LinkCreate {
+/// BPF_LINK_CREATE: the attachment lives as long as the descriptor.
+pub fn link_create(program: &Fd, interface: u32, hook: Hook) -> Result<Fd, Errno> {
+    let (attach_type, flags) = match hook {
+        Hook::Xdp(flags) => (ATTACH_TYPE_XDP, flags),
+        Hook::Ingress => (ATTACH_TYPE_TCX_INGRESS, BEFORE),
+    };
+    let mut attributes = LinkCreate {
         program: program.raw() as u32,
         target: interface,
-        attach_type: ATTACH_TYPE_XDP,
+        attach_type,
         flags,
         _rest: [0; 6],
     };
-    let raw = bpf(LINK_CREATE, &attributes)?;
+    let raw = bpf(LINK_CREATE, &mut attributes)?;
     // SAFETY: the kernel has just made this descriptor for us.
     Fd::adopt(unsafe { own(raw as i32) })
 }
 
-fn bpf<A>(command: usize, attributes: &A) -> Result<isize, Errno> {
-    let address = core::ptr::from_ref(attributes).expose_provenance();
-    // SAFETY: `attributes` is one of the structures above, of the size told, and outlives the
+/// BPF_PROG_QUERY: how many programs are attached to the tc ingress hook, whosever they are.
+pub fn programs_at_ingress(interface: u32) -> Result<u32, Errno> {
+    let mut attributes = ProgramQuery {
+        target: interface,
+        attach_type: ATTACH_TYPE_TCX_INGRESS,
+        query_flags: 0,
+        attach_flags: 0,
+        programs: 0,
+        count: 0,
+        _rest: [0; 9],
+    };
+    bpf(PROG_QUERY, &mut attributes)?;
+    Ok(attributes.count)
+}
+
+fn bpf<A>(command: usize, attributes: &mut A) -> Result<isize, Errno> {
+    let address = core::ptr::from_mut(attributes).expose_provenance();
+    // SAFETY: `attributes` is one of the structures above, of the size told, ours alone, and outlives the
     // call; the pointers in it are to values that their callers keep alive.
     let result = unsafe { raw_syscall(libc::SYS_bpf, [command, address, size_of::<A>(), 0, 0, 0]) };
     if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result) }

@@ -3,6 +3,7 @@
 use libvma_dev::stats;
 
 use super::Ring;
+use super::inlet::Inlet;
 use crate::device::Tally;
 
 #[derive(Default)]
@@ -39,7 +40,7 @@ impl Ring {
             interrupts_received: tally.wakes + u64::from(self.was_woken()),
             kicks: self.queues.iter().map(|queue| queue.kicks).sum(),
             drained_max: tally.drained_max,
-            queued: self.queues.iter().map(|queue| queue.rx.waiting()).sum(),
+            queued: self.queues.iter().map(|queue| queue.inlet.waiting()).sum(),
             buffers: self.queues.iter().map(|queue| queue.posted).sum(),
             ..stats::Ring::default()
         }
@@ -81,6 +82,9 @@ impl Ring {
     /// that was empty is the reason of the former, not more of them.)
     fn lost_by_kernel(&self) -> u64 {
         let lost = self.queues.iter().map(|queue| {
+            if let Inlet::Ingress(ingress) = &queue.inlet {
+                return ingress.lost();
+            }
             let told = rustix::net::sockopt::xdp_statistics(&queue.socket);
             told.map_or(0, |told| told.rx_dropped + told.rx_ring_full.unwrap_or(0))
         });

@@ -1,12 +1,16 @@
 //! The XDP device: AF_XDP rings on one interface, plus the eBPF flow table that feeds them.
 //!
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
-//! memory, `queue` one AF_XDP socket, `ring` its four rings, `super_frame` the way out for TCP
-//! segments larger than the MTU, `count` what is told of all that. Works on any Linux interface.
+//! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
+//! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
+//! in common, `super_frame` the way out for TCP segments larger than the MTU, `count` what is told of
+//! all that. Works on any Linux interface.
 
 mod bpf;
 mod count;
 mod flow;
+mod ingress;
+mod inlet;
 mod program;
 mod queue;
 mod ring;
@@ -17,12 +21,13 @@ pub use program::Mode;
 
 use std::collections::HashSet;
 
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use self::count::Traffic;
+use self::ingress::{Ingress, Maps};
 use self::program::Program;
-use self::queue::{Queue, Sizes};
+use self::queue::{Place, Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
@@ -34,7 +39,7 @@ use crate::frame::{Extent, Frame, Pool};
 pub struct Limits {
     /// Frames for receiving, over all queues of the interface.
     pub rx_frames: u32,
-    /// So many of them, in each queue, are the kernel's to receive into. The others replace those that
+    /// So many of them, in each queue or in the one ring for all, are the kernel's to receive into. The others replace those that
     /// wait for their readers.
     pub rx_posted: u32,
     /// Frames for sending.
@@ -57,14 +62,15 @@ pub struct Ring {
     program: Program,
     queues: Vec<Queue>,
     umem: Umem,
+    /// Where frames are received, if that is not in the UMEM.
+    shared: Option<Umem>,
     rx: Pool,
     tx: Pool,
     /// Number of the first TX chunk in the UMEM.
     tx_base: u32,
     /// Frames written to the TX ring and not yet seen in the completion ring.
     in_flight: u32,
-    /// RX frames that each queue's kernel side has, in the fill ring or in the RX ring: at most so
-    /// many. They go round in turn, and the fewer there are, the warmer they are.
+    /// RX frames that each queue's kernel side has, to receive into or received: at most so many. They go round in turn, and the fewer there are, the warmer they are.
     most_posted: u32,
     super_frames: SuperFrames,
     traffic: Traffic,
@@ -72,28 +78,51 @@ pub struct Ring {
 }
 
 impl Ring {
-    pub fn open(interface: Interface, mode: Mode, limits: Limits) -> Result<Ring, OpenError> {
-        let program = Program::attach(&interface, mode)?;
+    /// Opens a ring in the best mode that works, and tells each that does not to `refused`.
+    pub fn open(
+        interface: Interface,
+        mode: Mode,
+        limits: Limits,
+        mut refused: impl FnMut(Mode, &OpenError),
+    ) -> Result<Ring, OpenError> {
+        let mut candidates = mode.candidates(&interface).iter();
+        loop {
+            let mode = candidates.next().copied().unwrap_or(mode);
+            match Ring::open_in(mode, interface.clone(), limits) {
+                Err(error) if candidates.len() > 0 && !matches!(error, OpenError::Busy) => {
+                    refused(mode, &error);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn open_in(mode: Mode, interface: Interface, limits: Limits) -> Result<Ring, OpenError> {
         let count = interface.rx_queues.clamp(1, MOST_QUEUES);
         let per_queue = (limits.rx_frames / count).max(BATCH).next_power_of_two();
         let rx_frames = per_queue * count;
-        // The rings' sizes are powers of two. Less than two batches would not take a super-frame while
-        // one of them is used up.
-        let posted = limits.rx_posted.clamp(1, per_queue).next_power_of_two();
-        let posted = posted.max(2 * BATCH).min(per_queue);
         let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
-        let umem = Umem::new(rx_frames + tx_frames).map_err(|errno| OpenError::System {
-            call: "mmap of the UMEM",
-            errno: errno.raw_os_error(),
-        })?;
+        let memory =
+            program::Sizes { chunks: rx_frames, slots: ring_size(limits.rx_posted, rx_frames) };
+        let (program, maps) = Program::attach(&interface, mode, memory)?;
+        // Either one ring takes all that comes in, or each queue has one.
+        let (count, posted, tx_base) = match maps {
+            Some(_) => (1, memory.slots, 0),
+            None => (count, ring_size(limits.rx_posted, per_queue), rx_frames),
+        };
+        let umem = Umem::new(tx_base + tx_frames).map_err(failed("mmap of the UMEM"))?;
+        let (shared, mut ingress) = maps.map(|maps| share(maps, memory)).transpose()?.unzip();
 
         let mut queues: Vec<Queue> = Vec::with_capacity(count as usize);
         for number in 0..count {
             let owner = queues.first().map(|queue| &queue.socket);
             // Only the first queue sends; the others get the smallest ring.
             let tx = if number == 0 { tx_frames } else { BATCH };
-            let sizes = Sizes { rx: posted, tx };
-            let queue = match Queue::open(interface.index, number, &umem, owner, sizes) {
+            // The fill ring of a socket that receives nothing has to be there, no more.
+            let sizes = Sizes { rx: if ingress.is_some() { BATCH } else { posted }, tx };
+            let place =
+                Place { interface: interface.index, queue: number, is_free: program.is_first };
+            let queue = match Queue::open(place, &umem, owner, sizes, ingress.take()) {
                 Ok(queue) => queue,
                 // The interface was made with more queues than it has active now.
                 Err(OpenError::System { call: "bind(AF_XDP)", errno })
@@ -112,9 +141,10 @@ impl Ring {
             program,
             queues,
             umem,
+            shared,
             rx: Pool::new(rx_frames),
             tx: Pool::new(tx_frames),
-            tx_base: rx_frames,
+            tx_base,
             in_flight: 0,
             most_posted: posted,
             traffic: Traffic::default(),
@@ -181,7 +211,7 @@ impl Ring {
 
     /// The descriptors that become readable when a packet comes.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(|queue| queue.socket.as_fd())
+        self.queues.iter().flat_map(|queue| queue.inlet.descriptors(&queue.socket))
     }
 
     /// The next packet. A bad descriptor is skipped: what the kernel writes is checked, too.
@@ -199,19 +229,20 @@ impl Ring {
     fn receive_from(&mut self, number: usize) -> Option<Received> {
         let most = self.most_posted;
         let few_queues = self.queues.len() <= EXPECTING;
+        let memory = self.shared.as_ref().unwrap_or(&self.umem);
         let queue = self.queues.get_mut(number)?;
-        let Some(first) = queue.rx.consume() else {
+        let Some(first) = queue.inlet.consume() else {
             if few_queues {
-                queue.expect_next(&self.umem);
+                queue.inlet.expect_next(memory);
             }
             // Entries go back in batches, but a queue that runs low gets what there is.
             if queue.posted < most / 2 && self.rx.available() > 0 {
-                queue.rx.publish();
+                queue.inlet.publish();
                 self.refill(number, 1);
             }
             return None;
         };
-        self.umem.prefetch(Extent { offset: first.address, len: first.len });
+        memory.prefetch(Extent { offset: first.address, len: first.len });
         let mut more = first.options & CONTINUED != 0;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);
@@ -219,7 +250,7 @@ impl Ring {
         queue.posted = queue.posted.saturating_sub(1);
         // The kernel publishes the descriptors of a packet together.
         while more {
-            let Some(next) = queue.rx.consume() else { break };
+            let Some(next) = queue.inlet.consume() else { break };
             more = next.options & CONTINUED != 0;
             len = len.saturating_add(next.len);
             queue.posted = queue.posted.saturating_sub(1);
@@ -230,8 +261,8 @@ impl Ring {
                 }
             }
         }
-        if queue.rx.unpublished() >= BATCH {
-            queue.rx.publish();
+        if queue.inlet.unpublished() >= BATCH {
+            queue.inlet.publish();
             self.refill(number, BATCH);
         }
         self.traffic.rx_packets += 1;
@@ -245,9 +276,12 @@ impl Ring {
         self.note_sleep();
         for number in 0..self.queues.len() {
             let Some(queue) = self.queues.get_mut(number) else { continue };
-            if queue.rx.unpublished() > 0 {
-                queue.rx.publish();
+            if queue.inlet.unpublished() > 0 {
+                queue.inlet.publish();
                 self.refill(number, BATCH);
+            }
+            if let Some(queue) = self.queues.get_mut(number) {
+                queue.inlet.fall_asleep();
             }
         }
     }
@@ -256,29 +290,33 @@ impl Ring {
     fn refill(&mut self, number: usize, at_least: u32) {
         let most = self.most_posted;
         let Some(queue) = self.queues.get_mut(number) else { return };
-        let room = queue.fill.room(at_least).min(most.saturating_sub(queue.posted));
+        let room = queue.inlet.room(at_least).min(most.saturating_sub(queue.posted));
         for _ in 0..room {
             let Some(frame) = self.rx.allocate() else {
                 self.traffic.rx_none += 1;
                 break;
             };
-            queue.fill.produce(u64::from(Pool::surrender(frame)) * u64::from(CHUNK));
+            queue.inlet.offer(u64::from(Pool::surrender(frame)) * u64::from(CHUNK));
             queue.posted += 1;
         }
-        queue.fill.publish();
-        queue.wake_receive();
+        queue.publish_offers();
+    }
+
+    #[inline]
+    fn rx_memory(&self) -> &Umem {
+        self.shared.as_ref().unwrap_or(&self.umem)
     }
 
     /// The first piece of a received packet: all its headers are in it.
     #[inline]
     pub fn first_bytes(&self, frame: &Frame) -> &[u8] {
-        self.umem.bytes(self.rx.extent(frame))
+        self.rx_memory().bytes(self.rx.extent(frame))
     }
 
     /// All pieces of a received packet.
     #[inline]
     pub fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
-        self.rx.extents(frame).map(|extent| self.umem.bytes(extent))
+        self.rx.extents(frame).map(|extent| self.rx_memory().bytes(extent))
     }
 
     /// Gives a received packet back.
@@ -440,6 +478,24 @@ impl Ring {
             queue.completion.publish();
         }
     }
+}
+
+/// How many of an interface's or a queue's frames are posted: a power of two. Less than two batches
+/// would not take a super-frame while one of them is used up.
+fn ring_size(wanted: u32, frames: u32) -> u32 {
+    let size = wanted.clamp(1, frames).next_power_of_two().max(2 * BATCH);
+    if size > frames { (frames / 2 + 1).next_power_of_two() } else { size }
+}
+
+/// The memory that the steering program writes frames to, and the ring that it fills.
+fn share(maps: Maps, sizes: program::Sizes) -> Result<(Umem, Ingress), OpenError> {
+    let memory = Umem::of_map(&maps.chunks, sizes.chunks).map_err(failed("mmap of the frames"))?;
+    let ingress = Ingress::open(maps, sizes.slots).map_err(failed("mmap of the ring"))?;
+    Ok((memory, ingress))
+}
+
+fn failed(call: &'static str) -> impl Fn(Errno) -> OpenError {
+    move |errno| OpenError::System { call, errno: errno.raw_os_error() }
 }
 
 fn reclaim(pool: &mut Pool, descriptor: Descriptor) -> Option<Frame> {

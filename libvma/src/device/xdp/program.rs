@@ -9,12 +9,15 @@ use std::collections::HashSet;
 use aya_obj::Object;
 use rustix::io::Errno;
 
-use super::bpf;
+use super::bpf::{self, Hook};
 use super::flow::FlowTable;
+use super::ingress::Maps;
+use super::umem::CHUNK;
 use crate::device::{Interface, OpenError};
 use crate::sys::Fd;
 
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+static STEER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
+static INGRESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o"));
 
 /// Room for what the verifier says of a program it refuses.
 const LOG: usize = 64 * 1024;
@@ -26,11 +29,36 @@ const NATIVE: u32 = 1 << 2;
 /// Where on the receive path the program runs (`VMA_XDP_MODE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Generic on virtual interfaces (measured faster there, and the peer keeps its offloads),
-    /// elsewhere native where the driver has it.
+    /// Tc on virtual interfaces, or generic (Linux before 6.6): both were measured faster there than
+    /// native, and the peer keeps its offloads. Elsewhere native where the driver has it.
     Auto,
+    /// XDP, in the driver.
     Native,
+    /// XDP, in the kernel's network stack.
     Generic,
+    /// Not XDP: at the tc ingress hook (Linux 6.6).
+    Tc,
+}
+
+impl Mode {
+    /// The modes to try on an interface, best first.
+    pub fn candidates(self, on: &Interface) -> &'static [Mode] {
+        match self {
+            Mode::Auto if on.is_virtual => &[Mode::Tc, Mode::Generic],
+            Mode::Auto => &[Mode::Native, Mode::Generic],
+            Mode::Tc => &[Mode::Tc],
+            Mode::Native => &[Mode::Native],
+            Mode::Generic => &[Mode::Generic],
+        }
+    }
+}
+
+/// How much memory a program that writes to it shares with us.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub chunks: u32,
+    /// A power of two.
+    pub slots: u32,
 }
 
 /// The loaded program and its attachment. The last descriptor of the link is the attachment:
@@ -38,10 +66,13 @@ pub enum Mode {
 pub struct Program {
     link: Option<Fd>,
     _program: Fd,
-    sockets: Fd,
     interface: Fd,
+    /// The AF_XDP sockets that frames go to, if they go to sockets.
+    sockets: Option<Fd>,
     pub flows: FlowTable,
     pub mode: Mode,
+    /// No other program was there before: no living process can hold the interface in this mode.
+    pub is_first: bool,
 }
 
 /// Value of the `interface` map.
@@ -56,13 +87,34 @@ struct InterfaceValue {
 unsafe impl bpf::Plain for InterfaceValue {}
 
 impl Program {
-    pub fn attach(on: &Interface, mode: Mode) -> Result<Program, OpenError> {
-        let mut object = Object::parse(OBJECT).map_err(refused)?;
+    /// Loads and attaches the program of a mode (generic if that is `Auto`). The maps are the memory
+    /// that frames go to, if they do not go to sockets.
+    pub fn attach(
+        on: &Interface,
+        mode: Mode,
+        memory: Sizes,
+    ) -> Result<(Program, Option<Maps>), OpenError> {
+        let (name, object, hook) = match mode {
+            Mode::Tc => ("ingress", INGRESS, Hook::Ingress),
+            Mode::Native => ("steer", STEER, Hook::Xdp(NATIVE)),
+            Mode::Auto | Mode::Generic => ("steer", STEER, Hook::Xdp(GENERIC)),
+        };
+        // The hook takes any number of programs, so that one of ours there is no obstacle to another.
+        let is_first = match hook {
+            Hook::Xdp(_) => true,
+            Hook::Ingress => bpf::programs_at_ingress(on.index).map_err(no_ingress)? == 0,
+        };
+        let mut object = Object::parse(object).map_err(refused)?;
         let mut maps: Vec<(String, Fd)> = Vec::new();
         for (name, map) in &object.maps {
             let sizes = (map.key_size(), map.value_size());
-            let kind = map.map_type();
-            let made = bpf::map_create(kind, sizes, map.max_entries(), map.map_flags());
+            let entries = match name.as_str() {
+                "chunks" if map.value_size() != CHUNK => return Err(refused("another chunk size")),
+                "chunks" => memory.chunks,
+                "slots" => memory.slots,
+                _ => map.max_entries(),
+            };
+            let made = bpf::map_create(map.map_type(), sizes, entries, map.map_flags());
             maps.push((name.clone(), made.map_err(system("bpf(MAP_CREATE)"))?));
         }
         let relocated: Vec<_> = object.maps.clone().into_iter().collect();
@@ -74,11 +126,11 @@ impl Program {
         object.relocate_calls(&HashSet::new()).map_err(refused)?;
         let function = object
             .programs
-            .get("steer")
+            .get(name)
             .and_then(|program| object.functions.get(&program.function_key()))
-            .ok_or_else(|| OpenError::Program("the object holds no program `steer`".into()))?;
+            .ok_or_else(|| OpenError::Program(format!("the object holds no program `{name}`")))?;
         let mut log = vec![0u8; LOG];
-        let program = bpf::program_load(&function.instructions, &object.license, &mut log)
+        let program = bpf::program_load(hook, &function.instructions, &object.license, &mut log)
             .map_err(|errno| refusal(errno, &log))?;
 
         let mut map = |name: &str| {
@@ -86,15 +138,26 @@ impl Program {
             at.map(|at| maps.swap_remove(at).1)
                 .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))
         };
-        let sockets = map("sockets")?;
         let interface = map("interface")?;
         let flows = FlowTable::new(map("flows3")?, map("flows5")?, map("epoch")?);
+        let (sockets, memory) = match hook {
+            Hook::Xdp(_) => (Some(map("sockets")?), None),
+            Hook::Ingress => {
+                let (chunks, slots) = (map("chunks")?, map("slots")?);
+                let (control, bell) = (map("control")?, map("bell")?);
+                (None, Some(Maps { chunks, slots, control, bell }))
+            }
+        };
 
-        let (link, mode) = link(&program, on, mode)?;
-        let link = Some(link);
-        let program = Program { link, _program: program, sockets, interface, flows, mode };
+        let link = match bpf::link_create(&program, on.index, hook) {
+            Ok(link) => Some(link),
+            Err(Errno::BUSY | Errno::EXIST) => return Err(OpenError::Busy),
+            Err(errno) => return Err(system("bpf(LINK_CREATE)")(errno)),
+        };
+        let program =
+            Program { link, _program: program, interface, sockets, flows, mode, is_first };
         program.set_interface(on)?;
-        Ok(program)
+        Ok((program, memory))
     }
 
     /// Nothing is steered any more.
@@ -108,44 +171,36 @@ impl Program {
         bpf::map_update(&self.interface, &0u32, &value).map_err(system("bpf(MAP_UPDATE_ELEM)"))
     }
 
-    /// Frames of receive queue `queue` go to this socket from now on.
+    /// Frames of receive queue `queue` go to this socket from now on, if they go to sockets.
     pub fn set_socket(&self, queue: u32, socket: &Fd) -> Result<(), OpenError> {
-        bpf::map_update(&self.sockets, &queue, &(socket.raw() as u32))
+        let Some(sockets) = &self.sockets else { return Ok(()) };
+        bpf::map_update(sockets, &queue, &(socket.raw() as u32))
             .map_err(system("bpf(MAP_UPDATE_ELEM)"))
     }
-}
-
-fn link(program: &Fd, on: &Interface, mode: Mode) -> Result<(Fd, Mode), OpenError> {
-    let tries: &[(u32, Mode)] = match mode {
-        Mode::Generic => &[(GENERIC, Mode::Generic)],
-        Mode::Native => &[(NATIVE, Mode::Native)],
-        Mode::Auto if on.is_virtual => &[(GENERIC, Mode::Generic)],
-        Mode::Auto => &[(NATIVE, Mode::Native), (GENERIC, Mode::Generic)],
-    };
-    let mut last = Errno::OPNOTSUPP;
-    for (flags, mode) in tries {
-        match bpf::link_create(program, on.index, *flags) {
-            Ok(link) => return Ok((link, *mode)),
-            Err(Errno::BUSY | Errno::EXIST) => return Err(OpenError::Busy),
-            Err(errno) => last = errno,
-        }
-    }
-    Err(system("bpf(LINK_CREATE)")(last))
 }
 
 fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::System { call, errno: errno.raw_os_error() }
 }
 
+/// Why the kernel does not say what is attached to the tc ingress hook.
+fn no_ingress(errno: Errno) -> OpenError {
+    match errno {
+        Errno::INVAL => OpenError::Program("mode tc needs Linux 6.6 (tcx)".into()),
+        errno => system("bpf(PROG_QUERY)")(errno),
+    }
+}
+
 fn refused(error: impl core::fmt::Display) -> OpenError {
     OpenError::Program(error.to_string())
 }
 
-/// Why the kernel did not take the program: the verifier's last line, if it said anything.
+/// Why the kernel did not take the program: what the verifier said last, before its sum, if it said
+/// anything.
 fn refusal(errno: Errno, log: &[u8]) -> OpenError {
     let text = String::from_utf8_lossy(log);
-    let said = text.trim_end_matches('\0').trim_end().lines().next_back();
-    match said.filter(|line| !line.is_empty()) {
+    let mut lines = text.trim_end_matches('\0').lines().rev().map(str::trim);
+    match lines.find(|line| !line.is_empty() && !line.starts_with("processed ")) {
         Some(line) => OpenError::Program(format!("{errno}: {line}")),
         None => system("bpf(PROG_LOAD)")(errno),
     }

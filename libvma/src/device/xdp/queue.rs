@@ -1,4 +1,5 @@
-//! One AF_XDP socket, bound to one receive queue of an interface, with its four rings.
+//! One AF_XDP socket, bound to one receive queue of an interface, with its rings: four, or the two that
+//! send.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -11,26 +12,28 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::ingress::Ingress;
+use super::inlet::Inlet;
 use super::ring::{Cursor, Descriptor};
 use super::umem::{CHUNK, Umem};
 use crate::device::OpenError;
 use crate::sys::{Fd, thread, time};
 
 /// The kernel releases the pool of a dead process asynchronously: bind answers EBUSY for some
-/// 50 ms after the last holder is gone. The attachment of the program has shown before that no
-/// living process holds the interface.
+/// 50 ms after the last holder is gone.
 const BIND_PATIENCE_NANOS: u64 = 300_000_000;
+/// The same where a living process may hold the interface, which will not give it up.
+const SHORT_PATIENCE_NANOS: u64 = 100_000_000;
 
 /// A transmit call handles at most this many frames in copy mode, then says EAGAIN.
 const KICKS_PER_FLUSH: u32 = 64;
 
 pub struct Queue {
-    pub rx: Cursor<Descriptor>,
+    pub inlet: Inlet,
     pub tx: Cursor<Descriptor>,
-    pub fill: Cursor<u64>,
     pub completion: Cursor<u64>,
     pub socket: Fd,
-    /// Frames that the kernel has: in the fill ring or in the RX ring.
+    /// Frames that are the kernel's to receive into, or wait to be consumed.
     pub posted: u32,
     /// System calls made to send.
     pub kicks: u64,
@@ -45,14 +48,24 @@ pub struct Sizes {
     pub tx: u32,
 }
 
+/// A receive queue of an interface.
+#[derive(Clone, Copy)]
+pub struct Place {
+    pub interface: u32,
+    pub queue: u32,
+    /// The attachment of the program has found no sign of a living process that holds the interface.
+    pub is_free: bool,
+}
+
 impl Queue {
-    /// `owner` is the socket that registered the UMEM, or None if this one shall.
+    /// `owner` is the socket that registered the UMEM, or None if this one shall. With `ingress` the
+    /// socket only sends.
     pub fn open(
-        interface: u32,
-        queue: u32,
+        place: Place,
         umem: &Umem,
         owner: Option<&Fd>,
         sizes: Sizes,
+        ingress: Option<Ingress>,
     ) -> Result<Queue, OpenError> {
         let socket = rustix::net::socket_with(
             AddressFamily::XDP,
@@ -78,23 +91,33 @@ impl Queue {
             .map_err(system("setsockopt(XDP_UMEM_FILL_RING)"))?;
         set_xdp_umem_completion_ring_size(&socket, sizes.tx)
             .map_err(system("setsockopt(XDP_UMEM_COMPLETION_RING)"))?;
-        set_xdp_rx_ring_size(&socket, sizes.rx).map_err(system("setsockopt(XDP_RX_RING)"))?;
+        if ingress.is_none() {
+            set_xdp_rx_ring_size(&socket, sizes.rx).map_err(system("setsockopt(XDP_RX_RING)"))?;
+        }
         set_xdp_tx_ring_size(&socket, sizes.tx).map_err(system("setsockopt(XDP_TX_RING)"))?;
 
         let offsets = xdp_mmap_offsets(&socket).map_err(system("getsockopt(XDP_MMAP_OFFSETS)"))?;
         let mapped = system("mmap of an AF_XDP ring");
-        let rx = Cursor::consumer(&socket, libc::XDP_PGOFF_RX_RING as u64, &offsets.rx, sizes.rx)
-            .map_err(&mapped)?;
         let tx = Cursor::producer(&socket, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx, sizes.tx)
-            .map_err(&mapped)?;
-        let fill = Cursor::producer(&socket, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.rx)
             .map_err(&mapped)?;
         let completion =
             Cursor::consumer(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, sizes.tx)
                 .map_err(&mapped)?;
 
-        let takes_chains = bind(&socket, interface, queue, owner)?;
-        Ok(Queue { rx, tx, fill, completion, socket, posted: 0, kicks: 0, takes_chains })
+        let inlet = match ingress {
+            Some(ingress) => Inlet::Ingress(ingress),
+            None => {
+                let at = libc::XDP_PGOFF_RX_RING as u64;
+                let rx = Cursor::consumer(&socket, at, &offsets.rx, sizes.rx).map_err(&mapped)?;
+                let at = libc::XDP_UMEM_PGOFF_FILL_RING;
+                let fill = Cursor::producer(&socket, at, &offsets.fr, sizes.rx).map_err(&mapped)?;
+                Inlet::Rings { rx, fill }
+            }
+        };
+
+        let receives = matches!(inlet, Inlet::Rings { .. });
+        let takes_chains = bind(&socket, place, owner, receives)?;
+        Ok(Queue { inlet, tx, completion, socket, posted: 0, kicks: 0, takes_chains })
     }
 
     /// Lets the kernel send what is in the TX ring. One system call per 32 frames in copy mode.
@@ -113,18 +136,9 @@ impl Queue {
         }
     }
 
-    /// While nothing comes: starts to fetch what another processor is about to write, the next
-    /// descriptor and its packet. They are then here together with the index that tells of them. The
-    /// kernel takes chunks in the order of the fill ring, mostly; the other case costs time, no more.
-    #[inline]
-    pub fn expect_next(&self, umem: &Umem) {
-        self.rx.prefetch_next();
-        umem.prefetch_expected(self.fill.glance(self.rx.index()));
-    }
-
-    /// Lets a driver that waits for it take the fill ring.
-    pub fn wake_receive(&mut self) {
-        if self.fill.needs_wakeup() {
+    /// Offers what was given to the inlet to the kernel. A driver that waits for it is woken.
+    pub fn publish_offers(&mut self) {
+        if self.inlet.publish_offers() {
             let mut none = [0u8; 0];
             let _ = rustix::net::recv(&self.socket, &mut none[..], RecvFlags::DONTWAIT);
         }
@@ -132,13 +146,15 @@ impl Queue {
 }
 
 /// Tells whether chains are taken. A socket that shares a UMEM does as its owner does.
-fn bind(socket: &Fd, interface: u32, queue: u32, owner: Option<&Fd>) -> Result<bool, OpenError> {
+fn bind(socket: &Fd, place: Place, owner: Option<&Fd>, receives: bool) -> Result<bool, OpenError> {
+    let Place { interface, queue, is_free } = place;
     // SG first: packets longer than a chunk arrive as chains instead of being dropped.
-    let flags = [
-        SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | SocketAddrXdpFlags::XDP_USE_SG,
-        SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
-    ];
-    let deadline = time::monotonic_nanos() + BIND_PATIENCE_NANOS;
+    // A driver that moves frames without a copy takes them from an XDP program or not at all.
+    let copy = if receives { SocketAddrXdpFlags::empty() } else { SocketAddrXdpFlags::XDP_COPY };
+    let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    let flags = [flags | SocketAddrXdpFlags::XDP_USE_SG, flags];
+    let patience = if is_free { BIND_PATIENCE_NANOS } else { SHORT_PATIENCE_NANOS };
+    let deadline = time::monotonic_nanos() + patience;
     let mut last = Errno::INVAL;
     for flags in flags {
         loop {

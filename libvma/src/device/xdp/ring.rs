@@ -30,24 +30,42 @@ pub struct Descriptor {
 /// In `options`: more descriptors of the same packet follow (XDP_PKT_CONTD).
 pub const CONTINUED: u32 = 1;
 
-/// The mapping of one ring. Not inherited over fork: a child that kept it would keep the socket,
+/// Memory shared with the kernel. Not inherited over fork: a child that kept it would keep the socket,
 /// and with it the parent's traffic, alive.
-struct Mapping {
+pub struct Mapping {
     base: *mut u8,
     len: usize,
 }
 
+// SAFETY: the memory belongs to the value, not to a thread.
+unsafe impl Send for Mapping {}
+
 impl Mapping {
-    fn new(socket: impl AsFd, page_offset: u64, len: usize) -> rustix::io::Result<Mapping> {
+    /// What the kernel and we write.
+    pub fn shared(file: impl AsFd, offset: u64, len: usize) -> rustix::io::Result<Mapping> {
+        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// What only the kernel writes.
+    pub fn read_only(file: impl AsFd, offset: u64, len: usize) -> rustix::io::Result<Mapping> {
+        Self::new(file, offset, len, ProtFlags::READ)
+    }
+
+    fn new(
+        file: impl AsFd,
+        offset: u64,
+        len: usize,
+        protection: ProtFlags,
+    ) -> rustix::io::Result<Mapping> {
         // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
         let base = unsafe {
             mmap(
                 core::ptr::null_mut(),
                 len,
-                ProtFlags::READ | ProtFlags::WRITE,
+                protection,
                 MapFlags::SHARED | MapFlags::POPULATE,
-                socket,
-                page_offset,
+                file,
+                offset,
             )
         }?;
         // SAFETY: `base` is the mapping of `len` bytes made above.
@@ -57,7 +75,7 @@ impl Mapping {
     }
 
     /// A pointer to a `T` at `offset`.
-    fn at<T>(&self, offset: u64) -> *mut T {
+    pub fn at<T>(&self, offset: u64) -> *mut T {
         let offset = offset as usize;
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: the assertion keeps the result inside the mapping.
@@ -120,7 +138,7 @@ impl<T: Copy> Cursor<T> {
     ) -> rustix::io::Result<Cursor<T>> {
         debug_assert!(size.is_power_of_two());
         let len = offsets.desc as usize + size as usize * size_of::<T>();
-        let mapping = Mapping::new(socket, page_offset, len)?;
+        let mapping = Mapping::shared(socket, page_offset, len)?;
         let producer = mapping.at::<AtomicU32>(offsets.producer).cast_const();
         let consumer = mapping.at::<AtomicU32>(offsets.consumer).cast_const();
         // Before Linux 5.4 there is no flags word, and binding fails for want of need_wakeup: the

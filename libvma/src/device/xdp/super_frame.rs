@@ -25,7 +25,7 @@ use crate::sys::wait::raw_syscall;
 pub const LIMIT: usize = 65_160;
 
 /// PACKET_VNET_HDR of <linux/if_packet.h>: a `struct virtio_net_hdr` precedes each packet.
-const VNET_HDR: libc::c_int = 15;
+pub(super) const VNET_HDR: libc::c_int = 15;
 
 /// Several super-frames may wait in a device that is not a mere cable (tap).
 const SEND_BUFFER: usize = 4 << 20;
@@ -58,7 +58,7 @@ struct VirtioHeader {
     checksum_offset: u16,
 }
 
-const VIRTIO_HEADER: usize = 10;
+pub(super) const VIRTIO_HEADER: usize = 10;
 const _: () = assert!(size_of::<VirtioHeader>() == VIRTIO_HEADER);
 
 impl VirtioHeader {
@@ -200,7 +200,7 @@ impl Socket {
 }
 
 /// Turns on an option of AF_PACKET.
-fn enable(socket: &Fd, option: libc::c_int) -> Result<(), Errno> {
+pub(super) fn enable(socket: &Fd, option: libc::c_int) -> Result<(), Errno> {
     let on: libc::c_int = 1;
     let arguments = [
         socket.raw() as usize,

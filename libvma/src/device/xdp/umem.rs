@@ -1,8 +1,9 @@
-//! UMEM: the memory that frames live in, shared with the kernel.
+//! The memory that frames live in, shared with the kernel: a UMEM, or an array of the steering program.
 
 use core::ptr::NonNull;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::fd::AsFd;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use crate::frame::Extent;
 
@@ -29,6 +30,19 @@ pub struct Umem {
 unsafe impl Send for Umem {}
 
 impl Umem {
+    /// Memory of a BPF map, for a steering program that writes to it itself.
+    pub fn of_map(map: impl AsFd, chunks: u32) -> rustix::io::Result<Umem> {
+        let len = chunks as usize * CHUNK as usize;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
+        let base =
+            unsafe { mmap(core::ptr::null_mut(), len, protection, MapFlags::SHARED, map, 0) }?;
+        // SAFETY: `base` is the mapping of `len` bytes made above.
+        let marked = unsafe { madvise(base, len, Advice::LinuxDontFork) };
+        let umem = Umem { base: NonNull::new(base.cast()).ok_or(rustix::io::Errno::NOMEM)?, len };
+        marked.map(|()| umem)
+    }
+
     pub fn new(chunks: u32) -> rustix::io::Result<Umem> {
         let len = chunks as usize * CHUNK as usize;
         // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
@@ -61,13 +75,13 @@ impl Umem {
 
     /// The bytes of an extent; empty if it does not lie within the memory.
     ///
-    /// The kernel writes only to chunks in the fill ring or the RX ring, and reads only those in
-    /// the TX ring. The caller holds the `Frame` of the chunk, so it is in none of them.
+    /// The kernel and the steering program write only to chunks that were offered and have not come
+    /// back, and read only those in the TX ring. The caller holds the `Frame` of the chunk, so it is in none of them.
     #[inline]
     pub fn bytes(&self, extent: Extent) -> &[u8] {
         match self.checked(extent) {
             // SAFETY: `checked` proved offset + len <= self.len; the memory is initialised
-            // (anonymous mapping) and, by the ownership rule above, not written while borrowed.
+            // (an anonymous mapping, or a BPF array) and, by the ownership rule above, not written while borrowed.
             Some((start, len)) => unsafe { core::slice::from_raw_parts(start, len) },
             None => &[],
         }
@@ -94,10 +108,15 @@ impl Umem {
         }
     }
 
-    /// The same for a packet that the kernel will write to this chunk next.
+    /// Where AF_XDP puts a packet in a chunk that begins here.
     #[inline]
-    pub fn prefetch_expected(&self, chunk: u64) {
-        let offset = chunk.saturating_add(KERNEL_HEADROOM);
+    pub fn packet_in(chunk: u64) -> u64 {
+        chunk.saturating_add(KERNEL_HEADROOM)
+    }
+
+    /// As [`Umem::prefetch`], for a packet that has not come yet.
+    #[inline]
+    pub fn prefetch_expected(&self, offset: u64) {
         self.prefetch(Extent { offset, len: EXPECTED });
     }
 

@@ -154,12 +154,17 @@ fn an_interface_has_as_many_frames_as_said() {
     let net = Namespaces::new();
     let mut program = puppet(&net, &[("VMA_RX_BUFS", "512"), ("VMA_TX_BUFS", "4K")]);
     program.run("s = udp(('10.99.0.1', 5000))");
-    assert!(has_mapping(&mut program, (512 + 4096) * 2048));
+    assert!(has_mapping(&mut program, 512 * 2048) && has_mapping(&mut program, 4096 * 2048));
     // No more than the frames can be kept, if nobody polls.
     let kept = kept(&mut program, &net, 1000, 10);
     assert!((200..=600).contains(&kept), "{kept}");
     program.finish();
     let mut program = puppet(&net, &[]);
+    program.run("s = udp(('10.99.0.1', 5000))");
+    assert!(has_mapping(&mut program, 8192 * 2048) && has_mapping(&mut program, 2048 * 2048));
+    program.finish();
+    // At the XDP hook all lie in one UMEM.
+    let mut program = puppet(&net, &[("VMA_XDP_MODE", "generic")]);
     program.run("s = udp(('10.99.0.1', 5000))");
     assert!(has_mapping(&mut program, (8192 + 2048) * 2048));
 }

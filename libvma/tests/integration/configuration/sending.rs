@@ -1,7 +1,7 @@
 //! Parameters of sending datagrams and of steering them.
 
 use super::{counter, puppet};
-use crate::harness::{Namespaces, Side};
+use crate::harness::{Hook, Namespaces, Side, wait_for};
 
 // covers: API-20
 #[test]
@@ -55,13 +55,18 @@ fn connected_sockets_are_steered_by_as_much_as_is_said() {
 #[test]
 fn the_steering_program_runs_where_is_said() {
     let net = Namespaces::new();
-    for (mode, generic) in [("generic", true), ("native", false)] {
+    let modes = [
+        ("generic", Hook::GenericXdp),
+        ("native", Hook::NativeXdp),
+        ("tc", Hook::Tc),
+        ("auto", Hook::Tc),
+    ];
+    for (mode, hook) in modes {
         let mut program = puppet(&net, &[("VMA_XDP_MODE", mode)]);
         program.run("s = udp(('10.99.0.1', 5000))");
-        let shown = net.ip(Side::A, "-d link show veth-a");
-        assert!(shown.contains("prog/xdp"), "{shown}");
-        assert_eq!(shown.contains("xdpgeneric"), generic, "{mode}: {shown}");
+        assert_eq!(net.steering(Side::A), Some(hook), "{mode}");
         program.finish();
+        wait_for("nothing is attached", || (!net.is_steered(Side::A)).then_some(()));
     }
 }
 

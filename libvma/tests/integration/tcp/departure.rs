@@ -70,7 +70,7 @@ fn learns_by_sending(peer: &mut TcpStream) -> Duration {
 
 #[track_caller]
 fn nobody_attached(net: &Namespaces) {
-    wait_for("nothing is attached", || (!net.has_xdp(Side::A)).then_some(()));
+    wait_for("nothing is attached", || (!net.is_steered(Side::A)).then_some(()));
 }
 
 // covers: LIM-36, API-33, LIM-28, LIM-29

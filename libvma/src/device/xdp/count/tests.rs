@@ -3,7 +3,10 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::device::xdp::super_frame::tests::{PEERS, headers, open, payload, send, with_pair};
+use crate::device::xdp::Mode;
+use crate::device::xdp::super_frame::tests::{
+    MODES, PEERS, headers, open, open_in, payload, send, with_pair,
+};
 use crate::device::{Flow, xdp};
 
 const LEN: usize = 100;
@@ -33,46 +36,48 @@ fn receive(ring: &mut xdp::Ring, wanted: usize) {
 // covers: STAT-36, STAT-38
 #[test]
 fn frames_sleeps_and_losses_are_counted() {
-    with_pair(|| {
-        let (mut sender, mut receiver) = (open("v0", true), open("v1", true));
-        let flow = Flow::ThreeTuple { protocol: 6, destination: PEERS, port: 5001 };
-        receiver.add_flow(flow).unwrap();
-        let [free_before, _] = receiver.pools();
-        receiver.settle();
-        (0..3).for_each(|_| assert!(send_frame(&mut sender)));
-        receive(&mut receiver, 3);
-        let (sent, received) = (sender.statistics(), receiver.statistics());
-        assert_eq!((sent.tx_packets, sent.tx_bytes), (3, 3 * FRAME));
-        assert!(sent.kicks >= 3, "{} kicks", sent.kicks);
-        assert_eq!((received.rx_packets, received.rx_bytes), (3, 3 * FRAME));
-        assert_eq!((received.interrupts_requested, received.interrupts_received), (1, 1));
-        // Asleep again, and nothing came.
-        receiver.settle();
-        let again = receiver.statistics();
-        assert_eq!((again.interrupts_requested, again.interrupts_received), (2, 1));
-        assert_eq!((again.kind, stats::read_text(&again.name)), (stats::RING_XDP, "v1"));
-        let [free, _] = receiver.pools();
-        assert_eq!(again.buffers + free.free, received.buffers + free_before.free + 3);
+    MODES.into_iter().for_each(|mode| with_pair(move || all_are_counted(mode)));
+}
 
-        // A super-frame is one packet.
-        assert!(send(&mut sender, true, &payload(3000, 0)));
-        let after = sender.statistics();
-        assert_eq!((after.tx_packets, after.tx_bytes), (4, 4 * FRAME + 2900));
-        receive(&mut receiver, 1);
+fn all_are_counted(mode: Mode) {
+    let (mut sender, mut receiver) = (open("v0", true), open_in(mode, "v1", true));
+    let flow = Flow::ThreeTuple { protocol: 6, destination: PEERS, port: 5001 };
+    receiver.add_flow(flow).unwrap();
+    let [free_before, _] = receiver.pools();
+    receiver.settle();
+    (0..3).for_each(|_| assert!(send_frame(&mut sender)));
+    receive(&mut receiver, 3);
+    let (sent, received) = (sender.statistics(), receiver.statistics());
+    assert_eq!((sent.tx_packets, sent.tx_bytes), (3, 3 * FRAME));
+    assert!(sent.kicks >= 3, "{} kicks", sent.kicks);
+    assert_eq!((received.rx_packets, received.rx_bytes), (3, 3 * FRAME));
+    assert_eq!((received.interrupts_requested, received.interrupts_received), (1, 1));
+    // Asleep again, and nothing came.
+    receiver.settle();
+    let again = receiver.statistics();
+    assert_eq!((again.interrupts_requested, again.interrupts_received), (2, 1));
+    assert_eq!((again.kind, stats::read_text(&again.name)), (stats::RING_XDP, "v1"));
+    let [free, _] = receiver.pools();
+    assert_eq!(again.buffers + free.free, received.buffers + free_before.free + 3);
 
-        // More than the ring holds, while nobody takes them.
-        receiver.zero_statistics();
-        assert_eq!((receiver.statistics().rx_packets, receiver.statistics().rx_dropped), (0, 0));
-        let mut offered = 0;
-        while receiver.statistics().rx_dropped < 10 {
-            assert!(offered < 20_000, "nothing is lost");
-            offered += u64::from(send_frame(&mut sender));
-        }
-        let told = receiver.statistics();
-        assert_eq!(u64::from(told.queued) + told.rx_dropped, offered);
-        let waiting = told.queued as usize;
-        receive(&mut receiver, waiting);
-        receiver.zero_statistics();
-        assert_eq!(receiver.statistics().rx_dropped, 0);
-    });
+    // A super-frame is one packet.
+    assert!(send(&mut sender, true, &payload(3000, 0)));
+    let after = sender.statistics();
+    assert_eq!((after.tx_packets, after.tx_bytes), (4, 4 * FRAME + 2900));
+    receive(&mut receiver, 1);
+
+    // More than the ring holds, while nobody takes them.
+    receiver.zero_statistics();
+    assert_eq!((receiver.statistics().rx_packets, receiver.statistics().rx_dropped), (0, 0));
+    let mut offered = 0;
+    while receiver.statistics().rx_dropped < 10 {
+        assert!(offered < 20_000, "nothing is lost");
+        offered += u64::from(send_frame(&mut sender));
+    }
+    let told = receiver.statistics();
+    assert_eq!(u64::from(told.queued) + told.rx_dropped, offered);
+    let waiting = told.queued as usize;
+    receive(&mut receiver, waiting);
+    receiver.zero_statistics();
+    assert_eq!(receiver.statistics().rx_dropped, 0);
 }

@@ -8,9 +8,9 @@ use etherparse::PacketBuilder;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType};
 
 use crate::device::Flow;
-use crate::device::xdp::Ring;
 use crate::device::xdp::super_frame::LinkAddress;
-use crate::device::xdp::super_frame::tests::{OURS, PEERS, index, open, with_pair};
+use crate::device::xdp::super_frame::tests::{MODES, OURS, PEERS, index, open_in, with_pair};
+use crate::device::xdp::{Mode, Ring};
 use crate::sys::Fd;
 
 const UDP: u8 = 17;
@@ -41,8 +41,8 @@ struct Cable {
 }
 
 impl Cable {
-    fn new() -> Cable {
-        let ring = open("v0", true);
+    fn new(mode: Mode) -> Cable {
+        let ring = open_in(mode, "v0", true);
         Cable { ring, kernel: packet_socket("v0"), peer: packet_socket("v1"), sent: 0 }
     }
 
@@ -78,7 +78,12 @@ impl Cable {
     }
 }
 
-/// Sees what comes in by an interface and reaches the kernel's stack, behind XDP.
+fn in_both_modes(test: fn(Cable)) {
+    MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode))));
+}
+
+/// Sees what comes in by an interface and reaches the kernel's stack, behind the steering program
+/// (a socket for all protocols would be before one at the tc hook).
 fn packet_socket(interface: &str) -> Fd {
     let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
     let socket = Fd::adopt(socket).unwrap();
@@ -90,8 +95,7 @@ fn packet_socket(interface: &str) -> Fd {
 // covers: NET-40
 #[test]
 fn a_flow_is_the_kernels_again_as_soon_as_it_is_removed() {
-    with_pair(|| {
-        let mut cable = Cable::new();
+    in_both_modes(|mut cable| {
         for flow in [five(PORTS), three(PORTS)] {
             assert_eq!(cable.who_takes(PORTS), Taker::Kernel);
             cable.ring.add_flow(flow).unwrap();
@@ -107,8 +111,7 @@ fn a_flow_is_the_kernels_again_as_soon_as_it_is_removed() {
 // covers: NET-40
 #[test]
 fn an_exception_holds_though_its_flow_was_seen_before() {
-    with_pair(|| {
-        let mut cable = Cable::new();
+    in_both_modes(|mut cable| {
         cable.ring.add_flow(three(PORTS)).unwrap();
         assert_eq!(cable.who_takes(PORTS), Taker::Ring);
         cable.ring.except_flow(five(PORTS)).unwrap();
@@ -124,8 +127,7 @@ fn an_exception_holds_though_its_flow_was_seen_before() {
 // covers: NET-40
 #[test]
 fn a_flow_that_shares_its_place_in_memory_with_ours_is_not_ours() {
-    with_pair(|| {
-        let mut cable = Cable::new();
+    in_both_modes(|mut cable| {
         cable.ring.add_flow(five(PORTS)).unwrap();
         for _ in 0..3 {
             assert_eq!(cable.who_takes(PORTS), Taker::Ring);

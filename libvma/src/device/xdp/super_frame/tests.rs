@@ -51,7 +51,7 @@ fn wait_until_up() {
     }
 }
 
-fn ip(lines: &str) {
+pub(in crate::device::xdp) fn ip(lines: &str) {
     let mut child =
         Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().expect("iproute2");
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
@@ -63,7 +63,14 @@ pub(in crate::device::xdp) fn index(name: &str) -> u32 {
     name_to_index(socket, name).unwrap()
 }
 
+/// How a virtual interface is served, first as it is by itself.
+pub(in crate::device::xdp) const MODES: [Mode; 2] = [Mode::Tc, Mode::Generic];
+
 pub(in crate::device::xdp) fn open(name: &str, is_virtual: bool) -> Ring {
+    open_in(Mode::Auto, name, is_virtual)
+}
+
+pub(in crate::device::xdp) fn open_in(mode: Mode, name: &str, is_virtual: bool) -> Ring {
     let last = if name == "v0" { 1 } else { 2 };
     let interface = Interface {
         index: index(name),
@@ -74,8 +81,13 @@ pub(in crate::device::xdp) fn open(name: &str, is_virtual: bool) -> Ring {
         rx_queues: 1,
         is_virtual,
     };
-    Ring::open(interface, Mode::Auto, Limits { rx_frames: 4096, rx_posted: 4096, tx_frames: 256 })
-        .unwrap()
+    let limits = Limits { rx_frames: 4096, rx_posted: 4096, tx_frames: 256 };
+    let ring =
+        Ring::open(interface, mode, limits, |mode, error| panic!("{mode:?}: {error}")).unwrap();
+    if mode != Mode::Auto {
+        assert_eq!(ring.mode(), mode);
+    }
+    ring
 }
 
 /// The peer's end as the wire sees it: every packet with its virtio-net header.
@@ -300,34 +312,36 @@ fn a_physical_interface_has_no_super_frames() {
 
 #[test]
 fn a_megabyte_of_a_peers_super_frames_arrives_as_chains() {
-    with_pair(|| {
-        let mut ring = open("v0", true);
-        assert!(ring.takes_chains());
-        ring.add_flow(Flow::ThreeTuple { protocol: 6, destination: OURS, port: 5001 }).unwrap();
-        let mut peer = open("v1", true);
-        // Two rounds over all frames of the ring, some held back meanwhile.
-        for round in 0..8 {
-            let lengths: Vec<usize> = (0..40).map(|at| LIMIT - at * 911 - round).collect();
-            for len in &lengths {
-                assert!(send(&mut peer, false, &payload(*len, *len)));
-            }
-            for len in &lengths {
-                let deadline = Instant::now() + Duration::from_secs(5);
-                let received = loop {
-                    if let Some(received) = ring.receive() {
-                        break received;
-                    }
-                    assert!(Instant::now() < deadline, "nothing more came");
-                };
-                assert_eq!(received.len as usize, HEADERS + len);
-                let bytes: Vec<u8> =
-                    ring.pieces(&received.frame).flat_map(|piece| piece.iter().copied()).collect();
-                assert_eq!(bytes[..HEADERS], headers(false, *len));
-                assert!(bytes[HEADERS..] == payload(*len, *len));
-                ring.release(received.frame);
-            }
+    MODES.into_iter().for_each(|mode| with_pair(move || a_megabyte_arrives(mode)));
+}
+
+fn a_megabyte_arrives(mode: Mode) {
+    let mut ring = open_in(mode, "v0", true);
+    assert!(ring.takes_chains());
+    ring.add_flow(Flow::ThreeTuple { protocol: 6, destination: OURS, port: 5001 }).unwrap();
+    let mut peer = open("v1", true);
+    // Two rounds over all frames of the ring, some held back meanwhile.
+    for round in 0..8 {
+        let lengths: Vec<usize> = (0..40).map(|at| LIMIT - at * 911 - round).collect();
+        for len in &lengths {
+            assert!(send(&mut peer, false, &payload(*len, *len)));
         }
-    });
+        for len in &lengths {
+            let deadline = Instant::now() + Duration::from_secs(5);
+            let received = loop {
+                if let Some(received) = ring.receive() {
+                    break received;
+                }
+                assert!(Instant::now() < deadline, "nothing more came");
+            };
+            assert_eq!(received.len as usize, HEADERS + len);
+            let bytes: Vec<u8> =
+                ring.pieces(&received.frame).flat_map(|piece| piece.iter().copied()).collect();
+            assert_eq!(bytes[..HEADERS], headers(false, *len));
+            assert!(bytes[HEADERS..] == payload(*len, *len));
+            ring.release(received.frame);
+        }
+    }
 }
 
 #[test]

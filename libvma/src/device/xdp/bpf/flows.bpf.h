@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// Which frames of an interface are ours: what both steering programs ask.
+//
+// A frame is ours when an exact 5-tuple or a 3-tuple flow was installed for it; everything else, ARP
+// and ICMP included, is the kernel's. A 5-tuple can also be an exception from a 3-tuple: a connection
+// that came from a listener of ours and is the kernel's now. What cannot be judged is the kernel's,
+// too: IP options, other EtherTypes, frames for another host's MAC address, and trains of UDP datagrams
+// in one buffer (GSO of a local peer), which only the kernel can cut again.
+//
+// A fixed 20 byte IP header keeps every packet offset constant, so loading needs CAP_BPF and
+// CAP_NET_ADMIN but not CAP_PERFMON.
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#define SEC(name) __attribute__((section(name), used))
+
+// The map format of the BPF loaders before BTF: it spares BTF, and with it load time.
+struct bpf_map_def {
+	unsigned int type;
+	unsigned int key_size;
+	unsigned int value_size;
+	unsigned int max_entries;
+	unsigned int map_flags;
+};
+
+static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) =
+	(void *)BPF_FUNC_map_update_elem;
+
+// Addresses and ports in network byte order, as they stand in the packet.
+struct flow5 {
+	__u32 saddr;
+	__u32 daddr;
+	__u16 sport;
+	__u16 dport;
+	__u32 protocol;
+};
+
+struct flow3 {
+	__u32 daddr;
+	__u16 dport;
+	__u16 protocol;
+};
+
+struct datagram {
+	__u32 saddr;
+	__u32 daddr;
+	__u16 ident;
+	__u16 protocol;
+};
+
+#define VERDICTS 64
+// No epoch is that late.
+#define VOID (~0ULL)
+#define barrier() __asm__ volatile("" ::: "memory")
+
+struct verdict {
+	struct flow5 flow;
+	__u64 epoch;
+};
+
+struct interface {
+	__u8 mac[6];
+	__u16 mtu;
+};
+
+struct bpf_map_def SEC("maps") flows5 = {
+	.type = BPF_MAP_TYPE_HASH,
+	.key_size = sizeof(struct flow5),
+	.value_size = sizeof(__u32),
+	// 100 000 connections, and their hash buckets: 2 MiB. The entries' memory follows need.
+	.max_entries = 131072,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
+};
+
+struct bpf_map_def SEC("maps") flows3 = {
+	.type = BPF_MAP_TYPE_HASH,
+	.key_size = sizeof(struct flow3),
+	.value_size = sizeof(__u32),
+	.max_entries = 65536,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
+};
+
+// Whose the fragments of a datagram are.
+#define KERNELS 0
+#define OURS 1
+// A later fragment came first and was taken for ours: the first one must follow it.
+#define OURS_SO_FAR 2
+struct bpf_map_def SEC("maps") fragments = {
+	.type = BPF_MAP_TYPE_LRU_HASH,
+	.key_size = sizeof(struct datagram),
+	.value_size = sizeof(__u32),
+	.max_entries = 4096,
+};
+
+// The flows that this CPU saw last and found ours: a look into a table above costs some 50 ns, and
+// a connection needs two, because their memory is cold. One CPU alone reads and writes an entry.
+struct bpf_map_def SEC("maps") verdicts = {
+	.type = BPF_MAP_TYPE_PERCPU_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct verdict),
+	.max_entries = VERDICTS,
+};
+
+// Counts what has ceased to be ours. A verdict of an earlier epoch is void.
+struct bpf_map_def SEC("maps") epoch = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(__u64),
+	.max_entries = 1,
+};
+
+struct bpf_map_def SEC("maps") interface = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct interface),
+	.max_entries = 1,
+};
+
+struct ethernet_header {
+	__u8 destination[6];
+	__u8 source[6];
+	__u16 type;
+} __attribute__((packed));
+
+struct ipv4_header {
+	__u8 version_and_length;
+	__u8 tos;
+	__u16 total_length;
+	__u16 ident;
+	__u16 fragment;
+	__u8 ttl;
+	__u8 protocol;
+	__u16 checksum;
+	__u32 saddr;
+	__u32 daddr;
+} __attribute__((packed));
+
+// Of UDP and TCP alike; absent in a later fragment, which may carry less than these 4 bytes.
+struct ports {
+	__u16 sport;
+	__u16 dport;
+};
+
+#define IPPROTO_TCP 6
+#define IPPROTO_UDP 17
+
+// Values of `flows5`.
+#define PASSED 0
+// Values of `flows3`.
+#define NONE 0
+#define EVERY_PEER 1
+// All but some peers, whose 5-tuples say PASSED.
+#define MOST_PEERS 2
+
+// `now` is the epoch, read before the tables are. Its upper 16 bits are never used: as a part of the keys
+// they keep processors that reorder loads from reading the tables first.
+static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u64 now)
+{
+	struct flow3 three = {
+		.daddr = flow->daddr,
+		.dport = flow->dport,
+		.protocol = flow->protocol | now >> 48,
+	};
+
+	// Unconnected sockets are by far the more frequent case, but a connected socket on the
+	// same port must win: both answers are "ours", the shard decides between them.
+	const __u32 *found = map_lookup(&flows3, &three);
+	__u32 whole = found ? *found : NONE;
+	if (whole == EVERY_PEER)
+		return 1;
+
+	struct flow5 five = *flow;
+	five.protocol |= now >> 48;
+	const __u32 *exact = map_lookup(&flows5, &five);
+	if (exact)
+		return *exact != PASSED;
+	return whole != NONE;
+}
+
+static __attribute__((always_inline)) int is_same(const struct flow5 *a, const struct flow5 *b)
+{
+	return a->saddr == b->saddr && a->daddr == b->daddr && a->sport == b->sport &&
+	       a->dport == b->dport && a->protocol == b->protocol;
+}
+
+static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
+						  const struct ports *ports)
+{
+	struct flow5 flow = {
+		.saddr = ip->saddr,
+		.daddr = ip->daddr,
+		.sport = ports->sport,
+		.dport = ports->dport,
+		.protocol = ip->protocol,
+	};
+	__u32 zero = 0;
+	const __u64 *current = map_lookup(&epoch, &zero);
+	if (!current)
+		return 0;
+	__u64 now = *(const volatile __u64 *)current;
+
+	__u32 place = flow.saddr ^ flow.sport ^ flow.dport;
+	place ^= place >> 16;
+	place = (place ^ place >> 8) % VERDICTS;
+	struct verdict *known = map_lookup(&verdicts, &place);
+	// Never so. Asked once: without CAP_PERFMON, some kernels' verifiers reject a program that asks for the
+	// same thing twice, for what a processor might speculate between.
+	if (!known)
+		return look_up(&flow, now);
+	if (known->epoch == now && is_same(&known->flow, &flow))
+		return 1;
+
+	int ours = look_up(&flow, now);
+	if (ours) {
+		// Void while it is written, should another packet come in between.
+		known->epoch = VOID;
+		barrier();
+		known->flow = flow;
+		barrier();
+		known->epoch = now;
+	}
+	return ours;
+}
+
+// Whose the frame is that begins at `data`: KERNELS or OURS. `is_train`: it is known to hold several
+// segments.
+static __attribute__((always_inline)) int judge(const void *data, const void *end, int is_train)
+{
+	const struct ethernet_header *eth = data;
+	const struct ipv4_header *ip = (const void *)(eth + 1);
+
+	if ((const void *)(ip + 1) > end)
+		return KERNELS;
+	if (eth->type != __builtin_bswap16(0x0800) || ip->version_and_length != 0x45)
+		return KERNELS;
+	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
+		return KERNELS;
+
+	__u16 fragment = __builtin_bswap16(ip->fragment);
+	int later_fragment = (fragment & 0x1fff) != 0;
+	int any_fragment = later_fragment || (fragment & 0x2000);
+	struct datagram datagram = {
+		.saddr = ip->saddr,
+		.daddr = ip->daddr,
+		.ident = ip->ident,
+		.protocol = ip->protocol,
+	};
+
+	__u32 owner;
+	if (later_fragment) {
+		__u32 *known = map_lookup(&fragments, &datagram);
+		if (known) {
+			owner = *known;
+		} else {
+			// It overtook its first fragment. Port 0 is no flow of anybody; its key
+			// stands for "some flow of ours ends at this address".
+			struct flow3 address = {.daddr = ip->daddr, .protocol = ip->protocol};
+			owner = map_lookup(&flows3, &address) ? OURS_SO_FAR : KERNELS;
+			map_update(&fragments, &datagram, &owner, 0);
+		}
+	} else {
+		const struct ports *ports = (const void *)(ip + 1);
+		if ((const void *)(ports + 1) > end)
+			return KERNELS;
+		owner = is_ours(ip, ports) ? OURS : KERNELS;
+		if (any_fragment) {
+			__u32 *known = map_lookup(&fragments, &datagram);
+			if (known && *known == OURS_SO_FAR)
+				owner = OURS;
+			map_update(&fragments, &datagram, &owner, 0);
+		}
+	}
+	if (owner == KERNELS)
+		return KERNELS;
+
+	__u32 zero = 0;
+	struct interface *link = map_lookup(&interface, &zero);
+	if (!link)
+		return KERNELS;
+	if (ip->protocol == IPPROTO_UDP &&
+	    (is_train || __builtin_bswap16(ip->total_length) > link->mtu))
+		return KERNELS;
+	if (!(eth->destination[0] & 1)) {
+		// Compared in two pieces: the verifier wants no memcmp.
+		const __u16 *want = (const __u16 *)link->mac;
+		const __u16 *have = (const __u16 *)eth->destination;
+		if (want[0] != have[0] || want[1] != have[1] || want[2] != have[2])
+			return KERNELS;
+	}
+
+	return OURS;
+}

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// The steering program at the tc ingress hook (tcx, Linux 6.6): copies the frames that are ours into
+// memory that the process maps, and drops them. Where frames come in socket buffers (veth, tap) this
+// is cheaper than the XDP hook, for which the kernel first copies each frame to a page, and then
+// into the AF_XDP socket's memory.
+//
+// The memory is cut into chunks, as a UMEM is. A ring of slots stands for the fill and the RX ring of
+// an AF_XDP socket. The process puts the numbers of free chunks into slots, in order, and then adds how
+// many those are to `credit`. This program takes from the credit what a frame needs, reserves as many
+// positions by moving `head`, and fills their slots; a slot at position p is published by a `turn` of
+// p + 1. (ingress.rs is the other side.) Several processors may run this at once; the process reads the
+// slots in the order of their positions.
+
+#include "flows.bpf.h"
+
+static long (*skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) =
+	(void *)BPF_FUNC_skb_load_bytes;
+static long (*skb_pull_data)(void *skb, __u32 len) = (void *)BPF_FUNC_skb_pull_data;
+static long (*ringbuf_output)(void *ringbuf, void *data, __u64 size, __u64 flags) =
+	(void *)BPF_FUNC_ringbuf_output;
+
+#define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
+
+#define CHUNK 2048
+// A frame of the largest MTU, 65535 bytes and the Ethernet header.
+#define MOST_CHUNKS 33
+// Ethernet, IPv4 without options, ports.
+#define HEADERS (14 + 20 + 4)
+
+// The loader replaces the numbers of entries here and below.
+struct bpf_map_def SEC("maps") chunks = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = CHUNK,
+	.max_entries = 1,
+	.map_flags = MMAPABLE,
+};
+
+struct slot {
+	__u32 turn;
+	__u32 chunk;
+	__u32 len;
+	// More pieces of the same frame follow.
+	__u32 continued;
+};
+
+struct bpf_map_def SEC("maps") slots = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct slot),
+	.max_entries = 1,
+	.map_flags = MMAPABLE,
+};
+
+#define LINE 64
+struct control {
+	// The position that is reserved next. Only this program moves it.
+	__u32 head;
+	// Number of slots, a power of two, less one. The process says it once.
+	__u32 mask;
+	// Slots with a free chunk that nobody has reserved. Below zero for a moment when two processors want
+	// the last ones at once.
+	__s32 credit;
+	__u8 pad[LINE - 12];
+	// Somebody sleeps until the bell rings.
+	__u32 asleep;
+	__u8 pad2[LINE - 4];
+	// Frames that found no room.
+	__u64 lost;
+	__u8 pad3[LINE - 8];
+};
+
+struct bpf_map_def SEC("maps") control = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct control),
+	.max_entries = 1,
+	.map_flags = MMAPABLE,
+};
+
+// Its descriptor is readable while there is something in it.
+struct bpf_map_def SEC("maps") bell = {
+	.type = BPF_MAP_TYPE_RINGBUF,
+	.max_entries = 4096,
+};
+
+#define PASS (-1) // TCX_NEXT: as if this program were not there
+#define DROP 2	  // TCX_DROP
+
+static __attribute__((always_inline)) int lose(struct control *control)
+{
+	__sync_fetch_and_add(&control->lost, 1);
+	return DROP;
+}
+
+static __attribute__((always_inline)) struct slot *slot_at(__u32 position, __u32 mask)
+{
+	position &= mask;
+	return map_lookup(&slots, &position);
+}
+
+// Copies a piece of the frame to the chunk whose number is in the slot at a position: the slot. NULL if
+// there is no such chunk: the process has spoilt its memory, and the ring stands still from here.
+static __attribute__((always_inline)) struct slot *
+fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size, long *failed)
+{
+	struct slot *slot = slot_at(position, mask);
+	if (!slot)
+		return 0;
+	__u32 number = slot->chunk;
+	void *to = map_lookup(&chunks, &number);
+	if (!to)
+		return 0;
+	*failed |= skb_load_bytes(skb, offset, to, size);
+	return slot;
+}
+
+SEC("classifier")
+int ingress(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct control *ring = map_lookup(&control, &zero);
+	if (!ring)
+		return PASS;
+	// The headers may lie elsewhere: bring them here. Without the memory for that nobody knows whose the
+	// frame is; given to the kernel, one of ours would be answered by a reset.
+	__u32 len = skb->len;
+	const void *data = (const void *)(long)skb->data;
+	const void *end = (const void *)(long)skb->data_end;
+	if (data + HEADERS > end) {
+		if (skb_pull_data(skb, len < HEADERS ? len : HEADERS))
+			return lose(ring);
+		data = (const void *)(long)skb->data;
+		end = (const void *)(long)skb->data_end;
+	}
+	// The tag of a VLAN is not among the bytes any more.
+	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
+		return PASS;
+
+	__u32 pieces = (len + CHUNK - 1) / CHUNK;
+	if (pieces == 0 || pieces > MOST_CHUNKS)
+		return lose(ring);
+
+	if (*(volatile __s32 *)&ring->credit < (__s32)pieces)
+		return lose(ring);
+	// No position is reserved that has not been paid for: all that are hold a chunk.
+	if (__sync_fetch_and_add(&ring->credit, -(__s32)pieces) < (__s32)pieces) {
+		__sync_fetch_and_add(&ring->credit, pieces);
+		return lose(ring);
+	}
+	__u32 first = __sync_fetch_and_add(&ring->head, pieces);
+	__u32 mask = ring->mask;
+
+	// All pieces but the last one fill their chunk. No slot is read before the first one of the frame,
+	// which is published at the end.
+	__u32 last = pieces - 1;
+	__u32 rest = (len - 1) % CHUNK + 1;
+	__u32 size = last > 0 ? CHUNK : rest;
+	long failed = 0;
+	struct slot *slot = fill(skb, first, mask, 0, size, &failed);
+	if (!slot)
+		return DROP;
+	slot->continued = last > 0;
+	if (last > 0) {
+		struct slot *next = fill(skb, first + last, mask, last * CHUNK, rest, &failed);
+		if (!next)
+			return DROP;
+		next->len = rest;
+		next->continued = 0;
+		*(volatile __u32 *)&next->turn = first + last + 1;
+	}
+	// The loop comes last: whatever follows it, the verifier looks at after each turn.
+	for (__u32 piece = 1; piece < MOST_CHUNKS - 1; piece++) {
+		if (piece >= last)
+			break;
+		struct slot *next = fill(skb, first + piece, mask, piece * CHUNK, CHUNK, &failed);
+		if (!next)
+			return DROP;
+		next->len = CHUNK;
+		next->continued = 1;
+		*(volatile __u32 *)&next->turn = first + piece + 1;
+	}
+	// A frame whose first piece is empty is none: the process drops it.
+	slot->len = failed ? 0 : size;
+	// Publishes all slots, before the question whether somebody sleeps.
+	__sync_lock_test_and_set(&slot->turn, first + 1);
+
+	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0))
+		ringbuf_output(&bell, &zero, sizeof(zero), BPF_RB_FORCE_WAKEUP);
+	return DROP;
+}
+
+char _license[] SEC("license") = "Dual MIT/GPL";

@@ -1,0 +1,396 @@
+//! The ring that the steering program at the tc ingress hook fills (`bpf/ingress.bpf.c`, which has
+//! the protocol): our side of it.
+//!
+//! It takes the place of an AF_XDP socket's fill and RX ring. [`Slots`] knows the order of reads and
+//! writes and nothing of where the memory is, so that the same code runs under the model checker;
+//! [`Ingress`] is the memory, mapped from BPF maps, and the bell that wakes who sleeps.
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+
+use super::ring::{CONTINUED, Descriptor, Mapping};
+use super::umem::{CHUNK, Umem};
+use crate::sys::Fd;
+
+/// The maps of the steering program that the process shares.
+pub struct Maps {
+    pub chunks: Fd,
+    pub slots: Fd,
+    pub control: Fd,
+    pub bell: Fd,
+}
+
+/// An atomic word that both sides see.
+pub trait Word {
+    fn load(&self, order: Ordering) -> u32;
+    fn store(&self, value: u32, order: Ordering);
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32;
+}
+
+/// A piece of a frame, as the program describes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    pub chunk: u32,
+    pub len: u32,
+    /// More pieces of the frame follow.
+    pub continued: bool,
+}
+
+/// The shared words. Positions count on for ever; which slot one means is the memory's to say.
+pub trait Memory {
+    type Word: Word;
+    /// Number of slots, a power of two.
+    fn size(&self) -> u32;
+    fn turn(&self, position: u32) -> &Self::Word;
+    fn credit(&self) -> &Self::Word;
+    fn asleep(&self) -> &Self::Word;
+    /// Writes the number of a free chunk into a slot that is ours.
+    fn offer(&self, position: u32, chunk: u32);
+    /// Reads a slot that the program has published.
+    fn piece(&self, position: u32) -> Piece;
+    /// A sequentially consistent fence.
+    fn fence();
+}
+
+/// Our side of the ring.
+pub struct Slots<M> {
+    memory: M,
+    /// The position that is read next.
+    next: u32,
+    /// The position that is offered next; at most `size` in front of `next`.
+    offered: u32,
+    /// Chunks that the program does not know of yet.
+    unpublished: u32,
+}
+
+impl<M: Memory> Slots<M> {
+    /// Over fresh memory (zeros), in which no slot must look as if it were published: positions begin
+    /// with the second lap.
+    pub fn new(memory: M) -> Slots<M> {
+        let first = memory.size();
+        Slots { memory, next: first, offered: first, unpublished: 0 }
+    }
+
+    /// Slots that hold neither a free chunk nor a piece.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.memory.size().saturating_sub(self.offered.wrapping_sub(self.next))
+    }
+
+    /// Offers a chunk to write to, with the next [`Slots::publish`]; the caller has asked
+    /// [`Slots::room`].
+    #[inline]
+    pub fn offer(&mut self, chunk: u32) {
+        self.memory.offer(self.offered, chunk);
+        self.offered = self.offered.wrapping_add(1);
+        self.unpublished += 1;
+    }
+
+    #[inline]
+    pub fn publish(&mut self) {
+        let count = core::mem::take(&mut self.unpublished);
+        if count > 0 {
+            self.memory.credit().fetch_add(count, Ordering::Release);
+        }
+    }
+
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.memory.turn(self.next).load(Ordering::Acquire) == self.next.wrapping_add(1)
+    }
+
+    /// The next piece, if it is there. All pieces of a frame are there with the first.
+    #[inline]
+    pub fn consume(&mut self) -> Option<Piece> {
+        if !self.is_ready() {
+            return None;
+        }
+        let piece = self.memory.piece(self.next);
+        self.next = self.next.wrapping_add(1);
+        Some(piece)
+    }
+
+    /// Before a sleep: asks for the bell. False if something has come meanwhile, for which it was
+    /// perhaps not rung.
+    pub fn fall_asleep(&self) -> bool {
+        self.memory.asleep().store(1, Ordering::Relaxed);
+        // The program publishes, fences and looks whether somebody sleeps (Dekker's pattern): at least
+        // one of the two sees the other's word.
+        M::fence();
+        !self.is_ready()
+    }
+}
+
+impl Word for AtomicU32 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u32 {
+        AtomicU32::load(self, order)
+    }
+
+    #[inline(always)]
+    fn store(&self, value: u32, order: Ordering) {
+        AtomicU32::store(self, value, order);
+    }
+
+    #[inline(always)]
+    fn fetch_add(&self, value: u32, order: Ordering) -> u32 {
+        AtomicU32::fetch_add(self, value, order)
+    }
+}
+
+/// `struct slot` of the program.
+#[repr(C)]
+struct Slot {
+    turn: AtomicU32,
+    chunk: AtomicU32,
+    len: AtomicU32,
+    continued: AtomicU32,
+}
+
+/// `struct control` of the program.
+#[repr(C)]
+struct Control {
+    reserve: Line<Reserve>,
+    asleep: Line<AtomicU32>,
+    lost: Line<AtomicU64>,
+}
+
+#[repr(C)]
+struct Reserve {
+    head: AtomicU32,
+    mask: AtomicU32,
+    credit: AtomicU32,
+}
+
+#[repr(C, align(64))]
+struct Line<T>(T);
+
+// As in the program.
+const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Control>() == 3 * 64);
+
+/// The maps of slots and of control words.
+struct Shared {
+    _slots: Mapping,
+    _control: Mapping,
+    slots: *const Slot,
+    control: *const Control,
+    mask: u32,
+}
+
+// SAFETY: the pointers go into mappings that the value owns; nothing in them belongs to a thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    fn map(maps: &Maps, size: u32) -> Result<Shared, Errno> {
+        debug_assert!(size.is_power_of_two());
+        let slots = Mapping::shared(&maps.slots, 0, size as usize * size_of::<Slot>())?;
+        let control = Mapping::shared(&maps.control, 0, size_of::<Control>())?;
+        let shared = Shared {
+            slots: slots.at::<Slot>(0).cast_const(),
+            control: control.at::<Control>(0).cast_const(),
+            _slots: slots,
+            _control: control,
+            mask: size - 1,
+        };
+        let Line(reserve) = &shared.control().reserve;
+        reserve.mask.store(size - 1, Ordering::Relaxed);
+        reserve.head.store(size, Ordering::Release);
+        Ok(shared)
+    }
+
+    #[inline]
+    fn slot(&self, position: u32) -> &Slot {
+        // SAFETY: the mask keeps the number below the count of slots that were mapped.
+        let slot = unsafe { self.slots.add((position & self.mask) as usize) };
+        // SAFETY: a slot is made of atomic words, for which any bits will do, and stays mapped as long as
+        // `self`.
+        unsafe { &*slot }
+    }
+
+    #[inline]
+    fn control(&self) -> &Control {
+        // SAFETY: as in `slot`.
+        unsafe { &*self.control }
+    }
+}
+
+impl Memory for Shared {
+    type Word = AtomicU32;
+
+    #[inline]
+    fn size(&self) -> u32 {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn turn(&self, position: u32) -> &AtomicU32 {
+        &self.slot(position).turn
+    }
+
+    #[inline]
+    fn credit(&self) -> &AtomicU32 {
+        &self.control().reserve.0.credit
+    }
+
+    #[inline]
+    fn asleep(&self) -> &AtomicU32 {
+        &self.control().asleep.0
+    }
+
+    #[inline]
+    fn offer(&self, position: u32, chunk: u32) {
+        self.slot(position).chunk.store(chunk, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn piece(&self, position: u32) -> Piece {
+        let slot = self.slot(position);
+        Piece {
+            chunk: slot.chunk.load(Ordering::Relaxed),
+            len: slot.len.load(Ordering::Relaxed),
+            continued: slot.continued.load(Ordering::Relaxed) != 0,
+        }
+    }
+
+    fn fence() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+/// What packets come through.
+pub struct Ingress {
+    slots: Slots<Shared>,
+    /// Slots before this position were offered anew, as far as there were frames.
+    settled: u32,
+    bell: Bell,
+}
+
+impl Ingress {
+    /// `slots` is the number that the map was made with.
+    pub fn open(maps: Maps, slots: u32) -> Result<Ingress, Errno> {
+        let slots = Slots::new(Shared::map(&maps, slots)?);
+        Ok(Ingress { settled: slots.next, slots, bell: Bell::open(maps.bell)? })
+    }
+
+    #[inline]
+    pub fn consume(&mut self) -> Option<Descriptor> {
+        let piece = self.slots.consume()?;
+        Some(Descriptor {
+            address: u64::from(piece.chunk) * u64::from(CHUNK),
+            len: piece.len.min(CHUNK),
+            options: if piece.continued { CONTINUED } else { 0 },
+        })
+    }
+
+    /// Starts to fetch what the program is about to write: the chunk whose number is in the slot.
+    #[inline]
+    pub fn expect_next(&self, umem: &Umem) {
+        let slot = self.slots.memory.slot(self.slots.next);
+        umem.prefetch_expected(u64::from(slot.chunk.load(Ordering::Relaxed)) * u64::from(CHUNK));
+    }
+
+    /// Slots read and not [`settled`](Ingress::settle) yet.
+    #[inline]
+    pub fn unsettled(&self) -> u32 {
+        self.slots.next.wrapping_sub(self.settled)
+    }
+
+    /// What was read up to here is about to be offered anew.
+    #[inline]
+    pub fn settle(&mut self) {
+        self.settled = self.slots.next;
+    }
+
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.slots.room()
+    }
+
+    #[inline]
+    pub fn offer(&mut self, address: u64) {
+        self.slots.offer((address / u64::from(CHUNK)) as u32);
+    }
+
+    #[inline]
+    pub fn publish(&mut self) {
+        self.slots.publish();
+    }
+
+    /// Before a sleep on the [descriptors](Ingress::descriptors).
+    pub fn fall_asleep(&mut self) {
+        self.bell.hush();
+        if !self.slots.fall_asleep() {
+            self.bell.ring();
+        }
+    }
+
+    /// Readable when a packet has come since [`Ingress::fall_asleep`].
+    pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
+        [self.bell.map.as_fd(), self.bell.own.as_fd()]
+    }
+
+    /// Pieces that wait to be read.
+    pub fn waiting(&self) -> u32 {
+        let Line(reserve) = &self.slots.memory.control().reserve;
+        reserve
+            .head
+            .load(Ordering::Relaxed)
+            .wrapping_sub(self.slots.next)
+            .min(self.slots.memory.size())
+    }
+
+    /// Frames that found no room, since the beginning.
+    pub fn lost(&self) -> u64 {
+        self.slots.memory.control().lost.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Where pages are larger, the kernel refuses a BPF ring buffer of this size, and the XDP hook is taken.
+const PAGE: usize = 4096;
+
+/// What the program rings, a BPF ring buffer, and what we ring ourselves when something came while
+/// we fell asleep.
+struct Bell {
+    map: Fd,
+    consumed: Mapping,
+    produced: Mapping,
+    own: Fd,
+    is_rung: bool,
+}
+
+impl Bell {
+    fn open(map: Fd) -> Result<Bell, Errno> {
+        // The first page is the consumer's position, the second one the producer's.
+        let consumed = Mapping::shared(&map, 0, PAGE)?;
+        let produced = Mapping::read_only(&map, PAGE as u64, PAGE)?;
+        let own = Fd::adopt(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+        Ok(Bell { map, consumed, produced, own, is_rung: false })
+    }
+
+    fn hush(&mut self) {
+        let (consumed, produced) =
+            (self.consumed.at::<AtomicU64>(0), self.produced.at::<AtomicU64>(0));
+        // SAFETY: an aligned word in a mapping that `self` owns; any bits will do.
+        let consumed = unsafe { &*consumed };
+        // SAFETY: as above; it is only read.
+        let produced = unsafe { &*produced };
+        consumed.store(produced.load(Ordering::Acquire), Ordering::Release);
+        if core::mem::take(&mut self.is_rung) {
+            let _ = rustix::io::read(&self.own, &mut [0u8; 8]);
+        }
+    }
+
+    fn ring(&mut self) {
+        if !core::mem::replace(&mut self.is_rung, true) {
+            let _ = rustix::io::write(&self.own, &1u64.to_ne_bytes());
+        }
+    }
+}
