@@ -39,8 +39,8 @@ use crate::frame::{Extent, Frame, Pool};
 pub struct Limits {
     /// Frames for receiving, over all queues of the interface.
     pub rx_frames: u32,
-    /// So many of them, in each queue or in the one ring for all, are the kernel's to receive into. The others replace those that
-    /// wait for their readers.
+    /// So many of them, in each queue or in the one ring for all, are the kernel's to receive into. The
+    /// others replace those that wait for their readers.
     pub rx_posted: u32,
     /// Frames for sending.
     pub tx_frames: u32,
@@ -70,7 +70,8 @@ pub struct Ring {
     tx_base: u32,
     /// Frames written to the TX ring and not yet seen in the completion ring.
     in_flight: u32,
-    /// RX frames that each queue's kernel side has, to receive into or received: at most so many. They go round in turn, and the fewer there are, the warmer they are.
+    /// RX frames that each queue's kernel side has, to receive into or received: at most so many. They
+    /// go round in turn, and the fewer there are, the warmer they are.
     most_posted: u32,
     super_frames: SuperFrames,
     traffic: Traffic,
