@@ -366,7 +366,7 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
             match stack.shard.open_ring(spec, mode, limits, refused) {
                 Ok(ring) => {
                     let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
-                    log_line!(Debug, "{name}: offloaded through AF_XDP, {mode:?}");
+                    log_line!(Debug, "{name}: offloaded in mode {mode:?}");
                     stack.nudge_internal_thread();
                     Ok(ring)
                 }

@@ -46,7 +46,15 @@ fn the_documented_capabilities_are_enough_for_the_best_mode() {
     let mut program = Puppet::start(program.args(caps).arg(PYTHON));
     program.run("s = udp(('10.99.0.1', 5000))");
     assert_eq!(net.steering(Side::A), Some(Hook::Tc));
-    program.finish();
+    let watch = net.watch(Side::A);
+    let peer = net.socket(Side::B);
+    program.begin("echo(s)");
+    peer.send_to(b"there and back", Side::A.at(5000)).unwrap();
+    program.end("echo(s)");
+    let mut buffer = [0; 100];
+    let (len, _) = peer.recv_from(&mut buffer).unwrap();
+    assert_eq!(&buffer[..len], b"there and back");
+    watch.check(&program.finish(), 1, 1);
 }
 
 // covers: RUN-09, LIM-09, LIM-74, TRB-10

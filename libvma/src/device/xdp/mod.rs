@@ -86,16 +86,14 @@ impl Ring {
         limits: Limits,
         mut refused: impl FnMut(Mode, &OpenError),
     ) -> Result<Ring, OpenError> {
-        let mut candidates = mode.candidates(&interface).iter();
-        loop {
-            let mode = candidates.next().copied().unwrap_or(mode);
-            match Ring::open_in(mode, interface.clone(), limits) {
-                Err(error) if candidates.len() > 0 && !matches!(error, OpenError::Busy) => {
-                    refused(mode, &error);
-                }
+        let (better, last) = mode.candidates(&interface);
+        for mode in better {
+            match Ring::open_in(*mode, interface.clone(), limits) {
+                Err(error) if !matches!(error, OpenError::Busy) => refused(*mode, &error),
                 result => return result,
             }
         }
+        Ring::open_in(last, interface, limits)
     }
 
     fn open_in(mode: Mode, interface: Interface, limits: Limits) -> Result<Ring, OpenError> {

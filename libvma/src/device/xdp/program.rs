@@ -41,14 +41,12 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// The modes to try on an interface, best first.
-    pub fn candidates(self, on: &Interface) -> &'static [Mode] {
+    /// What to try on an interface: these, best first, and then the last one.
+    pub fn candidates(self, on: &Interface) -> (&'static [Mode], Mode) {
         match self {
-            Mode::Auto if on.is_virtual => &[Mode::Tc, Mode::Generic],
-            Mode::Auto => &[Mode::Native, Mode::Generic],
-            Mode::Tc => &[Mode::Tc],
-            Mode::Native => &[Mode::Native],
-            Mode::Generic => &[Mode::Generic],
+            Mode::Auto if on.is_virtual => (&[Mode::Tc], Mode::Generic),
+            Mode::Auto => (&[Mode::Native], Mode::Generic),
+            mode => (&[], mode),
         }
     }
 }

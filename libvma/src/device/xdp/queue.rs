@@ -148,10 +148,10 @@ impl Queue {
 /// Tells whether chains are taken. A socket that shares a UMEM does as its owner does.
 fn bind(socket: &Fd, place: Place, owner: Option<&Fd>, receives: bool) -> Result<bool, OpenError> {
     let Place { interface, queue, is_free } = place;
-    // SG first: packets longer than a chunk arrive as chains instead of being dropped.
-    // A driver that moves frames without a copy takes them from an XDP program or not at all.
+    // Without an XDP program beside it, a driver that would move frames without a copy sends nothing.
     let copy = if receives { SocketAddrXdpFlags::empty() } else { SocketAddrXdpFlags::XDP_COPY };
     let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    // SG first: packets longer than a chunk arrive as chains instead of being dropped.
     let flags = [flags | SocketAddrXdpFlags::XDP_USE_SG, flags];
     let patience = if is_free { BIND_PATIENCE_NANOS } else { SHORT_PATIENCE_NANOS };
     let deadline = time::monotonic_nanos() + patience;

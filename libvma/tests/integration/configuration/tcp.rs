@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::{counter, puppet};
-use crate::harness::{Namespaces, PYTHON, Puppet, Side, wait_for};
+use crate::harness::{Hook, Namespaces, PYTHON, Puppet, Side, wait_for};
 
 fn listener(net: &Namespaces) -> (TcpListener, u16) {
     let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(0)).unwrap());
@@ -243,5 +243,36 @@ fn a_send_call_takes_what_has_arrived_if_said() {
             .parse()
             .unwrap();
         assert_eq!(age > 0.2, polled, "{value}: {age}");
+    }
+}
+
+// covers: NET-01, NET-03
+#[test]
+fn connections_come_by_the_xdp_hook_if_that_is_said() {
+    const SIZE: usize = 4_000_000;
+    let net = Namespaces::new();
+    let sent: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8).collect();
+    // Spinning, and asleep before each packet.
+    for (mode, hook, polls) in [
+        ("generic", Hook::GenericXdp, "-1"),
+        ("generic", Hook::GenericXdp, "0"),
+        ("native", Hook::NativeXdp, "-1"),
+        ("native", Hook::NativeXdp, "0"),
+    ] {
+        let mut program = puppet(&net, &[("VMA_XDP_MODE", mode), ("VMA_RX_POLL", polls)]);
+        let kernel = net.watch_tcp(Side::A);
+        let (listener, port) = listener(&net);
+        program.run(&format!("c = socket(); c.connect(('10.99.0.2', {port}))"));
+        assert_eq!(net.steering(Side::A), Some(hook));
+        let mut peer = listener.accept().unwrap().0;
+        program.begin(&format!("got = c.recv({SIZE}, MSG_WAITALL)"));
+        peer.write_all(&sent).unwrap();
+        program.end(&format!("got = c.recv({SIZE}, MSG_WAITALL)"));
+        program.begin("c.sendall(got)");
+        let mut back = vec![0; SIZE];
+        peer.read_exact(&mut back).unwrap();
+        program.end("c.sendall(got)");
+        assert!(back == sent, "{mode}, {polls} polls: other bytes came back");
+        kernel.still(0);
     }
 }

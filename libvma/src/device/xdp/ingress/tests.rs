@@ -9,12 +9,12 @@ use rustix::net::{AddressFamily, SendFlags, SocketType};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::*;
-use crate::device::Flow;
 use crate::device::xdp::super_frame::tests::{
     OURS, headers, index, ip, open_in, payload, with_pair,
 };
 use crate::device::xdp::super_frame::{LinkAddress, VIRTIO_HEADER, VNET_HDR, enable};
-use crate::device::xdp::{Mode, Ring};
+use crate::device::xdp::{Limits, Mode, Ring};
+use crate::device::{Flow, OpenError};
 
 fn ring() -> Ring {
     let mut ring = open_in(Mode::Tc, "v0", true);
@@ -207,6 +207,24 @@ fn a_ring_that_is_full_loses_whole_frames_and_recovers() {
                 came += 1;
             }
             assert_eq!(came + 20, sent, "round {round}");
+        }
+    });
+}
+
+#[test]
+fn a_mode_that_is_refused_is_told_and_the_next_one_tried() {
+    with_pair(|| {
+        let mut interface = ring().interface().clone();
+        interface.index += 1000;
+        let limits = Limits { rx_frames: 256, rx_posted: 256, tx_frames: 64 };
+        for (mode, refused_first) in [(Mode::Auto, Some(Mode::Tc)), (Mode::Tc, None)] {
+            let mut told = None;
+            let refused = |mode, error: &OpenError| told = Some((mode, error.to_string()));
+            let error = Ring::open(interface.clone(), mode, limits, refused).err().unwrap();
+            assert_eq!(told.as_ref().map(|(mode, _)| *mode), refused_first, "{told:?}, {error}");
+            // The error is the last one's: the XDP hook's, or the tc hook's.
+            let names_tc = error.to_string().contains("PROG_QUERY");
+            assert_eq!(names_tc, mode == Mode::Tc, "{error}");
         }
     });
 }
