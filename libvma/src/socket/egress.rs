@@ -342,7 +342,7 @@ fn note_start(stack: &Stack, id: SocketId, destination: Ipv4Addr) {
 /// Asks the control plane how a destination is reached.
 fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
     let destination = *to.ip();
-    let query = {
+    let (query, ignore_path_mtu) = {
         let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
         let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
         let options = &socket.options;
@@ -351,7 +351,7 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
         let multicast = destination.is_multicast();
         let multicast_source = options.multicast_source.filter(|_| multicast);
         let multicast_device = options.multicast_interface.filter(|_| multicast);
-        RouteQuery {
+        let query = RouteQuery {
             src: bound.or(multicast_source),
             oif: options.device.or(multicast_device),
             tos: options.tos,
@@ -359,13 +359,14 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
             protocol: Some(Protocol::Udp),
             sport: socket.local.map(|local| local.port()),
             ..RouteQuery::to(destination)
-        }
+        };
+        (query, options.ignore_path_mtu)
     };
     let found = match stack.plane.lock() {
         Err(_) => Err(WhyOs::Reentered),
         Ok(mut plane) => match plane.as_mut() {
             None => Err(WhyOs::NoControlPlane),
-            Some(plane) => resolve(stack, plane, id, destination, &query),
+            Some(plane) => resolve(stack, plane, id, destination, &query, ignore_path_mtu),
         },
     };
     match found {
@@ -414,6 +415,7 @@ fn resolve(
     id: SocketId,
     destination: Ipv4Addr,
     query: &RouteQuery,
+    ignore_path_mtu: bool,
 ) -> Result<Via, WhyOs> {
     if destination.is_unspecified() || destination.is_loopback() {
         return Err(WhyOs::LocalDestination);
@@ -432,7 +434,8 @@ fn resolve(
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let mtu = stack.config.limit_mtu(route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
+    let path_mtu = route.mtu.filter(|_| !ignore_path_mtu);
+    let mtu = stack.config.limit_mtu(path_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
     let destination_mac = if destination.is_multicast() {
         if shares_group(stack, plane, id, destination, route.oif) {
             return Err(WhyOs::LocalMembers);

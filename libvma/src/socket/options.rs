@@ -35,8 +35,10 @@ pub struct Options {
     pub tos: u8,
     /// IP_MTU_DISCOVER: DF on what fits.
     pub dont_fragment: bool,
-    /// IP_PMTUDISC_DO: refuse what does not fit.
+    /// IP_PMTUDISC_DO, PROBE and INTERFACE: refuse what does not fit.
     pub never_fragment: bool,
+    /// IP_PMTUDISC_PROBE, INTERFACE and OMIT: the interface's MTU counts, whatever the path's is.
+    pub ignore_path_mtu: bool,
     /// Off with SO_NO_CHECK.
     pub checksum: bool,
     pub multicast_ttl: u8,
@@ -66,6 +68,7 @@ impl Options {
             tos: 0,
             dont_fragment: true,
             never_fragment: false,
+            ignore_path_mtu: false,
             checksum: true,
             multicast_ttl: 1,
             multicast_loop: config.tx_mc_loopback,
@@ -214,14 +217,20 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
             socket.route = None;
         }
         libc::IP_MTU_DISCOVER => {
-            options.dont_fragment = value != libc::IP_PMTUDISC_DONT && value != IP_PMTUDISC_OMIT;
-            options.never_fragment = value == libc::IP_PMTUDISC_DO;
-            forget_envelope(&mut socket.route);
-            // PROBE and INTERFACE ignore the path MTU: rare, and the kernel knows how.
-            return matches!(
-                value,
-                libc::IP_PMTUDISC_DONT | libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO
-            );
+            // ip_dont_fragment(), ip_sk_ignore_df() and ip_sk_use_pmtu() of Linux.
+            let (df, refuse, ignore) = match value {
+                libc::IP_PMTUDISC_DONT => (false, false, false),
+                libc::IP_PMTUDISC_WANT => (true, false, false),
+                libc::IP_PMTUDISC_DO => (true, true, false),
+                libc::IP_PMTUDISC_PROBE => (true, true, true),
+                IP_PMTUDISC_INTERFACE => (false, true, true),
+                IP_PMTUDISC_OMIT => (false, false, true),
+                _ => return false,
+            };
+            options.dont_fragment = df;
+            options.never_fragment = refuse;
+            options.ignore_path_mtu = ignore;
+            socket.route = None;
         }
         libc::IP_PKTINFO => {
             options.packet_info = value != 0;
@@ -235,6 +244,7 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
     true
 }
 
+const IP_PMTUDISC_INTERFACE: i32 = 4;
 const IP_PMTUDISC_OMIT: i32 = 5;
 
 /// What stands in the headers of the next datagram is other.

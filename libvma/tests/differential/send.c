@@ -76,11 +76,14 @@ static void sizes(void)
 	DO(write(fd, bytes, 0));
 	peer_hears(there);
 	DO(send(fd, bytes, 65508, 0));
-	int always = IP_PMTUDISC_DO;
-	DO(setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &always, sizeof always));
-	DO(send(fd, bytes, 1472, 0));
-	peer_hears(there);
-	DO(send(fd, bytes, 1473, 0));
+	for (int discovery = IP_PMTUDISC_DONT; discovery <= IP_PMTUDISC_OMIT; discovery++) {
+		line("path MTU discovery %d", discovery);
+		DO(setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discovery, sizeof discovery));
+		DO(send(fd, bytes, 1472, 0));
+		peer_hears(there);
+		if (DO(send(fd, bytes, 1473, 0)) > 0)
+			peer_hears(there);
+	}
 	peer_close(there);
 }
 

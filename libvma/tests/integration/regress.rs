@@ -79,3 +79,22 @@ fn a_disconnected_socket_gets_a_new_port_with_its_next_send() {
     peer.send_to(b"back", from).unwrap();
     assert_eq!(program.run("s.recv(10)"), "b'back'");
 }
+
+#[test]
+fn every_way_of_path_mtu_discovery_is_served() {
+    let net = Namespaces::new();
+    let mut program = net.puppet(Side::A);
+    let peer = net.socket(Side::B);
+    program.run("s = udp(('10.99.0.1', 5000))");
+    let watch = net.watch(Side::A);
+    // DONT, WANT, DO, PROBE, INTERFACE, OMIT: name servers set the last one.
+    for discovery in 0..6u8 {
+        program.run(&format!("s.setsockopt(0, 10, {discovery})"));
+        peer.send_to(&[discovery; 8], Side::A.at(5000)).unwrap();
+        program.run("echo(s)");
+        let mut buffer = [0; 100];
+        assert_eq!(peer.recv(&mut buffer).unwrap(), 8);
+        assert_eq!(buffer[..8], [discovery; 8]);
+    }
+    watch.check(&program.finish(), 6, 6);
+}
