@@ -271,6 +271,9 @@ impl World {
         self.connection.output(self.now, &mut self.outbox);
         // A buffer of a megabyte in the smallest segments.
         assert!(self.outbox.sent < 40_000, "{} segments at once", self.outbox.sent);
+        if !self.outbox.full {
+            assert_eq!(self.connection.is_forgotten(), None);
+        }
     }
 
     /// Time passes; timers do what is due.

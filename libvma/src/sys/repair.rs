@@ -12,8 +12,12 @@
 //! - The urgent pointer, SACKed ranges, congestion window and round-trip time: the kernel starts
 //!   with its own, as after connect().
 //!
-//! The states before ESTABLISHED and TIME-WAIT cannot be planted. Which connection is given away,
-//! when and why is not decided here.
+//! - TIME-WAIT. FIN-WAIT-2 stands for it, with the peer's FIN not received: if the peer repeats that
+//!   FIN, because our acknowledgment was lost, the kernel acknowledges it and is in TIME-WAIT then.
+//!   Nothing leaves for the wire.
+//!
+//! The states before ESTABLISHED cannot be planted. Which connection is given away, when and why is not
+//! decided here.
 #![doc(alias = "TCP_REPAIR")]
 
 mod calls;
@@ -73,6 +77,7 @@ pub enum State {
     CloseWait,
     Closing,
     LastAck,
+    TimeWait,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,13 +182,22 @@ impl State {
     }
 
     fn has_received_fin(self) -> bool {
+        self.forges_fin() || self == State::TimeWait
+    }
+
+    /// The kernel shall have received the FIN, too.
+    fn forges_fin(self) -> bool {
         matches!(self, State::CloseWait | State::Closing | State::LastAck)
+    }
+
+    fn has_acknowledged_fin(self) -> bool {
+        matches!(self, State::FinWait2 | State::TimeWait)
     }
 }
 
 /// SND.UNA without our FIN.
 fn sent_data(snapshot: &Snapshot<'_>) -> u32 {
-    let fin = u32::from(snapshot.state == State::FinWait2);
+    let fin = u32::from(snapshot.state.has_acknowledged_fin());
     snapshot.send_unacknowledged.wrapping_sub(fin)
 }
 

@@ -105,16 +105,26 @@ impl<S> State<S> {
     }
 
     /// Connections whose program closed them while there was something left to send or to wait
-    /// for; TIME-WAIT is not among them.
-    pub fn orphans(&self) -> Vec<Orphan> {
-        let Some(tcp) = self.tcp.as_deref() else { return Vec::new() };
+    /// for. Of those in TIME-WAIT the latest whose peer may still ask: without an answer it would
+    /// take a connection that has ended in order for a reset one.
+    pub fn orphans(&mut self) -> Vec<Orphan> {
+        const MOST_WAITING: usize = 256;
+        let Some(tcp) = self.tcp.as_deref_mut() else { return Vec::new() };
+        let now = tcp.now();
+        let asked = |(index, serial): &(u32, u32)| {
+            let block = tcp.blocks.get(*index as usize)?.as_deref()?;
+            let lives = block.serial == *serial && block.connection.may_be_asked_again(now);
+            lives.then_some(Orphan(*index))
+        };
+        let latest = tcp.waiting.iter().rev().take(MOST_WAITING);
+        let waiting: Vec<Orphan> = latest.filter_map(asked).collect();
         let blocks = tcp.blocks.iter().enumerate();
         let lives = |(index, block): (usize, &Option<Box<super::Block>>)| {
             let block = block.as_ref()?;
             let over = matches!(block.connection.state(), TcpState::TimeWait | TcpState::Closed);
             (block.owner == Owner::Orphan && !over).then_some(Orphan(index as u32))
         };
-        blocks.filter_map(lives).collect()
+        blocks.filter_map(lives).chain(waiting).collect()
     }
 
     /// Is there an orphan whose peer lacks something of ours?

@@ -112,7 +112,9 @@ fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
     } else if cutting.connection.is_reading_ended() || is_over(cutting.connection.state()) {
         fd::with_borrowed(descriptor, |fd| rustix::net::shutdown(fd, Shutdown::Read));
     }
-    result.is_ok()
+    // Of what is over the program has had everything.
+    let is_dispensable = is_over(cutting.connection.state()) && cutting.unread.is_empty();
+    result.is_ok() || is_dispensable
 }
 
 /// What was offloaded before the process gave up its rights cannot be given to anybody any more.
@@ -146,9 +148,8 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         TcpState::TimeWait | TcpState::Closed if !cutting.unread.is_empty() => {
             repair::State::Established
         }
-        TcpState::SynSent | TcpState::SynReceived | TcpState::TimeWait | TcpState::Closed => {
-            return None;
-        }
+        TcpState::TimeWait => repair::State::TimeWait,
+        TcpState::SynSent | TcpState::SynReceived | TcpState::Closed => return None,
     };
     let parts = connection.transplant(cutting.now);
     let most = connection.settings().max_segment.map_or(u32::MAX, u32::from);

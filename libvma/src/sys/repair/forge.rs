@@ -14,7 +14,7 @@ use super::{Error, Snapshot, received_data};
 use crate::sys::Fd;
 
 /// Has the kernel receive the last segment of the peer's once more: an ACK of SND.UNA with the
-/// peer's window and TS.Recent, and its FIN if that was received.
+/// peer's window and TS.Recent, and its FIN if the kernel shall know of that.
 pub fn send(snapshot: &Snapshot<'_>) -> Result<(), Error> {
     let mut room = [0u8; MOST];
     let packet = build(snapshot, &mut room);
@@ -45,7 +45,7 @@ fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
     packet.put(&snapshot.local.ip().octets());
 
     let options = if snapshot.timestamps.is_some() { TIMESTAMPS } else { 0 };
-    let flags = if snapshot.state.has_received_fin() { FIN | ACK } else { ACK };
+    let flags = if snapshot.state.forges_fin() { FIN | ACK } else { ACK };
     let shift = snapshot.window_scale.map_or(0, |scale| u32::from(scale.send));
     let window = snapshot.send_window.checked_shr(shift).unwrap_or(0).min(u32::from(u16::MAX));
     packet.put(&snapshot.remote.port().to_be_bytes());

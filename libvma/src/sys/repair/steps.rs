@@ -133,6 +133,9 @@ impl Target {
     fn start(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         self.hear();
         let state = snapshot.state;
+        if state == State::TimeWait {
+            return self.start_waiting(snapshot);
+        }
         // In CLOSING our FIN went first.
         let closing = state == State::Closing;
         if !closing && (state.has_received_fin() || snapshot.timestamps.is_some()) {
@@ -150,6 +153,17 @@ impl Target {
         Ok(())
     }
 
+    /// FIN-WAIT-2 without a word to the peer: what the kernel sends into the send queue of repair mode,
+    /// it does not transmit, and a forged segment acknowledges it.
+    fn start_waiting(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        self.choose(Queue::Send)?;
+        self.shut_down(libc::SHUT_WR)?;
+        self.choose(Queue::None)?;
+        self.forge(snapshot)?;
+        self.set_int("TCP_LINGER2", libc::IPPROTO_TCP, libc::TCP_LINGER2, WAIT_SECONDS)?;
+        self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)
+    }
+
     /// The kernel learns TS.Recent and the peer's FIN from a segment of our making.
     fn forge(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         // Bound to a device, the socket would not be found for a segment from the loopback.
@@ -158,7 +172,7 @@ impl Target {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, 0);
         }
         let sent = forge::send(snapshot);
-        let fin = snapshot.state.has_received_fin();
+        let fin = snapshot.state.forges_fin();
         let seen = fin && sent.is_ok() && self.wait_for_fin();
         if device != 0 {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, device);
@@ -239,6 +253,10 @@ struct Buffers {
     send: c_int,
     receive: c_int,
 }
+
+/// A peer whose last acknowledgment was lost repeats its FIN 200 ms later, then after 400, 800 and so on:
+/// five more may be lost.
+const WAIT_SECONDS: c_int = 10;
 
 const OPTION_SEGMENT_SIZE: u32 = 2;
 const OPTION_WINDOW_SCALE: u32 = 3;

@@ -1,7 +1,7 @@
 //! What the peer sees of a process that ends: all its data, and then the end or a reset.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -155,6 +155,37 @@ fn the_peer_of_a_process_that_exits_learns_it_at_once() {
                 "{end}, accepts: {accepts}: {end_of_stream:?} after {took:?}"
             );
         }
+    }
+}
+
+/// The last acknowledgment of the connection is lost, and the process has ended when the peer repeats
+/// its FIN: that is acknowledged as if the process lived, and not answered by a reset.
+// covers: LIM-36, FIX-29
+#[test]
+fn the_peer_of_a_process_that_has_ended_gets_its_last_acknowledgment() {
+    for end in ["sys.exit(0)", "os._exit(0)", "c.close(); os._exit(0)"] {
+        let ends = Ends::new(Library::Server);
+        let (mut program, mut peer) = connection(&ends, false);
+        program.run("c.shutdown(SHUT_WR)");
+        assert_eq!(peer.read(&mut [0; 10]).unwrap(), 0);
+        // Frames for another address are not for the peer's kernel: it is deaf, but can send.
+        ends.net.ip(Side::B, "link set veth-b address 02:00:00:99:00:77");
+        let known =
+            format!("neigh replace 10.99.0.1 lladdr {} nud permanent dev veth-b", Side::A.mac());
+        ends.net.ip(Side::B, &known);
+        peer.shutdown(Shutdown::Write).unwrap();
+        program.run("c.recv(1)");
+        program.begin(end);
+        nobody_attached(&ends.net);
+        ends.net.ip(Side::B, &format!("link set veth-b address {}", Side::B.mac()));
+        ends.net.ip(Side::B, &known);
+        // In LAST-ACK (9) until its FIN is acknowledged, or reset.
+        wait_for("the peer's connection has ended", || {
+            let text = ends.net.read_proc(Side::B, "tcp");
+            (!text.lines().any(|line| line.split_whitespace().nth(3) == Some("09"))).then_some(())
+        });
+        let error = peer.take_error().unwrap();
+        assert!(error.is_none(), "{end}: {error:?}");
     }
 }
 

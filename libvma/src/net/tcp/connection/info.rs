@@ -3,9 +3,13 @@
 
 use core::time::Duration;
 
+use super::timers::Timer;
 use super::{Connection, Counters, Phase, State, own_mss, stamp_clock};
 use crate::net::tcp::seq::Seq;
 use crate::net::time::Instant;
+
+/// A peer repeats its FIN after 200 ms at the earliest, and a round trip later that has arrived.
+const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
 /// TCP_INFO (tcp(7)), as far as it is known here.
 #[derive(Clone, Copy, Debug)]
@@ -145,6 +149,18 @@ impl<B> Connection<B> {
             fin_sent: self.fin_sent(),
             fin_acknowledged: self.fin_sent() && self.snd_una > self.data_end(),
         }
+    }
+
+    /// TIME-WAIT has begun, or was asked for the last acknowledgment again, so lately that the peer may
+    /// lack it and repeat its FIN.
+    pub fn may_be_asked_again(&self, now: Instant) -> bool {
+        let Some(end) = self.timers.get(Timer::End).filter(|_| self.state == State::TimeWait)
+        else {
+            return false;
+        };
+        let wait = Duration::from_millis(u64::from(self.settings.time_wait_millis));
+        let passed = wait.saturating_sub(end.saturating_duration_since(now));
+        passed < LEAST_PATIENCE.max(self.rtt.rto().saturating_mul(2))
     }
 
     /// The bytes that were written and not acknowledged, in order: sent ones first, then the others.

@@ -15,6 +15,8 @@
 mod ack;
 mod info;
 mod input;
+#[cfg(any(test, fuzzing))]
+mod invariant;
 mod output;
 mod program;
 mod recovery;

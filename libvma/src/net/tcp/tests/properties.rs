@@ -177,6 +177,41 @@ fn every_byte_arrives_once_and_in_order() {
     });
 }
 
+/// A transfer each way at once over a short cable that loses one packet in a hundred, with devices
+/// that are full at times. It takes seconds, whatever is lost: no timer is missing, and none is backed
+/// off without need.
+#[test]
+fn a_lossy_transfer_each_way_at_once_ends_soon() {
+    for_seeds(150, |seed| {
+        let mut rng = Rng::new(seed ^ 0x9a11);
+        let parts = [(); 2].map(|()| {
+            let mut part = Part::bulk(spread(&mut rng, 1, 600_000), micros(&mut rng, 10, 1000));
+            part.conditions.loss = 10_000;
+            part.conditions.late = if flip(&mut rng) { 10_000 } else { 0 };
+            part.conditions.lateness = part.conditions.delay;
+            part.path.segmentation_limit = if flip(&mut rng) { 65_160 } else { 0 };
+            let buffer = &mut part.settings.receive_buffer;
+            buffer.limit = spread(&mut rng, 4096, 1 << 18) as u32;
+            buffer.automatic = flip(&mut rng);
+            part.settings.send_buffer.automatic = flip(&mut rng);
+            if flip(&mut rng) {
+                part.plan.read = 1 << 16..1 << 16;
+                part.plan.read_pause = Duration::ZERO..micros(&mut rng, 1, 10_000);
+            }
+            part
+        });
+        let mut world = World::new(seed, Open::Passive, parts);
+        for side in &mut world.sides {
+            side.refusals = [0, 10_000, 300_000][rng.below(3) as usize];
+        }
+        world.run(SOON);
+        world.check_delivered();
+    });
+}
+
+/// Of lost retransmissions of one segment, and of SYNs, there are at most some.
+const SOON: Duration = Duration::from_secs(60);
+
 #[test]
 fn a_side_that_closes_at_once_loses_nothing() {
     for_seeds(80, |seed| {

@@ -149,6 +149,31 @@ fn both_have_closed_at_once() {
     });
 }
 
+/// Our acknowledgment of the peer's FIN was lost, and our program has gone: the kernel says nothing by
+/// itself, and acknowledges the FIN when that is repeated.
+#[test]
+fn the_last_acknowledgment_was_lost() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        ours.shutdown(Shutdown::Write).unwrap();
+        expect_end(&mut theirs);
+        until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
+        let mut taken = Taken::from(ours, &theirs);
+        wire.cut();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        // The FIN is lost. To the peer that is the same as if its acknowledgment was.
+        taken.state = State::TimeWait;
+        taken.receive_next = taken.receive_next.wrapping_add(1);
+        let ours = taken.planted();
+        assert_eq!(kernel_state(&ours), FIN_WAIT_2);
+        drop(ours);
+        wire.mend();
+        until("closed", || kernel_state(&theirs) == CLOSED);
+        assert_eq!(theirs.take_error().unwrap().map(|error| error.to_string()), None);
+    });
+}
+
 /// What a process leaves behind when it exits.
 #[test]
 fn the_kernel_finishes_what_nobody_has_open_any_more() {

@@ -158,6 +158,8 @@ pub struct Side {
     scale: Option<u8>,
     /// When to try again after there was no room to send.
     retry: Option<Instant>,
+    /// Segments came since the last output.
+    touched: bool,
 }
 
 /// How soon there is room again.
@@ -197,6 +199,7 @@ impl Side {
             edge: None,
             scale: None,
             retry: None,
+            touched: false,
         }
     }
 
@@ -244,7 +247,8 @@ impl Side {
             coalesce: self.coalesce,
         };
         let result = call(connection, &mut port);
-        if port.refused {
+        let refused = port.refused;
+        if refused && connection.wants_output() {
             self.retry = Some(now.saturating_add(RETRY));
         }
         let info = connection.info(now);
@@ -314,6 +318,7 @@ impl Side {
             offset: 0,
             len,
         });
+        self.touched = true;
         let events = self.call(now, |it, port| it.input(now, header, piece, ce, port));
         self.events.insert(events.unwrap_or(Events::NONE));
     }
@@ -379,8 +384,11 @@ impl Side {
             listener.on_timer(now, |_, header| replies.push(header));
             replies.into_iter().for_each(|header| self.reply(header));
         }
-        self.retry = self.retry.filter(|at| *at > now);
-        self.call(now, |it, port| it.output(now, port));
+        // As the shard: after segments, after a refusal, and after calls that make something due.
+        let retries = self.retry.take_if(|at| *at <= now).is_some();
+        if core::mem::take(&mut self.touched) || retries {
+            self.call(now, |it, port| it.output(now, port));
+        }
         if self.connection.as_ref().and_then(Connection::deadline).is_some_and(|at| at <= now) {
             self.timer_calls += 1;
             let events = self.call(now, |it, port| it.on_timer(now, port));
@@ -400,8 +408,13 @@ impl Side {
             coalesce: self.coalesce,
         };
         self.program.compares = self.trusts;
-        if self.program.run(now, connection, &mut port) {
+        if self.program.run(now, connection, &mut port) && connection.wants_output() {
             self.call(now, |it, port| it.output(now, port));
+        }
+        if self.retry.is_none()
+            && let Some(forgotten) = self.connection.as_ref().and_then(Connection::is_forgotten)
+        {
+            panic!("{forgotten}: {:?}", self.connection.as_ref().map(|it| it.info(now)));
         }
     }
 
