@@ -229,18 +229,34 @@ impl Control {
     /// resolve it, and the change arrives through the monitor.
     pub fn neighbour(&mut self, interface: u32, address: Ipv4Addr) -> Option<[u8; 6]> {
         let usable = |neighbour: &Neighbour| neighbour.mac.filter(|_| neighbour.state.is_valid());
-        if let Some(mac) = self.neighbours.get(&(interface, address)).and_then(usable) {
-            return Some(mac);
+        let known = self.neighbours.get(&(interface, address)).copied();
+        let known = match known.filter(|known| usable(known).is_some()) {
+            Some(known) => Some(known),
+            // The monitor's message may still be under way. The table is left to that message: whoever
+            // asked before is told only if the message changes the table.
+            None => self.netlink.neighbour(interface, address).ok().flatten(),
+        };
+        let mac = known.as_ref().and_then(usable);
+        let is_stale = known.is_some_and(|known| known.state == netlink::NudState::Stale);
+        if mac.is_none() || is_stale {
+            // A stale address is used meanwhile, but only the kernel can confirm it.
+            self.probe(interface, address);
         }
-        // The monitor's message may still be under way.
-        if let Ok(Some(fresh)) = self.netlink.neighbour(interface, address) {
-            self.neighbours.insert((interface, address), fresh);
-            if let Some(mac) = usable(&fresh) {
-                return Some(mac);
-            }
+        if let Some(entry) = self.neighbours.get_mut(&(interface, address))
+            && entry.state == netlink::NudState::Stale
+        {
+            // The kernel does not announce this step; the address it has is the same.
+            entry.state = netlink::NudState::Delay;
         }
-        self.probe(interface, address);
-        None
+        mac
+    }
+
+    /// Has the kernel given a neighbour up? An attempt that began meanwhile is another one.
+    pub fn has_given_up(&mut self, interface: u32, address: Ipv4Addr) -> bool {
+        let Ok(known) = self.netlink.neighbour(interface, address) else { return true };
+        known.is_none_or(|known| {
+            !known.state.is_valid() && known.state != netlink::NudState::Incomplete
+        })
     }
 
     fn probe(&mut self, interface: u32, address: Ipv4Addr) {

@@ -203,14 +203,15 @@ fn follow(stack: &Stack, monitor: &mut Monitor) {
         attach::update_interfaces(stack, plane);
         attach::reconsider(stack, plane);
     }
+    // Looking routes up again, below, has the kernel try anew.
+    for (interface, neighbour) in unanswered {
+        stream::path::neighbour_failed(stack, plane, interface, neighbour);
+    }
     if effect.next_hops {
         if let Ok(mut state) = stack.shard.lock() {
             state.next_epoch();
         }
         stream::path::refresh(stack, plane);
-    }
-    for (interface, neighbour) in unanswered {
-        stream::path::neighbour_failed(stack, plane, interface, neighbour);
     }
 }
 

@@ -39,6 +39,9 @@ pub fn neighbour_failed(stack: &Stack, plane: &mut Plane, interface: u32, neighb
     let keys = state.connections_by_key();
     let waiting: Vec<FlowKey> = keys.into_iter().filter(|key| state.waits_for_hop(key)).collect();
     drop(state);
+    if waiting.is_empty() || !plane.control.has_given_up(interface, neighbour) {
+        return;
+    }
     for key in waiting {
         let way = route::find(stack, plane, &query(&key, Wishes::of(stack, &key)));
         let concerned = way.is_ok_and(|way| {

@@ -7,6 +7,7 @@ mod faults;
 mod half_close;
 mod iperf3;
 mod listener;
+mod neighbours;
 mod nginx;
 mod python;
 mod redis;

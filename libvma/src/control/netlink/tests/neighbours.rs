@@ -6,6 +6,85 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::*;
+use crate::config::Config;
+use crate::config::settings::Settings;
+use crate::control::{Control, Effect};
+
+/// What the monitor's messages that are there now mean together.
+fn followed(control: &mut Control, monitor: &mut Monitor) -> Effect {
+    let mut all = Effect::default();
+    for change in changes(monitor) {
+        let one = control.apply(change);
+        all.next_hops |= one.next_hops;
+        all.flows |= one.flows;
+        all.unanswered = all.unanswered.or(one.unanswered);
+    }
+    all
+}
+
+// covers: LIM-25
+#[test]
+fn an_answer_to_one_does_not_keep_the_news_from_others() {
+    in_namespace(|| {
+        pair();
+        let (ifindex, peer) = (index("v0"), addr("10.0.0.2"));
+        let config = Config::new(&Settings::read(Vec::new()));
+        let (mut control, mut monitor) = Control::open(&config).unwrap();
+        // The first one to ask waits. Each of the others is answered ahead of the monitor's message.
+        assert_eq!(control.neighbour(ifindex, peer), None);
+        for (last, state) in [(2, "reachable"), (3, "stale"), (3, "failed"), (4, "reachable")] {
+            let mac = [2, 0, 0, 0, 0, last];
+            ip(&format!(
+                "neigh replace 10.0.0.2 lladdr 02:00:00:00:00:0{last} nud {state} dev v0\n"
+            ));
+            let answer = control.neighbour(ifindex, peer);
+            if control.neighbours.get(&(ifindex, peer)).is_none_or(|known| !known.state.is_valid())
+            {
+                assert_eq!(answer, Some(mac).filter(|_| state != "failed"), "{state}");
+            }
+            assert!(followed(&mut control, &mut monitor).next_hops, "{state}: nobody is told");
+        }
+    });
+}
+
+// covers: LIM-25
+#[test]
+fn a_stale_address_is_used_and_confirmed() {
+    in_namespace(|| {
+        pair();
+        let (ifindex, peer) = (index("v0"), addr("10.0.0.2"));
+        ip("neigh replace 10.0.0.2 lladdr 02:00:00:00:00:02 nud stale dev v0\n");
+        let config = Config::new(&Settings::read(Vec::new()));
+        let (mut control, _monitor) = Control::open(&config).unwrap();
+        assert_eq!(control.neighbour(ifindex, peer), Some([2, 0, 0, 0, 0, 2]));
+        let state = |control: &mut Control| {
+            control.netlink.neighbour(ifindex, peer).unwrap().unwrap().state
+        };
+        assert_eq!(state(&mut control), NudState::Delay, "the kernel is about to ask");
+    });
+}
+
+// covers: LIM-25
+#[test]
+fn a_neighbour_that_is_tried_again_is_not_given_up() {
+    in_namespace(|| {
+        pair();
+        let (ifindex, peer) = (index("v0"), addr("10.0.0.66"));
+        sysctl("neigh/v0/retrans_time_ms", "20");
+        let config = Config::new(&Settings::read(Vec::new()));
+        let (mut control, mut monitor) = Control::open(&config).unwrap();
+        assert_eq!(control.neighbour(ifindex, peer), None);
+        assert!(!control.has_given_up(ifindex, peer), "it has just begun");
+        until(
+            &mut monitor,
+            |change| matches!(change, Change::Neighbour(now) if now.state == NudState::Failed),
+        );
+        assert!(control.has_given_up(ifindex, peer));
+        sysctl("neigh/v0/retrans_time_ms", "1000");
+        assert_eq!(control.neighbour(ifindex, peer), None);
+        assert!(!control.has_given_up(ifindex, peer), "that failure was of an earlier attempt");
+    });
+}
 
 #[test]
 fn permanent_neighbour_is_seen_and_left_alone() {

@@ -1,0 +1,46 @@
+//! Connections whose neighbour the kernel has yet to find.
+
+use std::net::TcpListener;
+
+use crate::harness::{Namespaces, PYTHON, Side};
+
+const ADDRESSES: u64 = 16;
+const THREADS: u64 = 8;
+
+/// Threads that connect at once, to one unresolved address after the other.
+const CONNECTING: &str = r#"
+import socket, sys, threading
+addresses, threads, port = map(int, sys.argv[1:])
+failed, kept = [], []
+def connect(to, gate):
+    gate.wait()
+    try:
+        kept.append(socket.create_connection((to, port), timeout=3))
+    except OSError as error:
+        failed.append(f"{to}: {error!r}")
+for n in range(addresses):
+    gate = threading.Barrier(threads)
+    all = [threading.Thread(target=connect, args=(f"10.99.0.{100 + n}", gate)) for _ in range(threads)]
+    for thread in all: thread.start()
+    for thread in all: thread.join()
+    if failed: break
+print("failed", failed, "connected", len(kept))
+"#;
+
+// covers: LIM-25
+#[test]
+fn threads_that_connect_at_once_all_learn_the_neighbours_address() {
+    let net = Namespaces::with_arp();
+    for n in 0..ADDRESSES {
+        net.ip(Side::B, &format!("address add 10.99.0.{}/24 dev veth-b", 100 + n));
+    }
+    let listener = net.within(Side::B, || TcpListener::bind("0.0.0.0:0").unwrap());
+    let port = listener.local_addr().unwrap().port();
+    let watch = net.watch_tcp(Side::A);
+    let words = format!("{ADDRESSES} {THREADS} {port}");
+    let program = net.program(Side::A, PYTHON).with_library();
+    let output = program.arg("-c").arg(CONNECTING).args(&words).run().ok();
+    let all = ADDRESSES * THREADS;
+    assert!(output.stdout.contains(&format!("failed [] connected {all}\n")), "{}", output.stdout);
+    watch.still(all);
+}
