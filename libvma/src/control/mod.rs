@@ -45,8 +45,8 @@ pub enum NotOffloadable {
     NotEthernet,
     /// Part of a bridge or bond: its packets belong to that.
     Enslaved,
-    /// A physical interface, and nobody allowed it (`VMA_XDP`).
-    NotVirtual,
+    /// Neither veth nor tap, and the administrator did not allow it (`VMA_XDP`).
+    NotAllowed,
     /// `VMA_XDP` does not name it.
     NotListed,
 }
@@ -67,8 +67,8 @@ impl NotOffloadable {
             NotOffloadable::Down => "it is down",
             NotOffloadable::NotEthernet => "it is not Ethernet",
             NotOffloadable::Enslaved => "it belongs to a bridge or bond",
-            NotOffloadable::NotVirtual => {
-                "it is not virtual; VMA_XDP=all or VMA_XDP=<names> allows attaching to it"
+            NotOffloadable::NotAllowed => {
+                "it is neither veth nor tap; VMA_XDP=all or VMA_XDP=<names> allows attaching to it"
             }
             NotOffloadable::NotListed => "VMA_XDP does not name it",
         }
@@ -199,10 +199,10 @@ impl Control {
         if link.master.is_some() {
             return Err(NotOffloadable::Enslaved);
         }
-        let is_virtual = matches!(link.kind.as_deref(), Some("veth" | "tun"));
+        let is_usual = matches!(link.kind.as_deref(), Some("veth" | "tun"));
         match &self.allowed {
             XdpInterfaces::Off => return Err(NotOffloadable::NotListed),
-            XdpInterfaces::Auto if !is_virtual => return Err(NotOffloadable::NotVirtual),
+            XdpInterfaces::Auto if !is_usual => return Err(NotOffloadable::NotAllowed),
             XdpInterfaces::Named(names) if !names.contains(&link.name) => {
                 return Err(NotOffloadable::NotListed);
             }
@@ -216,7 +216,8 @@ impl Control {
             address: addresses.next().map_or(Ipv4Addr::UNSPECIFIED, |first| first.addr),
             mtu: link.mtu,
             rx_queues: link.rx_queues,
-            is_virtual,
+            is_virtual: link.is_virtual(),
+            has_local_peers: link.has_local_peers(),
         })
     }
 

@@ -79,7 +79,8 @@ pub struct Interface {
     pub mtu: u32,
     /// Queues that may receive; at most 64 are used.
     pub rx_queues: u32,
-    /// A virtual interface (veth, tap): its frames come in socket buffers, and those of a local peer
-    /// carry unfinished checksums.
+    /// Made of software alone (veth, tap, bridge, macvlan ...): its frames come in socket buffers.
     pub is_virtual: bool,
+    /// Senders may be on this machine (virtual interfaces, virtio): they leave checksums unfinished.
+    pub has_local_peers: bool,
 }

@@ -52,12 +52,12 @@ impl Ring {
     }
 
     /// May a checksum field hold the pseudo-header's sum alone? A local peer leaves the rest to a device
-    /// that a virtual interface does not have; what the kernel has put together from several segments
+    /// that is not on the way; what the kernel has put together from several segments
     /// carries no more, either.
     #[inline]
     pub fn has_unfinished_checksums(&self) -> bool {
         match self {
-            Ring::Xdp(ring) => ring.interface().is_virtual || ring.mode() == xdp::Mode::Tc,
+            Ring::Xdp(ring) => ring.interface().has_local_peers || ring.mode() == xdp::Mode::Tc,
             Ring::Shm(_) => true,
         }
     }

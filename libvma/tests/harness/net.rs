@@ -217,7 +217,12 @@ impl Namespaces {
 
     /// Where a steering program is attached to the side's interface, if one is.
     pub fn steering(&self, side: Side) -> Option<Hook> {
-        let shown = self.ip(side, &format!("-d link show {}", side.device()));
+        self.steering_on(side, side.device())
+    }
+
+    /// The same of another interface.
+    pub fn steering_on(&self, side: Side, device: &str) -> Option<Hook> {
+        let shown = self.ip(side, &format!("-d link show {device}"));
         if shown.contains("xdpgeneric") {
             return Some(Hook::GenericXdp);
         }
@@ -226,7 +231,7 @@ impl Namespaces {
         }
         // A program that is detached between the question which there are and the one what they are
         // makes the second one fail.
-        let query = || SchedClassifier::query_tcx(side.device(), TcAttachType::Ingress).ok();
+        let query = || SchedClassifier::query_tcx(device, TcAttachType::Ingress).ok();
         let (_, programs) =
             wait_for("the kernel tells of its programs", || self.within(side, query));
         programs

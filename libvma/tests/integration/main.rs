@@ -10,6 +10,7 @@ mod budget;
 mod configuration;
 mod fallback;
 mod hostile;
+mod interfaces;
 mod live;
 mod local;
 mod programs;

@@ -511,6 +511,7 @@ fn loopback() -> Interface {
         mtu: 65_535,
         rx_queues: 1,
         is_virtual: true,
+        has_local_peers: true,
     }
 }
 
