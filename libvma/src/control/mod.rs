@@ -8,6 +8,7 @@
 pub mod icmp;
 pub mod netlink;
 pub mod rendezvous;
+mod udp_table;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -16,6 +17,7 @@ use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
 use crate::log::log_line;
 use netlink::{Address, Change, Error, Link, Monitor, Neighbour, Netlink, Route, RouteQuery};
+use udp_table::UdpTable;
 
 pub struct Control {
     netlink: Netlink,
@@ -23,6 +25,7 @@ pub struct Control {
     links: HashMap<u32, Link>,
     addresses: Vec<Address>,
     neighbours: HashMap<(u32, Ipv4Addr), Neighbour>,
+    udp_table: UdpTable,
 }
 
 /// What a change means for those who hold answers of ours.
@@ -85,6 +88,7 @@ impl Control {
             links: HashMap::new(),
             addresses: Vec::new(),
             neighbours: HashMap::new(),
+            udp_table: UdpTable::default(),
         };
         control.reload()?;
         Ok((control, monitor))
@@ -264,6 +268,11 @@ impl Control {
         if let Err(error) = self.netlink.probe_neighbour(interface, address) {
             log_line!(Debug, "neighbour {address}: {error}");
         }
+    }
+
+    /// The UDP sockets of the host, as they were when the table was read.
+    pub fn udp_table(&mut self) -> &mut UdpTable {
+        &mut self.udp_table
     }
 
     /// How many sockets of the host are members of a group on an interface (/proc/net/igmp).

@@ -15,6 +15,7 @@ use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
 use crate::shard::{SocketId, TICK_NANOS};
+use crate::socket::sharing::Reviews;
 use crate::socket::{Stack, attach, local, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
@@ -52,6 +53,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
     // Path MTUs and neighbours that the kernel changes without a message are asked for again.
     let refresh_nanos = stack.config.refresh_msec * 1_000_000;
     let mut drive = Drive::new(stack);
+    let mut reviews = Reviews::new();
     let (mut icmp, mut icmp_tried) = (None, false);
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
@@ -72,7 +74,8 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         if unsent {
             timeout = Some(TICK_NANOS);
         }
-        timeout = timeout.into_iter().chain(stack.local.patience()).chain(watch).min();
+        let others = stack.local.patience().into_iter().chain(reviews.patience());
+        timeout = timeout.into_iter().chain(others).chain(watch).min();
         let began = monotonic_nanos();
         due = due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
         let left = (due != u64::MAX).then(|| due.saturating_sub(began));
@@ -95,6 +98,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         let nudged = fired(fds, 2);
         if nudged && let Some(nudge) = &stack.nudge {
             nudge.clear();
+            reviews.wake();
             process.serve_leaver();
             if let Some(board) = &process.board {
                 board.serve(process);
@@ -115,6 +119,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         if !(unsent && result == Ok(0)) {
             drive.step(stack);
         }
+        reviews.attend(stack);
         stream::watch::attend(stack, fired(fds, 5));
         if let Some(mut state) = stack.shard.try_lock()
             && state.take_returned()

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::event::epoll;
 
-use super::{Plane, Socket, Stack, State, Via, WhyOs, local, stream};
+use super::{Plane, Socket, Stack, State, Via, WhyOs, local, sharing, stream};
 use crate::config::XdpMode;
 use crate::config::rules::{Moment, Rules};
 use crate::control::Control;
@@ -153,7 +153,7 @@ pub fn void_doubtful_routes(state: &mut Shard) {
 }
 
 /// Brings the socket's flows and its filter in line with its addresses and memberships.
-fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
+pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
     let (local, peer, device, known) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
@@ -180,8 +180,10 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
     }
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
-    // A rule leaves something to the kernel; the socket may still send by us.
-    let mut ruled = false;
+    // Something is left to the kernel, by a rule or because others have a part in it; the socket may still
+    // send by us.
+    let withheld = sharing::withheld(stack, &mut plane.control, id);
+    let mut ruled = !withheld.is_empty();
     for interface in interfaces(&plane.control, *local.ip(), device) {
         let ring = match ring(stack, plane, interface) {
             Ok(ring) => ring,
@@ -210,9 +212,11 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
         if local.ip().is_unspecified() {
             let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
             let all = own.map(|own| own.addr);
+            let all = all.filter(|own| !withheld.contains(own));
             let ours = all.filter(|own| !keeps(rules, Moment::Bind, *own, local, &mut ruled));
             wanted.extend(ours.map(|own| (ring, at_all(own))));
         } else if !local.ip().is_multicast()
+            && !withheld.contains(local.ip())
             && !keeps(rules, Moment::Bind, *local.ip(), local, &mut ruled)
         {
             wanted.push((ring, at_all(*local.ip())));
@@ -232,7 +236,8 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
 
     let groups = memberships(stack, id)?;
     for (group, interface) in groups {
-        if !keeps(rules, Moment::Join, group, local, &mut ruled)
+        if !withheld.contains(&group)
+            && !keeps(rules, Moment::Join, group, local, &mut ruled)
             && let Ok(ring) = ring(stack, plane, interface)
         {
             let flow = Flow::ThreeTuple {
@@ -265,6 +270,10 @@ fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> 
     // The filter first: a packet that a flow brings must find its socket.
     state.bind(id, filter);
     let held = exchange_flows(&mut state, id, wanted);
+    if state.socket(id).is_some_and(|(_, socket)| sharing::may_share(socket)) {
+        // Only now would a review find the socket.
+        stack.nudge_internal_thread();
+    }
     match (held, unserved) {
         (true, false) => Ok(()),
         (true, true) => Err(why),
@@ -314,6 +323,14 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
         state.remove_flow(*ring, *flow);
     }
     let held = !needs_some || !now.is_empty();
+    let is_stream = state.socket(id).is_some_and(|(_, socket)| socket.stream.is_some());
+    if !is_stream && old.iter().any(|entry| !now.contains(entry)) {
+        // What the ring has received is older than what the shadow gets from now on.
+        state.catch_up();
+        if let Some((endpoint, socket)) = state.socket(id) {
+            socket.before_shadow = endpoint.waiting().0 as u32;
+        }
+    }
     if let Some((endpoint, socket)) = state.socket(id) {
         if now.iter().any(|entry| !old.contains(entry)) {
             // What has come so far went to the shadow.

@@ -14,6 +14,7 @@ pub mod options;
 mod outstanding;
 pub mod receive;
 pub mod report;
+pub mod sharing;
 pub mod stream;
 pub mod wait;
 mod why;
@@ -113,6 +114,8 @@ pub struct Socket {
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
+    /// Flows not installed for it, because other sockets of the host have a part in them.
+    sharing: sharing::Sharing,
     /// The next hop of the last destination.
     route: Option<Box<CachedRoute>>,
     /// The shadow may have something to read.
@@ -136,6 +139,9 @@ pub struct Socket {
     /// The shadow has something, and it is its turn after so many datagrams, which were queued then;
     /// or [`NOT_DUE`].
     os_due: u16,
+    /// So many datagrams were queued when a flow became the kernel's: they are older than what the
+    /// shadow has.
+    before_shadow: u32,
     /// The program was told of the next datagram (MSG_PEEK, FIONREAD) and has not taken it.
     announced: Option<Origin>,
     /// Polls since the shadow was looked at.
@@ -202,6 +208,7 @@ impl Socket {
             peer: None,
             options: options::Options::new(config),
             flows: Vec::new(),
+            sharing: sharing::Sharing::default(),
             route: None,
             os_ready: false,
             os_error: false,
@@ -213,6 +220,7 @@ impl Socket {
             kernel_led: true,
             look_beside: false,
             os_due: NOT_DUE,
+            before_shadow: 0,
             announced: None,
             polls_since_os: 0,
             goes_on: false,

@@ -30,6 +30,7 @@ pub struct Options {
     pub device: Option<u32>,
     pub mark: u32,
     pub reuse_port: bool,
+    pub reuse_address: bool,
     /// IP_TTL; None is the route's or the host's default.
     pub ttl: Option<u8>,
     pub tos: u8,
@@ -64,6 +65,7 @@ impl Options {
             device: None,
             mark: 0,
             reuse_port: false,
+            reuse_address: false,
             ttl: None,
             tos: 0,
             dont_fragment: true,
@@ -78,6 +80,11 @@ impl Options {
             memberships: Vec::new(),
         }
     }
+
+    /// May other sockets have its address and port, too?
+    pub fn shares_port(&self) -> bool {
+        self.reuse_port || self.reuse_address
+    }
 }
 
 /// SOF_TIMESTAMPING_RX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE: a software stamp on receipt.
@@ -85,7 +92,6 @@ const STAMP_ON_RECEIPT: i32 = (1 << 3) | (1 << 4);
 
 /// Options that mean nothing to a UDP data path in user space, or only to the shadow.
 const HARMLESS_SOCKET: &[i32] = &[
-    libc::SO_REUSEADDR,
     libc::SO_BROADCAST,
     libc::SO_SNDBUF,
     libc::SO_SNDBUFFORCE,
@@ -180,6 +186,7 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
                 options.timestamp || options.timestamp_ns || options.timestamping_software;
         }
         libc::SO_RXQ_OVFL => options.rxq_overflow = read(name) != 0,
+        libc::SO_REUSEADDR => options.reuse_address = read(name) != 0,
         libc::SO_REUSEPORT => options.reuse_port = read(name) != 0,
         libc::SO_MARK => {
             options.mark = read(name) as u32;

@@ -103,8 +103,9 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         socket.polls_since_os = socket.polls_since_os.saturating_add(1);
         // Where others of this host send through the kernel, too, a look at our rings is not all.
         let local = stack.config.local && (socket.named || socket.starts_locally);
-        let doubtful =
-            !live || local && wait.is_none() && (socket.kernel_led || socket.look_beside);
+        let local = local && (socket.kernel_led || socket.look_beside);
+        let beside = local || !socket.sharing.withheld.is_empty();
+        let doubtful = !live || wait.is_none() && beside;
         // What came by a link is older than what the kernel's socket has, unless it says otherwise;
         // what comes later is not. Of a wire, the kernel gets what is in some way odd: that comes first.
         if socket.os_ready && socket.os_due == NOT_DUE {
@@ -114,6 +115,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             // Nor does another come in between once the program knows of one.
             Some(_) if socket.announced == Some(Origin::Queue) => false,
             _ if socket.announced == Some(Origin::Shadow) => true,
+            Some(_) if socket.before_shadow > 0 => false,
             Some(next) => {
                 let due = if next.by_link { socket.os_due == 0 } else { socket.os_ready };
                 due || next.after_kernel > 0
@@ -227,6 +229,7 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let os_turn = match endpoint.front() {
         Some(_) if socket.announced == Some(Origin::Queue) => false,
         _ if socket.announced == Some(Origin::Shadow) => true,
+        Some(_) if socket.before_shadow > 0 => false,
         Some(next) if next.by_link => next.after_kernel > 0,
         Some(next) if next.after_kernel > 0 => true,
         _ => socket.os_ready || local && socket.kernel_led,
@@ -297,6 +300,7 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
             if socket.os_due != NOT_DUE {
                 socket.os_due = socket.os_due.saturating_sub(1);
             }
+            socket.before_shadow = socket.before_shadow.saturating_sub(1);
         }
         state.release(datagram);
     }

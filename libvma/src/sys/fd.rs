@@ -146,6 +146,24 @@ pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
     }
 }
 
+/// Opens a file to be read again and again.
+pub fn open_read(path: &str) -> rustix::io::Result<Fd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+/// Reads a file whole, from its beginning, in place of what `bytes` holds.
+pub fn read_again(file: &Fd, bytes: &mut Vec<u8>) -> rustix::io::Result<()> {
+    bytes.clear();
+    let mut chunk = [0u8; 4096];
+    loop {
+        match rustix::io::pread(file.as_fd(), &mut chunk, bytes.len() as u64)? {
+            0 => return Ok(()),
+            count => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
+        }
+    }
+}
+
 /// Makes a new file of at least `size` bytes that nobody but this user may open, whatever the umask
 /// is, and locks it: as long as this process lives, others see that it does, also from other process
 /// id namespaces. What lies there already must be a file of this user, left by a process that is gone:

@@ -13,6 +13,7 @@ mod hostile;
 mod interfaces;
 mod live;
 mod local;
+mod members;
 mod programs;
 mod python;
 mod regress;
