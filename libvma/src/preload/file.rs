@@ -80,7 +80,7 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     // A child that puts an inherited socket in another's place is about to use it (inetd).
     inherit::touch(old);
     if let Some(process) = ours(old)
-        && let Some(Object::Stream(id)) = process.fds.get(old)
+        && let Some(Object::Socket(id) | Object::Stream(id)) = process.fds.get(old)
         && fork::is_vfork_child(process)
     {
         inherit::ask_own_parent(process, id);
@@ -171,6 +171,8 @@ export! {
 
     /// dup(2).
     fn dup(fd: c_int) -> c_int {
+        // As with dup2: the lowest number may be the one that it wants (inetd).
+        inherit::touch(fd);
         // SAFETY: passed on.
         let new = fresh(unsafe { real::dup(fd) });
         if new >= 0 && let Some(process) = ours(fd) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FileType;
 
-use super::{convert, export, fork, ours_stream, real};
+use super::{Found, convert, export, find, fork, real};
 use crate::process::{self, Process, inherit};
 
 /// The process ends by exit(): the destructor.
@@ -151,7 +151,7 @@ export! {
 
     /// posix_spawn_file_actions_adddup2(3): the new program gets the socket.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
-        if let Some((process, id)) = ours_stream(old) {
+        if let Found::Datagram(process, id) | Found::Stream(process, id) = find(old) {
             process.release(id, crate::socket::WhyOs::Passed);
         }
         // SAFETY: passed on.

@@ -88,15 +88,6 @@ fn ours(fd: c_int) -> Option<(&'static Process, SocketId)> {
     }
 }
 
-/// The TCP socket behind a descriptor, if it is ours.
-#[inline]
-fn ours_stream(fd: c_int) -> Option<(&'static Process, SocketId)> {
-    match find(fd) {
-        Found::Stream(process, id) => Some((process, id)),
-        Found::Kernel | Found::Counted | Found::Datagram(..) => None,
-    }
-}
-
 /// The kernel made a descriptor of this number. If it was ours, the program closed it in a way
 /// that nobody saw (a raw system call, io_uring): forget the old one.
 #[inline]

@@ -294,6 +294,7 @@ fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             fresh(result);
+            inherit::touch(fd);
             if let Some(process) = process::current() {
                 file::alias(process, fd, result);
             }

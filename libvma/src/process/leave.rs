@@ -55,6 +55,7 @@ impl Process {
             return;
         }
         stream::watch::end(&self.stack);
+        socket::hand_over::shared_queues(&self.stack);
         for id in stream::local::end::leave(&self.stack) {
             self.drop_stream(id);
         }
@@ -74,6 +75,10 @@ impl Process {
     pub fn before_exec(&self) {
         if thread::process_id() == self.id {
             stream::watch::withdraw(&self.stack);
+            socket::hand_over::shared_queues(&self.stack);
+            for id in self.datagrams(fd::survives_exec) {
+                self.release(id, WhyOs::ProcessEnds);
+            }
             self.hand_over_streams();
             give_back::finish_orphans(&self.stack);
             if let Some(board) = &self.board {
@@ -103,11 +108,14 @@ impl Process {
         }
     }
 
-    /// The process is about to end and to leave a child behind that goes on (daemon()). Sockets that
-    /// are not connected are the child's to take over.
+    /// The process is about to end and to leave a child behind that goes on (daemon()). Listeners
+    /// are the child's to take over.
     pub fn before_daemon(&self) {
         if thread::process_id() == self.id {
             stream::watch::withdraw(&self.stack);
+            for id in self.datagrams(|_| true) {
+                self.release(id, WhyOs::ProcessEnds);
+            }
             for id in self.hand_over(give_back::connections(&self.stack)) {
                 give_back::end(&self.stack, id);
             }
@@ -120,6 +128,15 @@ impl Process {
     pub fn kept_streams(&self) -> Vec<(i32, SocketId)> {
         let kept = |descriptor: i32| match self.fds.get(descriptor) {
             Some(Object::Stream(id)) if fd::survives_exec(descriptor) => Some((descriptor, id)),
+            _ => None,
+        };
+        self.fds.within(0, u32::MAX).into_iter().filter_map(kept).collect()
+    }
+
+    /// UDP sockets, by the descriptors that are wanted.
+    fn datagrams(&self, wanted: impl Fn(i32) -> bool) -> Vec<SocketId> {
+        let kept = |descriptor: i32| match self.fds.get(descriptor) {
+            Some(Object::Socket(id)) if wanted(descriptor) => Some(id),
             _ => None,
         };
         self.fds.within(0, u32::MAX).into_iter().filter_map(kept).collect()

@@ -107,6 +107,7 @@ fn start() -> Process {
             stats,
             ended: Lock::new(Default::default()),
             kernels: Default::default(),
+            passed: Lock::new(Default::default()),
             system: std::sync::OnceLock::new(),
             watch,
             config,

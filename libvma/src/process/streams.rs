@@ -5,7 +5,7 @@ use crate::fd::Object;
 use crate::mux::epoll;
 use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
-use crate::socket::{self, WhyOs, attach};
+use crate::socket::{self, WhyOs, hand_over};
 
 impl Process {
     /// Makes a stream the kernel's for good: its connection goes on there, its registrations in
@@ -27,7 +27,7 @@ impl Process {
         } else if socket::is_stream(&self.stack, id) {
             self.release_stream(id, why);
         } else {
-            attach::un_offload(&self.stack, id, why);
+            hand_over::pass(&self.stack, id, why);
         }
     }
 

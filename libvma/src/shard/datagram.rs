@@ -39,6 +39,14 @@ impl Datagram {
     pub fn charge(&self) -> usize {
         charge(self.len as usize)
     }
+
+    /// The ring that it lies in.
+    pub fn ring(&self) -> Option<RingId> {
+        match self.body {
+            Body::Frames { ring, .. } => Some(ring),
+            Body::Heap(_) => None,
+        }
+    }
 }
 
 /// What the kernel would charge SO_RCVBUF for a datagram of `len` bytes: `skb->truesize`, that is

@@ -216,8 +216,31 @@ impl<S> State<S> {
         self.refuse(id, received, DropReason::NoSocket);
         let header =
             [pack(parsed.ip.src, parsed.udp.src_port), pack(parsed.ip.dst, parsed.udp.dst_port), 0];
-        let (Some(link), Some(ring)) = (link, self.local_ring()) else { return };
-        let mut rest = &payload[..];
+        if let Some(link) = link {
+            self.send_back(link, header, &payload);
+        }
+    }
+
+    /// A datagram that was queued goes back: its receiver became the kernel's. Who has sent it is not
+    /// kept; all others know that they have not.
+    #[cold]
+    pub(super) fn return_to_sender(
+        &mut self,
+        sender: SocketAddrV4,
+        destination: SocketAddrV4,
+        payload: &[u8],
+    ) {
+        let pack = |address: SocketAddrV4| pack(*address.ip(), address.port());
+        let header = [pack(sender), pack(destination), 0];
+        let links: Vec<_> = self.local_ring().map_or_else(Vec::new, |ring| ring.links().collect());
+        for link in links {
+            self.send_back(link, header, payload);
+        }
+    }
+
+    fn send_back(&mut self, link: LinkId, header: [u64; 3], payload: &[u8]) {
+        let Some(ring) = self.local_ring() else { return };
+        let mut rest = payload;
         let _ = ring.send_message(link, RETURNED, header, payload.len(), true, |room| {
             let (now, later) = rest.split_at(room.len().min(rest.len()));
             bulk_copy(room, now);
@@ -280,7 +303,7 @@ impl<S> State<S> {
     }
 
     #[inline]
-    fn is_own(&self, address: Ipv4Addr) -> bool {
+    pub(super) fn is_own(&self, address: Ipv4Addr) -> bool {
         address.is_loopback() || self.own_addresses.iter().any(|(own, _)| *own == address)
     }
 }

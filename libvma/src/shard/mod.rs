@@ -14,6 +14,7 @@ pub mod datagram;
 mod direct;
 mod endpoint;
 pub mod envelope;
+pub mod hand_over;
 mod local;
 pub mod pipe;
 mod poll;

@@ -5,17 +5,15 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::event::epoll;
 
-use super::{Plane, Socket, Stack, State, Via, WhyOs, local, sharing, stream};
+use super::{Plane, Shard, Stack, State, Via, WhyOs, hand_over, local, sharing, stream};
 use crate::config::XdpMode;
 use crate::config::rules::{Moment, Rules};
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
-use crate::shard::{self, Flow, Limits, Mode, RingId, SocketId};
+use crate::shard::{Flow, Limits, Mode, RingId, SocketId};
 use crate::sys::{fd, shadow};
-
-type Shard = shard::State<Socket>;
 
 /// The program named the socket by bind(): other processes may find it.
 pub fn name(stack: &Stack, id: SocketId) {
@@ -154,11 +152,11 @@ pub fn void_doubtful_routes(state: &mut Shard) {
 
 /// Brings the socket's flows and its filter in line with its addresses and memberships.
 pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, peer, device, known) = {
+    let (shadow, local, peer, device, known) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let known = socket.named || socket.starts_locally;
-        (socket.local, socket.peer, socket.options.device, known)
+        (socket.shadow(), socket.local, socket.peer, socket.options.device, known)
     };
     let Some(local) = local else {
         // Nothing can arrive: not bound yet, or no longer (connect to AF_UNSPEC gives an automatic
@@ -174,6 +172,9 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
         return Ok(());
     };
 
+    if hand_over::is_beside_passed(stack, shadow, local.port()) {
+        return Err(WhyOs::Passed);
+    }
     let rules = &stack.config.rules;
     if let Some(place) = peer.and_then(|to| rules.decide(Moment::UdpConnect, to, Some(local))) {
         return Err(WhyOs::Rule(place));
@@ -398,8 +399,8 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
     result
 }
 
-/// Gives a socket to the kernel for good. What it has queued can still be read; from now on its
-/// packets reach the shadow.
+/// Gives a socket to the kernel for good. From now on its packets reach the shadow; what it has queued
+/// goes there ahead of them. What cannot (a ring that is gone) can still be read.
 pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     let Ok(mut state) = stack.shard.lock() else { return };
     let Some((_, socket)) = state.socket(id) else { return };
@@ -408,8 +409,12 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     }
     let descriptor = socket.shadow();
     socket.state = State::Os(why);
-    let flows = core::mem::take(&mut socket.flows);
-    if let Some(posted) = socket.posted.take() {
+    let (flows, posted) = (socket.flows.clone(), socket.posted.take());
+    hand_over::queue(&mut state, id, descriptor, &flows);
+    if let Some((_, socket)) = state.socket(id) {
+        socket.flows.clear();
+    }
+    if let Some(posted) = posted {
         drop(state);
         local::unpost(stack, *posted);
         state = match stack.shard.lock() {
@@ -421,13 +426,9 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
         state.remove_flow(*ring, *flow);
     }
     // Sockets that share a flow share its fate: a packet goes either to the rings or to the kernel.
-    let mut siblings = state.ids();
-    siblings.retain(|other| {
-        let shares = |socket: &Socket| socket.flows.iter().any(|flow| flows.contains(flow));
-        state.socket(*other).is_some_and(|(_, socket)| shares(socket))
-    });
+    let siblings = hand_over::siblings(&mut state, id, &flows);
     // Packets that the ring got before the flow went are still this socket's.
-    state.catch_up();
+    hand_over::queue(&mut state, id, descriptor, &flows);
     state.unbind(id);
     state.announce(id);
     drop(state);

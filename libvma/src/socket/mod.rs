@@ -7,6 +7,7 @@
 pub mod attach;
 pub mod dump;
 pub mod egress;
+pub mod hand_over;
 pub mod local;
 pub mod message;
 pub mod multicast;
@@ -23,7 +24,7 @@ pub use why::WhyOs;
 
 pub use crate::shard::{RingId, SocketId, clock};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -34,7 +35,8 @@ use crate::config::rules::Protocol;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
-use crate::shard::{Envelope, Flow, NextHop, Shard};
+use crate::process::inherit;
+use crate::shard::{self, Envelope, Flow, NextHop};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
 use crate::sys::fd;
@@ -54,7 +56,7 @@ pub enum Outcome<T> {
 /// What the sockets of a process share.
 pub struct Stack {
     pub config: Config,
-    pub shard: Shard<Socket>,
+    pub shard: shard::Shard<Socket>,
     /// When a receive call last took what had arrived though it need not have, for
     /// VMA_RX_CQ_DRAIN_RATE_NSEC.
     pub drained: AtomicU64,
@@ -74,9 +76,13 @@ pub struct Stack {
     pub kernels: report::kernels::Kernels,
     /// The host's TCP settings, read when the first stream socket is opened.
     pub system: OnceLock<stream::System>,
+    /// Ports of UDP sockets that other processes got from this one.
+    pub passed: Lock<HashSet<u16>>,
     /// Connections, for the daemon.
     pub watch: stream::watch::Watch,
 }
+
+type Shard = shard::State<Socket>;
 
 /// The control plane and what it led to.
 pub struct Plane {
@@ -148,6 +154,8 @@ pub struct Socket {
     polls_since_os: u32,
     /// What it has counted is told of among the kernel's from now on.
     goes_on: bool,
+    /// How often the process had forked when it was made.
+    forks: u32,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
 }
@@ -224,6 +232,7 @@ impl Socket {
             announced: None,
             polls_since_os: 0,
             goes_on: false,
+            forks: inherit::forks(),
             stream: None,
         }
     }
@@ -296,10 +305,22 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         stream::close(stack, id, shadow);
         return true;
     }
-    let flows = core::mem::take(&mut socket.flows);
-    let posted = socket.posted.take();
-    for (ring, flow) in flows {
-        state.remove_flow(ring, flow);
+    let shared = hand_over::is_shared(socket) && socket.state == State::Offloaded;
+    let (flows, posted) = (socket.flows.clone(), socket.posted.take());
+    if shared {
+        drop(state);
+        hand_over::note_passed(stack, id);
+        state = match stack.shard.lock() {
+            Ok(state) => state,
+            Err(_) => return true,
+        };
+        hand_over::queue(&mut state, id, shadow, &flows);
+    }
+    if let Some((_, socket)) = state.socket(id) {
+        socket.flows.clear();
+    }
+    for (ring, flow) in &flows {
+        state.remove_flow(*ring, *flow);
     }
     if let Some(posted) = posted {
         drop(state);
@@ -311,6 +332,9 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     }
     // What has arrived for it goes with it, not to the next socket on its port.
     state.catch_up();
+    if shared {
+        hand_over::queue(&mut state, id, shadow, &flows);
+    }
     if state.has_unsent() {
         state.kick_all();
     }

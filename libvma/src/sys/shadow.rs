@@ -7,6 +7,9 @@ use core::ffi::c_int;
 use core::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+
+use super::Fd;
 use super::wait::raw_syscall;
 
 /// The address a socket is bound to; None if it is not an IPv4 socket.
@@ -121,6 +124,16 @@ pub fn send_to(fd: c_int, payload: &[u8], to: SocketAddrV4) {
     ];
     // SAFETY: `payload` and `to` outlive the call, with their sizes.
     unsafe { raw_syscall(libc::SYS_sendto, arguments) };
+}
+
+/// Sends a datagram from an address of this host that nobody has at the moment. False if somebody has.
+pub fn send_as(from: SocketAddrV4, payload: &[u8], to: SocketAddrV4) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+    socket.and_then(Fd::adopt).is_ok_and(|socket| {
+        net::bind(&socket, &from).is_ok()
+            && net::sendto(&socket, payload, SendFlags::empty(), &to).is_ok()
+    })
 }
 
 /// The status flags of a descriptor (O_NONBLOCK ...).

@@ -10,6 +10,7 @@ mod budget;
 mod configuration;
 mod fallback;
 mod hostile;
+mod inherited;
 mod interfaces;
 mod live;
 mod local;

@@ -1,4 +1,4 @@
-//! bpf(2): the six commands that a steering program and its maps need.
+//! bpf(2): the commands that steering programs and their maps need.
 
 use core::ffi::CStr;
 use core::mem::size_of;
@@ -13,12 +13,15 @@ const MAP_CREATE: usize = 0;
 const MAP_UPDATE_ELEM: usize = 2;
 const MAP_DELETE_ELEM: usize = 3;
 const PROG_LOAD: usize = 5;
+const PROG_TEST_RUN: usize = 10;
 const PROG_QUERY: usize = 16;
 const LINK_CREATE: usize = 28;
 const PROGRAM_TYPE_SCHED_CLS: u32 = 3;
 const PROGRAM_TYPE_XDP: u32 = 6;
 /// BPF_F_XDP_HAS_FRAGS: the program copes with packets in several buffers.
 const XDP_HAS_FRAGS: u32 = 1 << 5;
+/// BPF_F_TEST_XDP_LIVE_FRAMES: what the program passes goes on to the network stack (Linux 5.18).
+const LIVE_FRAMES: u32 = 1 << 1;
 const ATTACH_TYPE_XDP: u32 = 37;
 const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
 /// BPF_F_BEFORE: in front of what is attached already.
@@ -98,6 +101,37 @@ struct LinkCreate {
     attach_type: u32,
     flags: u32,
     _rest: [u64; 6],
+}
+
+#[repr(C)]
+struct ProgramRun {
+    program: u32,
+    _result: u32,
+    data_size: u32,
+    _data_size_out: u32,
+    data: u64,
+    _data_out: u64,
+    repeat: u32,
+    _duration: u32,
+    context_size: u32,
+    _context_size_out: u32,
+    context: u64,
+    _context_out: u64,
+    flags: u32,
+    _cpu: u32,
+    batch_size: u32,
+    _rest: u32,
+}
+
+/// struct xdp_md of <linux/bpf.h>.
+#[repr(C)]
+struct XdpContext {
+    data: u32,
+    data_end: u32,
+    data_meta: u32,
+    interface: u32,
+    queue: u32,
+    egress_interface: u32,
 }
 
 /// BPF_MAP_CREATE.
@@ -216,6 +250,38 @@ pub fn programs_at_ingress(interface: u32) -> Result<u32, Errno> {
     };
     bpf(PROG_QUERY, &mut attributes)?;
     Ok(attributes.count)
+}
+
+/// BPF_PROG_TEST_RUN of an XDP program on a frame, as one that has just come by an interface.
+pub fn program_run_live(program: &Fd, interface: u32, frame: &[u8]) -> Result<(), Errno> {
+    let len = u32::try_from(frame.len()).map_err(|_| Errno::MSGSIZE)?;
+    let context = XdpContext {
+        data: 0,
+        data_end: len,
+        data_meta: 0,
+        interface,
+        queue: 0,
+        egress_interface: 0,
+    };
+    let mut attributes = ProgramRun {
+        program: program.raw() as u32,
+        _result: 0,
+        data_size: len,
+        _data_size_out: 0,
+        data: frame.as_ptr().expose_provenance() as u64,
+        _data_out: 0,
+        repeat: 1,
+        _duration: 0,
+        context_size: size_of::<XdpContext>() as u32,
+        _context_size_out: 0,
+        context: core::ptr::from_ref(&context).expose_provenance() as u64,
+        _context_out: 0,
+        flags: LIVE_FRAMES,
+        _cpu: 0,
+        batch_size: 1,
+        _rest: 0,
+    };
+    bpf(PROG_TEST_RUN, &mut attributes).map(|_| ())
 }
 
 fn bpf<A>(command: usize, attributes: &mut A) -> Result<isize, Errno> {

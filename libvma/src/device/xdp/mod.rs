@@ -10,6 +10,7 @@ mod bpf;
 mod count;
 mod flow;
 mod ingress;
+mod inject;
 mod inlet;
 mod program;
 mod queue;
@@ -17,6 +18,7 @@ mod ring;
 mod super_frame;
 mod umem;
 
+pub use inject::Injector;
 pub use program::Mode;
 
 use std::collections::HashSet;

@@ -25,6 +25,7 @@ fn stack_with(environment: &str) -> Stack {
         stats: StatsFile::new(&config.stats_file),
         ended: Lock::new(Default::default()),
         kernels: Default::default(),
+        passed: Lock::new(Default::default()),
         system: std::sync::OnceLock::new(),
         watch: crate::socket::stream::watch::Watch::new("", None),
         config,
