@@ -22,6 +22,8 @@ use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
 
 const SECOND: u64 = 1_000_000_000;
+/// How long a closed socket's bytes wait for another try of the kernel's.
+const PRESSING_NANOS: u64 = 5_000_000;
 
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
@@ -57,6 +59,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
     let (mut icmp, mut icmp_tried) = (None, false);
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);
+    let mut pressing = false;
     let mut exceptions = stream::exceptions::FIRST_LIMIT;
     // When something other than readers is due, in rounds that only looked for readers.
     let mut due = u64::MAX;
@@ -73,6 +76,8 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         let mut timeout = drive.prepare(stack, &mut set);
         if unsent {
             timeout = Some(TICK_NANOS);
+        } else if pressing {
+            timeout = timeout.into_iter().chain([PRESSING_NANOS]).min();
         }
         let others = stack.local.patience().into_iter().chain(reviews.patience());
         timeout = timeout.into_iter().chain(others).chain(watch).min();
@@ -121,10 +126,14 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         }
         reviews.attend(stack);
         stream::watch::attend(stack, fired(fds, 5));
-        if let Some(mut state) = stack.shard.try_lock()
-            && state.take_returned()
-        {
-            stream::local::flush_all(&mut state);
+        if let Some(mut state) = stack.shard.try_lock() {
+            if state.take_returned() {
+                stream::local::flush_all(&mut state);
+            }
+            if state.has_pressing_pipes() {
+                state.wind_up_pipes();
+            }
+            pressing = state.has_pressing_pipes();
         }
         // Whoever polls sends what waits, and would be held up, time and again, if it shares this CPU.
         unsent = match stack.shard.try_lock() {

@@ -301,6 +301,10 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         });
     }
     if socket.stream.is_some() {
+        // Other threads may have bytes for the kernel until the connection has ended.
+        if shadow != NO_SHADOW {
+            socket.descriptors.push(shadow);
+        }
         drop(state);
         stream::close(stack, id, shadow);
         return true;

@@ -161,7 +161,15 @@ impl<S> State<S> {
         self.with_pipe(id, |pipe, ring| pipe.withdraw(ring, now));
     }
 
-    /// Has something come back that is to go by the kernel? Asking settles it.
+    /// Before bytes come back: the kernel ends the connection by RST if nobody sends them on.
+    pub fn arm_pipe(&mut self, id: SocketId) {
+        self.with_pipe(id, |pipe, ring| {
+            pipe.arm(true);
+            pipe.settle(ring);
+        });
+    }
+
+    /// Has something come back that is to go by the kernel, or is about to? Asking settles it.
     pub fn take_returned(&mut self) -> bool {
         self.pipes.take_returned()
     }
@@ -178,6 +186,7 @@ impl<S> State<S> {
     pub fn leave_pipe(&mut self, id: SocketId, remains: Box<dyn Remains>) {
         self.keep_carried(id);
         self.with_pipe(id, |pipe, ring| pipe.remain(ring, remains));
+        self.wind_up_pipes();
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.pipe = None;
         }
@@ -189,6 +198,12 @@ impl<S> State<S> {
             pipes.wind_up(ring);
             ring.kick();
         }
+    }
+
+    /// Do closed sockets have bytes that the kernel had no room for? The internal thread tries again
+    /// soon, by [`State::wind_up_pipes`].
+    pub fn has_pressing_pipes(&self) -> bool {
+        self.pipes.is_pressing()
     }
 
     /// Can the program send by the pipe now?

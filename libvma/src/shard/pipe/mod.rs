@@ -37,8 +37,11 @@ use crate::frame::Frame;
 /// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
 /// is closed when it is dropped.
 pub trait Remains: Send {
-    /// Sends bytes; how many, None if nobody takes any more.
+    /// Sends bytes; how many, None if the connection never takes any more.
     fn write(&mut self, bytes: &[u8]) -> Option<usize>;
+
+    /// When the kernel closes it, whatever the reason, it ends the connection by RST, or by FIN.
+    fn arm(&mut self, resets: bool);
 
     /// Ends the connection by RST.
     fn reset(&mut self);

@@ -15,8 +15,10 @@ pub struct Pipes {
     slots: Vec<Slot>,
     free: Vec<u32>,
     offers: Vec<Waiting>,
-    /// Some pipe got bytes back.
+    /// Some pipe got bytes back, or is about to.
     returned: bool,
+    /// A closed socket has bytes that the kernel had no room for.
+    pressing: bool,
 }
 
 struct Slot {
@@ -153,7 +155,7 @@ impl Pipes {
         let Some(owner) = pipe.owner else {
             return self.input_to_closed(carrier, to.index, message, payload);
         };
-        self.returned |= matches!(message, Message::Stopped { .. });
+        self.returned |= matches!(message, Message::Stop { .. } | Message::Stopped { .. });
         let events = match pipe.input(carrier, message, payload) {
             Ok(events) => events,
             Err(_) => pipe.condemn(carrier),
@@ -183,7 +185,10 @@ impl Pipes {
         if pipe.input(carrier, message, payload).is_err() {
             pipe.condemn(carrier);
         }
-        if pipe.wind_up(carrier) {
+        let ended = pipe.wind_up(carrier);
+        let pressing = pipe.has_remaining_backlog();
+        self.pressing |= pressing;
+        if ended {
             self.remove(index);
         }
         None
@@ -198,6 +203,12 @@ impl Pipes {
                 self.remove(index);
             }
         }
+        let pressing = self.all().any(|pipe| pipe.has_remaining_backlog());
+        self.pressing = pressing;
+    }
+
+    pub fn is_pressing(&self) -> bool {
+        self.pressing
     }
 
     /// How many pipes outlive their sockets.

@@ -112,6 +112,12 @@ impl Phase {
 }
 
 impl Stream {
+    /// SO_LINGER as the program has set it; None is off.
+    pub fn linger_seconds(&self) -> Option<u32> {
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        self.linger.map(seconds).or(self.settings.reset_on_close.then_some(0))
+    }
+
     pub fn new(settings: Settings) -> Stream {
         Stream {
             phase: Phase::Fresh,

@@ -77,6 +77,11 @@ impl Pipe {
         self.remains.is_some()
     }
 
+    /// Does the kernel have to take bytes of a closed socket?
+    pub(in crate::shard::pipe) fn has_remaining_backlog(&self) -> bool {
+        self.has_remains() && !self.backlog().is_empty()
+    }
+
     /// The peer sent something that nobody will read.
     pub(in crate::shard::pipe) fn refuse(&mut self, carrier: &mut impl Carrier) {
         if let Some(to) = self.peer {
@@ -96,21 +101,37 @@ impl Pipe {
 
     /// Does what is left to do for a closed socket. True when that is all.
     pub(in crate::shard::pipe) fn wind_up(&mut self, carrier: &mut impl Carrier) -> bool {
+        if self.wants_arming()
+            && let Some(remains) = &mut self.remains
+        {
+            remains.arm(true);
+            self.armed = true;
+        }
         self.settle(carrier);
-        let (dead, backlog) = (self.dead, self.backlog().to_vec());
+        let backlog = self.outgoing.ready(self.bond);
         let Some(remains) = &mut self.remains else { return false };
-        if dead {
+        if self.dead {
             remains.reset();
             return true;
         }
         if !backlog.is_empty() {
-            match remains.write(&backlog) {
-                Some(count) => self.backlog_gone(count),
-                None => self.backlog_gone(usize::MAX / 2),
+            let Some(count) = remains.write(backlog) else {
+                self.refuse(carrier);
+                return true;
+            };
+            if count < backlog.len() && !self.armed {
+                remains.arm(true);
+                self.armed = true;
             }
+            self.backlog_gone(count);
         }
         if self.must_remain(carrier) {
             return false;
+        }
+        if core::mem::take(&mut self.armed)
+            && let Some(remains) = &mut self.remains
+        {
+            remains.arm(false);
         }
         if let (Some(to), Bond::Confirmed) = (self.peer, self.bond) {
             self.owed.closed = !carrier.tell(self.link, Message::Closed { to });
@@ -130,7 +151,7 @@ impl Pipe {
         }
         // Bytes that nobody will read. The peer has noted what it did read.
         self.dead = self.unread_there(carrier) > 0 && !self.outgoing.complete
-            || self.gave
+            || self.lacks_bytes()
             || self.incoming.returned && !self.incoming.queue.is_empty();
         if self.dead {
             self.note_reset();
@@ -209,7 +230,7 @@ impl Pipe {
     pub(super) fn give_back(&mut self, carrier: &mut impl Carrier) {
         let Some(to) = self.peer else { return };
         let ready = self.outgoing.stopped && !self.owed.stop && self.incoming.stopped;
-        if !ready || self.stopped_said {
+        if !ready || self.stopped_said || self.wants_arming() {
             return;
         }
         self.incoming.returned = true;
@@ -235,7 +256,7 @@ impl Pipe {
                 return;
             }
             queue.consume(carrier, count);
-            self.gave = true;
+            self.incoming.given += count as u64;
         }
         self.stopped_said = carrier.tell(self.link, Message::Stopped { to });
         if self.stopped_said && self.outgoing.complete {

@@ -79,13 +79,15 @@ impl Pipe {
                 Ok(Events::CLOSED)
             }
             Message::Closed { .. } => {
-                // What was given back to it, and not sent by the kernel, is lost.
-                let torn = self.gave || self.incoming.returned && !self.incoming.queue.is_empty();
-                if torn && !self.outgoing.complete {
+                // What was given back to it is lost: it closed before it knew that this was all.
+                let torn =
+                    self.lacks_bytes() || self.incoming.returned && !self.incoming.queue.is_empty();
+                // Bytes that it gave back before it closed were never read.
+                let unread = !self.outgoing.backlog.is_empty();
+                if torn || unread {
                     self.dead = true;
                     self.note_reset();
                 }
-                // Nobody is there to read.
                 self.outgoing.backlog = Vec::new();
                 self.outgoing.gone = 0;
                 self.end();

@@ -83,6 +83,9 @@ struct Incoming {
     stopped: bool,
     /// What was unread is being given back, or has been: the rest comes by the kernel.
     returned: bool,
+    /// Bytes that were given back and have not come by the kernel yet. A connection that ends without
+    /// them has lost them.
+    given: u64,
 }
 
 /// What the program sends.
@@ -107,6 +110,14 @@ struct Outgoing {
     gone: usize,
 }
 
+impl Outgoing {
+    /// The bytes that came back, if they are all that will.
+    fn ready(&self, bond: Bond) -> &[u8] {
+        let ready = self.complete || bond == Bond::Over;
+        self.backlog.get(self.gone..).filter(|_| ready).unwrap_or_default()
+    }
+}
+
 pub struct Pipe {
     pub(in crate::shard::pipe) link: LinkId,
     pub(in crate::shard::pipe) owner: Option<SocketId>,
@@ -120,8 +131,8 @@ pub struct Pipe {
     stopped_said: bool,
     /// The connection is to be the kernel's, whatever the answer to the offer is.
     leaves: bool,
-    /// Something was returned.
-    gave: bool,
+    /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
+    armed: bool,
     /// The kernel's half, if the socket is closed and the peer has not read everything.
     remains: Option<Box<dyn Remains>>,
     /// The link had no room for what the window would have allowed.
@@ -169,6 +180,7 @@ impl Pipe {
                 fin: false,
                 stopped: false,
                 returned: false,
+                given: 0,
             },
             outgoing: Outgoing {
                 switched: false,
@@ -186,7 +198,7 @@ impl Pipe {
             },
             owed: Owed::default(),
             stopped_said: false,
-            gave: false,
+            armed: false,
             leaves: false,
             remains: None,
             crowded: false,
@@ -337,9 +349,51 @@ impl Pipe {
 
     /// Bytes that are to go by the kernel before all others.
     pub fn backlog(&self) -> &[u8] {
-        let outgoing = &self.outgoing;
-        let ready = outgoing.complete || self.bond == Bond::Over;
-        outgoing.backlog.get(outgoing.gone..).filter(|_| ready).unwrap_or_default()
+        self.outgoing.ready(self.bond)
+    }
+
+    /// Did, or may, bytes come back that are not the kernel's yet? A connection that ends before has lost
+    /// them.
+    pub fn has_bytes_on_their_way(&self) -> bool {
+        let may_come = self.bond == Bond::Confirmed && self.outgoing.stopped;
+        may_come && !self.outgoing.complete && self.unread_by_peer() > 0
+            || !self.outgoing.backlog.is_empty()
+    }
+
+    /// The kernel does not take the backlog any more: the peer must not see an end but an error, and the
+    /// program is told of one.
+    pub fn lose_backlog(&mut self) {
+        self.backlog_gone(usize::MAX / 2);
+        self.note_reset();
+    }
+
+    /// The kernel's end of the connection came before bytes that were given back: they are lost.
+    pub fn lacks_bytes(&self) -> bool {
+        self.incoming.given > 0
+    }
+
+    /// The program must not take what it has read for all there was.
+    pub fn note_loss(&mut self) {
+        self.incoming.given = 0;
+        self.dead = true;
+        self.note_reset();
+    }
+
+    /// Is it time to arm the kernel's half? The peer may rely on it when it has given back what it had not
+    /// read, whatever becomes of this process.
+    pub fn wants_arming(&self) -> bool {
+        !self.armed
+            && self.bond == Bond::Confirmed
+            && self.outgoing.stopped
+            && self.incoming.stopped
+            && !self.stopped_said
+            && self.unread_by_peer() > 0
+    }
+
+    /// From now on the kernel ends the connection by RST, or by FIN, when it is closed. True if that is
+    /// different from before.
+    pub fn arm(&mut self, armed: bool) -> bool {
+        core::mem::replace(&mut self.armed, armed) != armed
     }
 
     /// The kernel took so many bytes of the backlog.
@@ -355,6 +409,7 @@ impl Pipe {
     /// Is the kernel's socket all there is to the connection?
     pub fn is_dissolved(&self) -> bool {
         self.bond == Bond::Over
+            && !self.lacks_bytes()
             && self.readable() == 0
             && self.outgoing.backlog.is_empty()
             && !self.incoming.fin
@@ -364,8 +419,10 @@ impl Pipe {
 
     /// The program read bytes from the kernel.
     pub fn kernel_read(&mut self, count: u64) {
-        match &mut self.incoming.kernel {
-            None => self.incoming.kernel_taken += count,
+        let incoming = &mut self.incoming;
+        match &mut incoming.kernel {
+            None => incoming.kernel_taken += count,
+            Some(0) => incoming.given = incoming.given.saturating_sub(count),
             Some(left) => *left = left.saturating_sub(count),
         }
     }

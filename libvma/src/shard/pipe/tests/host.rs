@@ -204,7 +204,18 @@ impl Host {
         if let Some((_, events)) = told {
             self.events = self.events.union(events);
         }
+        self.arm();
         true
+    }
+
+    /// What everyone who polls does: the kernel's half is armed before bytes come back.
+    fn arm(&mut self) {
+        if let Some(index) = self.index
+            && let Some(pipe) = self.pipes.get(index).filter(|pipe| pipe.wants_arming())
+        {
+            pipe.arm(true);
+            pipe.settle(&mut self.carrier);
+        }
     }
 
     /// Room on the link again.
@@ -324,6 +335,7 @@ impl Host {
             pipe.withdraw(carrier, 0);
             pipe.stop(carrier);
         });
+        self.arm();
     }
 
     /// Frames that nobody has released.

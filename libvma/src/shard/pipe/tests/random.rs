@@ -105,6 +105,10 @@ fn run(seed: u64) {
     assert_eq!(client.got.len(), server.sent.len(), "seed {seed}");
     assert!(server.got == client.sent && client.got == server.sent, "seed {seed}");
     assert!(client.at_end && server.at_end, "seed {seed}: an end was not seen");
+    for host in [&mut client, &mut server] {
+        let lacks = host.index.is_some() && host.pipe().lacks_bytes();
+        assert!(!lacks, "seed {seed}: bytes that came are taken for lost");
+    }
     assert_eq!(client.held() + server.held(), 0, "seed {seed}: frames were not released");
 }
 

@@ -1,8 +1,10 @@
 //! One thing at a time.
 
-use super::host::{hosts, settle};
+use std::sync::{Arc, Mutex};
+
+use super::host::{Host, hosts, settle};
 use crate::shard::pipe::message::{Message, Name};
-use crate::shard::pipe::{Carrier, Turn, Way};
+use crate::shard::pipe::{Carrier, Remains, Turn, Way};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -309,4 +311,155 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
     client.carrier.send(super::host::link(), kind, header, 40, false, |_| {});
     assert!(server.deliver());
     assert_eq!(server.held(), 0);
+}
+
+/// The kernel's half of a closed socket.
+#[derive(Clone, Default)]
+struct Rest(Arc<Mutex<Half>>);
+
+#[derive(Default)]
+struct Half {
+    taken: Vec<u8>,
+    /// How many bytes it takes at once; None: none any more.
+    room: Option<usize>,
+    armed: bool,
+    reset: bool,
+}
+
+impl Remains for Rest {
+    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
+        let mut half = self.0.lock().expect("one thread");
+        let count = half.room?.min(bytes.len());
+        half.taken.extend_from_slice(&bytes[..count]);
+        Some(count)
+    }
+
+    fn arm(&mut self, resets: bool) {
+        self.0.lock().expect("one thread").armed = resets;
+    }
+
+    fn reset(&mut self) {
+        self.0.lock().expect("one thread").reset = true;
+    }
+}
+
+/// The server sends and closes; the client, which has read nothing, gives the bytes back.
+fn given_back_to_a_closed_socket(room: Option<usize>) -> (Host, Host, Rest) {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"farewell");
+    while client.deliver() {}
+    let rest = Rest::default();
+    rest.0.lock().expect("one thread").room = room;
+    let remains = Box::new(rest.clone());
+    assert!(server.with(|pipe, carrier| pipe.must_remain(carrier)));
+    server.with(|pipe, carrier| pipe.remain(carrier, remains));
+    client.stop();
+    while server.deliver() || client.deliver() {}
+    (client, server, rest)
+}
+
+#[test]
+fn what_comes_back_to_a_closed_socket_waits_for_the_kernel() {
+    let (mut client, mut server, rest) = given_back_to_a_closed_socket(Some(3));
+    assert!(server.pipes.is_pressing());
+    {
+        let half = rest.0.lock().expect("one thread");
+        assert_eq!(half.taken, b"far");
+        assert!(half.armed && !half.reset, "it dies with bytes of the peer's");
+    }
+    server.pipes.wind_up(&mut server.carrier);
+    server.pipes.wind_up(&mut server.carrier);
+    assert!(!server.pipes.is_pressing() && server.pipes.is_empty());
+    let half = rest.0.lock().expect("one thread");
+    assert_eq!(half.taken, b"farewell");
+    assert!(!half.armed && !half.reset);
+    assert!(client.pipe().is_over() && client.pipe().lacks_bytes());
+}
+
+#[test]
+fn what_comes_back_and_the_kernel_does_not_take_resets() {
+    let (_, server, rest) = given_back_to_a_closed_socket(None);
+    assert!(rest.0.lock().expect("one thread").reset);
+    assert!(server.pipes.is_empty() && !server.pipes.is_pressing());
+}
+
+#[test]
+fn nobody_gives_back_to_a_half_that_is_not_armed() {
+    // The server dies between its last message and the kernel's taking its bytes.
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345678");
+    while client.deliver() {}
+    let index = server.index.take();
+    client.stop();
+    while server.deliver() || client.deliver() {}
+    assert!(!client.pipe().is_over());
+    server.index = index;
+    assert!(server.pipe().wants_arming());
+    server.pipe().arm(true);
+    server.with(|pipe, carrier| pipe.settle(carrier));
+    while server.deliver() || client.deliver() {}
+    assert!(client.pipe().is_over() && server.pipe().backlog() == b"12345678");
+}
+
+#[test]
+fn what_was_given_back_must_come_by_the_kernel() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345678");
+    while client.deliver() {}
+    server.kernel_room = 5;
+    client.stop();
+    while server.deliver() || client.deliver() {}
+    assert!(client.pipe().is_over() && server.pipe().is_over());
+    server.tend();
+    assert_eq!(client.receive(100), 5);
+    // If the kernel's connection ended now, three bytes would be lost.
+    assert!(client.pipe().lacks_bytes() && !client.pipe().is_dissolved());
+    server.tend();
+    assert_eq!(client.receive(100), 3);
+    assert!(!client.pipe().lacks_bytes() && client.pipe().is_dissolved());
+    client.pipe().note_loss();
+    assert_eq!(client.pipe().turn(), Turn::End);
+    assert!(client.pipe().take_reset());
+}
+
+#[test]
+fn a_peer_that_closes_in_the_middle_of_giving_up_resets() {
+    // The server has asked for its bytes, and closes before it has all of them.
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345678");
+    while client.deliver() {}
+    server.stop();
+    assert!(server.pipe().has_bytes_on_their_way());
+    assert!(client.deliver());
+    assert!(client.pipe().lacks_bytes());
+    assert!(server.with(|pipe, carrier| pipe.close(carrier)));
+    while client.deliver() {}
+    assert!(client.pipe().is_dead() && client.pipe().is_reset());
+}
+
+#[test]
+fn a_backlog_that_the_kernel_refuses_is_an_error_to_its_program() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"12345678");
+    while client.deliver() {}
+    client.stop();
+    while server.deliver() || client.deliver() {}
+    assert!(server.pipe().has_bytes_on_their_way());
+    server.pipe().lose_backlog();
+    assert!(server.pipe().backlog().is_empty() && server.pipe().take_reset());
 }

@@ -48,8 +48,8 @@ pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Out
 /// How long a closing or leaving process waits for a peer.
 const PATIENCE_MILLIS: u64 = 2000;
 
-/// The program closed the last descriptor, this one; the caller closes the shadow, unless it is
-/// [`NO_SHADOW`].
+/// The program closed the last descriptor, this one, which the socket knows as its shadow until it is
+/// detached. The caller closes the shadow, unless it is [`NO_SHADOW`].
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let shared = {
         let Ok(mut state) = stack.shard.lock() else { return };
@@ -64,9 +64,9 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
         }
         return;
     }
-    drain_backlog(stack, id, descriptor);
     let Ok(mut state) = stack.shard.lock() else { return };
     state.catch_up();
+    super::flush(&mut state, id);
     end(&mut state, id, descriptor, true);
     let counters = crate::socket::last_counters(stack, &mut state, id);
     state.detach(id);
@@ -90,9 +90,14 @@ impl Remains for Rest {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         match shadow::send(self.0.raw(), bytes, 0) {
             Ok(count) => Some(count),
-            Err(libc::EAGAIN) => Some(0),
+            Err(errno) if shadow::is_passing(errno) => Some(0),
             Err(_) => None,
         }
+    }
+
+    fn arm(&mut self, resets: bool) {
+        // A time would hold up the internal thread, which closes it.
+        shadow::set_linger(self.0.raw(), resets.then_some(0));
     }
 
     fn reset(&mut self) {
@@ -100,35 +105,23 @@ impl Remains for Rest {
     }
 }
 
-/// What came back from the peer, and waits for the kernel to take it.
-fn drain_backlog(stack: &Stack, id: SocketId, descriptor: i32) {
-    for _ in 0..PATIENCE_MILLIS {
+/// Before the process ends: the kernel takes what came back from peers, as far as there is time.
+fn drain_backlogs(stack: &Stack, ids: &[SocketId], patience: u64) {
+    loop {
         let Ok(mut state) = stack.shard.lock() else { return };
-        if descriptor == NO_SHADOW || state.pipe(id).is_none_or(|pipe| pipe.backlog().is_empty()) {
-            return;
+        state.poll();
+        state.wind_up_pipes();
+        let mut waits = state.has_pressing_pipes();
+        for id in ids {
+            super::flush(&mut state, *id);
+            waits |= state.pipe(*id).is_some_and(|pipe| pipe.has_bytes_on_their_way());
         }
-        flush_to(&mut state, id, descriptor);
-        if state.pipe(id).is_none_or(|pipe| pipe.backlog().is_empty()) {
+        if !waits || monotonic_nanos() >= patience {
             return;
         }
         drop(state);
         thread::nap_millis(1);
     }
-}
-
-/// The socket may not know its number any more.
-fn flush_to(state: &mut Shard, id: SocketId, descriptor: i32) {
-    if let Some((_, socket)) = state.socket(id)
-        && socket.descriptors.is_empty()
-    {
-        socket.descriptors.push(descriptor);
-        super::flush(state, id);
-        if let Some((_, socket)) = state.socket(id) {
-            socket.descriptors.clear();
-        }
-        return;
-    }
-    super::flush(state, id);
 }
 
 /// Says that the socket is closed. As on Linux, bytes that the program did not read make it a reset.
@@ -137,9 +130,9 @@ fn flush_to(state: &mut Shard, id: SocketId, descriptor: i32) {
 /// the pipe goes on without its socket.
 fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     let Some(pipe) = state.pipe(id) else { return };
+    let unread = pipe.readable() > 0 || pipe.is_dead();
     // Whoever reads the rest of it must not take that for all.
-    let torn = pipe.is_dead() || !pipe.backlog().is_empty();
-    let unread = pipe.readable() > 0 || torn;
+    let torn = pipe.has_bytes_on_their_way();
     let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());
     let resets = state
         .socket(id)
@@ -153,12 +146,12 @@ fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     {
         return state.leave_pipe(id, Box::new(rest));
     }
-    if unread {
+    if unread || torn {
         // First, so that the peer sees it whole when the pipe has told of the end.
         shadow::reset(descriptor);
     }
     state.close_pipe(id);
-    if !unread && shut && !over {
+    if !unread && !torn && shut && !over {
         shadow::shutdown(descriptor, libc::SHUT_WR);
     }
 }
@@ -170,6 +163,10 @@ pub fn leave(stack: &Stack) -> Vec<SocketId> {
     state.catch_up();
     let mut ids = state.ids();
     ids.retain(|id| super::has_pipe(&mut state, *id));
+    drop(state);
+    let patience = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
+    drain_backlogs(stack, &ids, patience);
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
     let mut shared = Vec::new();
     for id in &ids {
         let Some((_, socket)) = state.socket(*id) else { continue };
@@ -178,15 +175,20 @@ pub fn leave(stack: &Stack) -> Vec<SocketId> {
             shared.push((*id, descriptor));
             continue;
         }
-        super::flush(&mut state, *id);
         end(&mut state, *id, descriptor, false);
         depart(&mut state, *id, WhyOs::ProcessEnds);
     }
     drop(state);
-    let patience = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
     for (id, descriptor) in shared {
-        if monotonic_nanos() < patience {
-            give_back_to(stack, id, descriptor, WhyOs::ProcessEnds);
+        let in_time = monotonic_nanos() < patience;
+        if in_time && give_back_to(stack, id, descriptor, WhyOs::ProcessEnds) {
+            continue;
+        }
+        // A child may go on with it, and would follow bytes that never came.
+        if let Ok(mut state) = stack.shard.lock()
+            && state.pipe(id).is_some_and(|pipe| pipe.has_bytes_on_their_way())
+        {
+            shadow::reset(descriptor);
         }
     }
     ids
@@ -216,7 +218,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
     loop {
         let Ok(mut state) = stack.shard.lock() else { return false };
         state.poll();
-        flush_to(&mut state, id, descriptor);
+        super::flush(&mut state, id);
         let Some(pipe) = state.pipe(id) else { return true };
         if pipe.is_over() && pipe.backlog().is_empty() && pipe.readable() == 0 {
             let (shut, reset) = (pipe.is_shut() && pipe.take_untold_end(), pipe.is_reset());

@@ -124,6 +124,10 @@ pub fn flush_all(state: &mut Shard) {
 /// everyone who comes by.
 pub fn flush(state: &mut Shard, id: SocketId) {
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
+    if state.pipe(id).is_some_and(|pipe| pipe.wants_arming()) {
+        shadow::set_linger(descriptor, Some(0));
+        state.arm_pipe(id);
+    }
     let Some(pipe) = state.pipe(id) else { return };
     if !pipe.is_end_the_kernels() {
         return;
@@ -131,12 +135,28 @@ pub fn flush(state: &mut Shard, id: SocketId) {
     while !pipe.backlog().is_empty() {
         match shadow::send(descriptor, pipe.backlog(), 0) {
             Ok(count) => pipe.backlog_gone(count),
-            Err(libc::EAGAIN) => return,
-            // Nobody is there to read it.
-            Err(_) => pipe.backlog_gone(usize::MAX / 2),
+            Err(errno) if shadow::is_passing(errno) => {
+                // However the process ends now, the peer must not see an end.
+                if pipe.arm(true) {
+                    shadow::set_linger(descriptor, Some(0));
+                }
+                return;
+            }
+            Err(_) => {
+                pipe.lose_backlog();
+                // The connection is over, or a forked child has shut it down.
+                if shadow::has_peer(descriptor) {
+                    shadow::reset(descriptor);
+                }
+            }
         }
     }
+    let disarmed = pipe.arm(false);
     if pipe.is_shut() && pipe.take_untold_end() {
         shadow::shutdown(descriptor, libc::SHUT_WR);
+    }
+    if disarmed {
+        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+        shadow::set_linger(descriptor, stream.and_then(|stream| stream.linger_seconds()));
     }
 }

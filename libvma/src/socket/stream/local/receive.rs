@@ -249,8 +249,16 @@ fn look_at_kernel(
 
 fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
     state.catch_up();
+    let reading_shut = state
+        .socket(id)
+        .and_then(|(_, socket)| socket.stream.as_ref())
+        .is_some_and(|stream| stream.reading_shut);
     let Some(pipe) = state.pipe(id) else { return end };
     if matches!(pipe.turn(), Turn::Kernel { .. }) {
+        if matches!(end, Look::End) && pipe.lacks_bytes() && !reading_shut {
+            pipe.note_loss();
+            return Look::Again;
+        }
         let known = matches!(end, Look::Failed(libc::ECONNRESET)) && !pipe.tell_kernels_reset();
         return if known { Look::End } else { end };
     }

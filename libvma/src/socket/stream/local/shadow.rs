@@ -36,6 +36,18 @@ pub fn reset(descriptor: i32) {
     with_borrowed(descriptor, |fd| rustix::net::connect_unspec(fd));
 }
 
+/// Is the error of a send one that goes by?
+pub fn is_passing(errno: i32) -> bool {
+    // EBADF: the number was closed behind our back; the end of the socket is about to be noticed.
+    [libc::EAGAIN, libc::ENOBUFS, libc::ENOMEM, libc::EINTR, libc::EBADF].contains(&errno)
+}
+
+/// SO_LINGER: None is off; with a time of 0 closing resets the connection.
+pub fn set_linger(descriptor: i32, seconds: Option<u32>) {
+    let time = seconds.map(|seconds| core::time::Duration::from_secs(u64::from(seconds)));
+    with_borrowed(descriptor, |fd| rustix::net::sockopt::set_socket_linger(fd, time));
+}
+
 /// What poll(2) says of it.
 pub fn events(descriptor: i32) -> i16 {
     poll_now(descriptor, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI)
