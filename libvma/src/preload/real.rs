@@ -144,7 +144,9 @@ real! {
     fn shutdown(fd: c_int, how: c_int) -> c_int;
     fn sockatmark(fd: c_int) -> c_int;
     fn sigaction(signal: c_int, action: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    fn siginterrupt(number: c_int, interrupts: c_int) -> c_int;
     fn signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
+    fn sigset(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
     fn splice(input: c_int, input_offset: *mut c_void, out: c_int, out_offset: *mut c_void, len: usize, flags: c_uint) -> isize;
@@ -156,6 +158,7 @@ real! {
     fn __read_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize) -> isize;
     fn __recv_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize, flags: c_int) -> isize;
     fn __recvfrom_chk(fd: c_int, buffer: *mut c_void, len: usize, size: usize, flags: c_int, address: SockAddrOut, address_len: Len) -> isize;
+    fn __sysv_signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t;
     fn __res_iclose(state: *mut c_void, free_addresses: bool) -> usize;
 }
 

@@ -8,7 +8,7 @@
 //! program installed.
 
 use core::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use super::{export, real};
 use crate::log::log_line;
@@ -20,10 +20,30 @@ const SIGNALS: usize = 65;
 struct Installed {
     handler: AtomicUsize,
     flags: AtomicI32,
+    /// SA_NODEFER without the signal in `sa_mask`: the handler may be interrupted by its own signal.
+    nests: AtomicBool,
 }
 
-static INSTALLED: [Installed; SIGNALS] =
-    [const { Installed { handler: AtomicUsize::new(0), flags: AtomicI32::new(0) } }; SIGNALS];
+impl Installed {
+    const NONE: Installed = Installed {
+        handler: AtomicUsize::new(0),
+        flags: AtomicI32::new(0),
+        nests: AtomicBool::new(false),
+    };
+}
+
+static INSTALLED: [Installed; SIGNALS] = [const { Installed::NONE }; SIGNALS];
+
+/// The flags that the kernel has otherwise than the program gave them.
+///
+/// * SA_SIGINFO: the wrapper needs the interrupted context.
+/// * SA_RESETHAND: the wrapper may put the signal off, and must still be there then.
+/// * SA_NODEFER: a signal that is put off is sent again while the wrapper runs. Unblocked there, it would
+///   interrupt the wrapper, without end.
+const CHANGED: c_int = libc::SA_SIGINFO | libc::SA_RESETHAND | libc::SA_NODEFER;
+
+/// Signals, a bit each, for which siginterrupt() has asked that handlers interrupt calls.
+static INTERRUPTING: AtomicU64 = AtomicU64::new(0);
 
 /// Set at the first Internet socket; before it, handlers are left as they are.
 static WRAPPING: AtomicBool = AtomicBool::new(false);
@@ -73,6 +93,10 @@ extern "C" fn wrapper(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
         return;
+    }
+    if installed.nests.load(Ordering::Acquire) {
+        // From here on no lock of ours is held, so a nested signal is not put off.
+        thread::unblock(signal);
     }
     let handler = core::ptr::with_exposed_provenance::<c_void>(handler);
     if flags & libc::SA_SIGINFO != 0 {
@@ -155,24 +179,27 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
         return unsafe { real::sigaction(signal, action, old) };
     };
     let before = (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire));
+    let nested = slot.nests.load(Ordering::Acquire);
     let wrapped = WRAPPING.load(Ordering::Acquire)
         && (is_handler(action.sa_sigaction) || is_announced(signal, action.sa_sigaction))
         && !FAULTS.contains(&signal);
     let mut changed = *action;
     if wrapped {
         // The wrapper may run as soon as the kernel has it: its target first.
+        // SAFETY: a valid set; the number is in range.
+        let masked = unsafe { libc::sigismember(&action.sa_mask, signal) } == 1;
+        slot.nests.store(action.sa_flags & libc::SA_NODEFER != 0 && !masked, Ordering::Release);
         slot.flags.store(action.sa_flags, Ordering::Release);
         slot.handler.store(action.sa_sigaction, Ordering::Release);
         changed.sa_sigaction = wrapper_address();
-        changed.sa_flags |= libc::SA_SIGINFO;
-        // The wrapper may put the signal off, and must still be there then: it resets by itself.
-        changed.sa_flags &= !libc::SA_RESETHAND;
+        changed.sa_flags = changed.sa_flags & !CHANGED | libc::SA_SIGINFO;
     }
     // SAFETY: `changed` is a valid action, `old` as promised.
     let result = unsafe { real::sigaction(signal, &changed, old) };
     if result != 0 && wrapped {
         slot.handler.store(before.0, Ordering::Release);
         slot.flags.store(before.1, Ordering::Release);
+        slot.nests.store(nested, Ordering::Release);
     }
     if result == 0 {
         // SAFETY: null or valid, as promised.
@@ -188,16 +215,49 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
 unsafe fn unwrap_old(old: *mut libc::sigaction, installed: (usize, c_int)) {
     // SAFETY: as promised.
     let Some(old) = (unsafe { old.as_mut() }) else { return };
-    // After SA_RESETHAND the kernel has the default again, with the flags of the wrapper.
-    let ours = old.sa_sigaction == wrapper_address();
-    let reset = old.sa_sigaction == libc::SIG_DFL && old.sa_flags & libc::SA_RESETHAND != 0;
-    if ours {
+    if old.sa_sigaction == wrapper_address() {
         old.sa_sigaction = installed.0;
+        old.sa_flags = old.sa_flags & !CHANGED | installed.1 & CHANGED;
     }
-    if ours || reset {
-        let said = libc::SA_SIGINFO | libc::SA_RESETHAND;
-        old.sa_flags = old.sa_flags & !said | installed.1 & said;
+}
+
+/// signal(2) and its kin: installs a handler with flags, and with the signal itself in the mask if that is
+/// `masked`. Returns the old one.
+fn install_simply(
+    number: c_int,
+    handler: libc::sighandler_t,
+    flags: c_int,
+    masked: bool,
+) -> libc::sighandler_t {
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    if masked {
+        // SAFETY: `sa_mask` is a sigset_t that outlives the call; the number is checked by it.
+        unsafe { libc::sigaddset(&mut action.sa_mask, number) };
     }
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: both are sigaction values that outlive the call.
+    match unsafe { install(number, &action, &mut old) } {
+        0 => old.sa_sigaction,
+        _ => libc::SIG_ERR,
+    }
+}
+
+/// The bit of a signal in [`INTERRUPTING`]; 0 if there is no such signal.
+fn bit_of(number: c_int) -> u64 {
+    u32::try_from(number - 1).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0)
+}
+
+/// Is the library's wrapper installed for this signal?
+fn is_wrapped(number: c_int) -> bool {
+    // SAFETY: all-zero bytes are a valid sigaction.
+    let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
+    // SAFETY: only asks; `action` outlives the call.
+    let asked = unsafe { real::sigaction(number, core::ptr::null(), &mut action) };
+    asked == 0 && action.sa_sigaction == wrapper_address()
 }
 
 export! {
@@ -232,18 +292,80 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::signal(number, handler) };
         }
-        // SAFETY: all-zero bytes are a valid sigaction.
-        let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-        action.sa_sigaction = handler;
-        action.sa_flags = libc::SA_RESTART;
-        // SAFETY: `sa_mask` is a sigset_t that outlives the call; the number is checked by it.
-        unsafe { libc::sigaddset(&mut action.sa_mask, number) };
-        // SAFETY: as above.
-        let mut old: libc::sigaction = unsafe { core::mem::zeroed() };
-        // SAFETY: both are sigaction values that outlive the call.
-        match unsafe { install(number, &action, &mut old) } {
-            0 => old.sa_sigaction,
-            _ => libc::SIG_ERR,
+        let interrupts = INTERRUPTING.load(Ordering::Acquire) & bit_of(number) != 0;
+        let flags = if interrupts { 0 } else { libc::SA_RESTART };
+        install_simply(number, handler, flags, true)
+    }
+
+    /// libc's other name of signal.
+    fn bsd_signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        // SAFETY: passed on.
+        unsafe { signal(number, handler) }
+    }
+
+    /// libc's other name of signal.
+    fn ssignal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        // SAFETY: passed on.
+        unsafe { signal(number, handler) }
+    }
+
+    /// signal(2) under System V semantics: the handler is installed for one signal, nothing is blocked
+    /// meanwhile, and calls are interrupted.
+    fn __sysv_signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        if !WRAPPING.load(Ordering::Acquire) || handler == libc::SIG_ERR {
+            // SAFETY: passed on.
+            return unsafe { real::__sysv_signal(number, handler) };
         }
+        install_simply(number, handler, SYSTEM_V, false)
+    }
+
+    /// libc's other name of `__sysv_signal`.
+    fn sysv_signal(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        // SAFETY: passed on.
+        unsafe { __sysv_signal(number, handler) }
+    }
+
+    /// sigset(3).
+    fn sigset(number: c_int, handler: libc::sighandler_t) -> libc::sighandler_t {
+        if !WRAPPING.load(Ordering::Acquire) || handler == libc::SIG_ERR || handler == SIG_HOLD {
+            // SAFETY: passed on. SIG_HOLD installs nothing.
+            let old = unsafe { real::sigset(number, handler) };
+            return if old == wrapper_address() { handler_of(number) } else { old };
+        }
+        let old = install_simply(number, handler, 0, false);
+        if old == libc::SIG_ERR {
+            return old;
+        }
+        if thread::unblock(number) { SIG_HOLD } else { old }
+    }
+
+    /// siginterrupt(3): changes the handler that is installed, and those that signal() installs later.
+    fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
+        // It takes the wrapper's flags and gives them back, changed.
+        // SAFETY: passed on.
+        let result = unsafe { real::siginterrupt(number, interrupts) };
+        if result != 0 {
+            return result;
+        }
+        let slot = usize::try_from(number).ok().and_then(|n| INSTALLED.get(n));
+        let slot = slot.filter(|_| is_wrapped(number));
+        if interrupts != 0 {
+            INTERRUPTING.fetch_or(bit_of(number), Ordering::AcqRel);
+            slot.map(|slot| slot.flags.fetch_and(!libc::SA_RESTART, Ordering::AcqRel));
+        } else {
+            INTERRUPTING.fetch_and(!bit_of(number), Ordering::AcqRel);
+            slot.map(|slot| slot.flags.fetch_or(libc::SA_RESTART, Ordering::AcqRel));
+        }
+        result
     }
 }
+
+/// The handler that the program installed.
+fn handler_of(number: c_int) -> libc::sighandler_t {
+    let slot = usize::try_from(number).ok().and_then(|n| INSTALLED.get(n));
+    slot.map_or(libc::SIG_DFL, |slot| slot.handler.load(Ordering::Acquire))
+}
+
+const SIG_HOLD: libc::sighandler_t = 2;
+/// SA_RESETHAND, SA_NODEFER and SA_INTERRUPT, as libc's `sysv_signal` has them.
+const SYSTEM_V: c_int = libc::SA_RESETHAND | libc::SA_NODEFER | 0x2000_0000;

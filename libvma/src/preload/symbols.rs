@@ -11,6 +11,7 @@ macro_rules! with_symbols {
             accept,
             accept4,
             bind,
+            bsd_signal,
             close,
             close_range,
             closefrom,
@@ -70,13 +71,17 @@ macro_rules! with_symbols {
             setsockopt,
             shutdown,
             sigaction,
+            siginterrupt,
             signal,
+            sigset,
             sockatmark,
             socket,
             socketpair,
             splice,
+            ssignal,
             syscall,
             system,
+            sysv_signal,
             vfork,
             vma_exit, // ours alone: a dlopen user calls it before dlclose
             write,
@@ -88,6 +93,7 @@ macro_rules! with_symbols {
             __recv_chk,
             __recvfrom_chk,
             __res_iclose,
+            __sysv_signal,
             // symbols:end
         }
     };

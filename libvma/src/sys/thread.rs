@@ -62,7 +62,8 @@ pub fn holds_locks() -> bool {
 
 /// For a signal handler that must not run now: the signal stays blocked when the interrupted code
 /// goes on (`mask` is the one that sigreturn restores), is pending again, and comes back when the
-/// last lock is given back.
+/// last lock is given back. The handler that calls this must run with the signal blocked: otherwise the
+/// signal interrupts the handler at once.
 pub fn put_off(signal: i32, info: &libc::siginfo_t, mask: &mut libc::sigset_t) {
     // SAFETY: a valid set and the number of a signal that has just been delivered.
     unsafe { libc::sigaddset(mask, signal) };
@@ -72,6 +73,19 @@ pub fn put_off(signal: i32, info: &libc::siginfo_t, mask: &mut libc::sigset_t) {
     let arguments = [process_id() as usize, thread as usize, signal as usize, info, 0, 0];
     // SAFETY: `info` outlives the call; a process may send itself any siginfo.
     unsafe { super::wait::raw_syscall(libc::SYS_rt_tgsigqueueinfo, arguments) };
+}
+
+/// Unblocks a signal on this thread; true if it was blocked. Async-signal-safe.
+pub fn unblock(signal: i32) -> bool {
+    // SAFETY: an all-zero sigset_t is a valid (empty) set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    let mut old = set;
+    // SAFETY: a valid set; a number out of range is refused.
+    unsafe { libc::sigaddset(&mut set, signal) };
+    // SAFETY: both sets outlive the call.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut old) };
+    // SAFETY: a valid set.
+    unsafe { libc::sigismember(&old, signal) == 1 }
 }
 
 #[cold]

@@ -255,7 +255,193 @@ static void busy_handler(void)
 	peer_close(there);
 }
 
+/* A handler that its own signal may interrupt. Each signal that arrives while the library holds its lock is put
+ * off, and must not be let in before. */
+static volatile int values, sum, misplaced;
+
+static void queued_handler(int signal, siginfo_t *info, void *context)
+{
+	(void)signal;
+	(void)context;
+	misplaced += info->si_code == SI_QUEUE && info->si_value.sival_int != values;
+	values++;
+	sum += info->si_value.sival_int;
+}
+
+static void handle_queued(int signal, int flags)
+{
+	struct sigaction action = { .sa_sigaction = queued_handler, .sa_flags = SA_SIGINFO | flags };
+	must("sigaction", sigaction(signal, &action, NULL));
+	values = sum = misplaced = 0;
+}
+
+/* So much that many signals arrive in the middle of a call. */
+static void busy(stream on, int fd, int there)
+{
+	static char piece[64];
+	long sent = 0, received = 0;
+	peer_writes_much(on.there, 100000);
+	for (int i = 0; i < 1500; i++) {
+		long result;
+		do
+			result = send(on.fd, piece, sizeof piece, 0);
+		while (result == -1 && errno == EINTR);
+		sent += result;
+	}
+	while (received < 100000) {
+		long result = recv(on.fd, room, 200, 0);
+		if (result <= 0 && errno != EINTR)
+			break;
+		received += result > 0 ? result : 0;
+	}
+	line("  sent %ld, received %ld", sent, received);
+	peer_reads(on.there, sent);
+	sent = 0;
+	for (int i = 0; i < 500; i++)
+		sent += sendto(fd, "many", 4, 0, ADDRESS(PEER, 6000)) == 4;
+	line("  sent %ld", sent);
+	peer_counts(there, 500);
+}
+
+static void often(int signal, timer_t *timer, int microseconds)
+{
+	struct sigevent event = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = signal };
+	struct itimerspec when = { { 0, microseconds * 1000 }, { 0, microseconds * 1000 } };
+	must("timer_create", timer_create(CLOCK_MONOTONIC, &event, timer));
+	must("timer_settime", timer_settime(*timer, 0, &when, NULL));
+}
+
+static void *send_values(void *to)
+{
+	for (int i = 0; i < 300; i++) {
+		union sigval value = { .sival_int = i };
+		if (to)
+			must("pthread_sigqueue", pthread_sigqueue(*(pthread_t *)to, SIGRTMIN + 1, value));
+		else
+			must("sigqueue", sigqueue(getpid(), SIGRTMIN + 1, value));
+		usleep(100);
+	}
+	return NULL;
+}
+
+static void nested_handler(void)
+{
+	static const int flags[] = { SA_NODEFER, SA_NODEFER | SA_RESTART, SA_NODEFER | SA_ONSTACK, SA_RESTART };
+	static char stack[65536];
+	stack_t other = { .ss_sp = stack, .ss_size = sizeof stack };
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	must("sigaltstack", sigaltstack(&other, NULL));
+	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+		stream on = connected();
+		timer_t fast, slow;
+		/* Two signals that may interrupt each other, at different times. */
+		install(SIGUSR1, handler, flags[i]);
+		install(SIGALRM, handler, flags[i]);
+		handled = 0;
+		often(SIGALRM, &fast, 200);
+		often(SIGUSR1, &slow, 330);
+		busy(on, fd, there);
+		timer_delete(fast);
+		timer_delete(slow);
+		line("  handled: %d", handled > 20);
+		close(on.fd);
+	}
+	peer_close(there);
+}
+
+/* Of signals that queue none is lost, and none comes twice. */
+static void queued(void)
+{
+	pthread_t self = pthread_self(), thread;
+	sigset_t set, before;
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	sigemptyset(&set);
+	sigaddset(&set, SIGRTMIN + 1);
+	for (int i = 0; i < 4; i++) {
+		stream on = connected();
+		bool directed = i & 1;
+		handle_queued(SIGRTMIN + 1, SA_RESTART | (i & 2 ? SA_NODEFER : 0));
+		pthread_sigmask(SIG_BLOCK, &set, &before);
+		pthread_create(&thread, NULL, send_values, directed ? &self : NULL);
+		pthread_sigmask(SIG_SETMASK, &before, NULL);
+		busy(on, fd, there);
+		pthread_join(thread, NULL);
+		line("  %d values, sum %d", values, sum);
+		/* A handler that is interrupted by its own signal comes behind that. */
+		if (i == 0)
+			line("  misplaced %d", misplaced);
+		close(on.fd);
+	}
+	peer_close(there);
+}
+
+/* SA_NODEFER for a signal that the mask has all the same, and one that the handler raises in itself. */
+static volatile int depth, deepest;
+
+static void raising_handler(int signal)
+{
+	depth++;
+	deepest = depth > deepest ? depth : deepest;
+	if (depth < 3)
+		raise(signal);
+	depth--;
+	handled++;
+}
+
+static void nesting(void)
+{
+	int fd = udp(5000);
+	for (int masked = 0; masked < 2; masked++) {
+		for (int nodefer = 0; nodefer < 2; nodefer++) {
+			struct sigaction action = { .sa_handler = raising_handler,
+				.sa_flags = nodefer ? SA_NODEFER : 0 };
+			if (masked)
+				sigaddset(&action.sa_mask, SIGUSR1);
+			handled = deepest = 0;
+			DO(sigaction(SIGUSR1, &action, NULL));
+			if (!nodefer || masked)
+				depth = 2;
+			DO(raise(SIGUSR1));
+			depth = 0;
+			line("  handled %d, deepest %d", handled, deepest);
+		}
+	}
+	/* What libc's older functions install. */
+	depth = 2;
+	line("  %d", sigset(SIGUSR1, raising_handler) == raising_handler);
+	line("  %d", sigset(SIGUSR1, SIG_HOLD) == raising_handler);
+	line("  %d", sigset(SIGUSR1, handler) == SIG_HOLD);
+	line("  %d", sigset(SIGUSR1, SIG_IGN) == handler);
+	line("  %d", sigset(99, handler) == SIG_ERR);
+	line("  %d", sysv_signal(SIGUSR1, handler) == SIG_IGN);
+	handled = 0;
+	DO(raise(SIGUSR1));
+	HANDLED();
+	line("  %d", ssignal(SIGUSR1, handler) == SIG_DFL);
+	/* They interrupt a wait as those of sigaction() do. */
+	for (int i = 0; i < 4; i++) {
+		struct pollfd wait = { fd, POLLIN, 0 };
+		if (i == 0)
+			sigset(SIGALRM, handler);
+		else if (i == 1)
+			sysv_signal(SIGALRM, handler);
+		else
+			signal(SIGALRM, handler);
+		if (i == 2)
+			siginterrupt(SIGALRM, 1);
+		alarm_after(30);
+		TIMED(30, i == 3 ? poll(&wait, 1, 1000) : recv(fd, room, 100, 0));
+		HANDLED();
+	}
+	siginterrupt(SIGALRM, 0);
+	siginterrupt(SIGUSR1, 1);
+	signal(SIGUSR1, SIG_DFL);
+}
+
 const probe_case signal_cases[] = {
+	{ "nested_handler", nested_handler, true, STREAMS_OURS },
+	{ "queued", queued, true, STREAMS_OURS },
+	{ "nesting", nesting, false },
 	{ "interrupting", interrupting, false },
 	{ "restarting", restarting, false },
 	{ "ignored", ignored, false },
