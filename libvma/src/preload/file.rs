@@ -61,6 +61,30 @@ pub fn alias(process: &'static Process, old: c_int, new: c_int) {
         }
         _ => {}
     }
+    if (0..=2).contains(&new) {
+        // stdin, stdout or stderr of this program, or of one that it is about to start.
+        hand_over(new);
+    }
+}
+
+/// Functions inside libc are about to read and write the descriptor, which nobody sees: its socket is the
+/// kernel's from here on.
+#[cold]
+pub fn hand_over(fd: c_int) {
+    let Some(process) = ours(fd) else { return };
+    if fork::is_vfork_child(process) {
+        return;
+    }
+    let before = errno::get();
+    match process.fds.get(fd) {
+        Some(Object::Socket(id)) => {
+            attach::un_offload(&process.stack, id, WhyOs::Stream);
+            process.hand_to_kernel(id, Object::Socket(id), WhyOs::Stream);
+        }
+        Some(Object::Stream(id)) => process.release(id, WhyOs::Stream),
+        Some(Object::Epoll(_) | Object::Kernels(_)) | None => {}
+    }
+    errno::set(before);
 }
 
 #[inline]
@@ -118,12 +142,6 @@ export! {
         }
         // SAFETY: passed on.
         unsafe { real::close(fd) }
-    }
-
-    /// libc's other name of close.
-    fn __close(fd: c_int) -> c_int {
-        // SAFETY: passed on.
-        unsafe { close(fd) }
     }
 
     /// close_range(2); the library's own descriptors stay.
@@ -210,6 +228,18 @@ export! {
         fresh(unsafe { real::open64(path, flags, mode) })
     }
 
+    /// openat(2).
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+        // SAFETY: as open.
+        fresh(unsafe { real::openat(directory, path, flags, mode) })
+    }
+
+    /// openat64.
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
+        // SAFETY: as open.
+        fresh(unsafe { real::openat64(directory, path, flags, mode) })
+    }
+
     /// creat(2).
     fn creat(path: *const c_char, mode: libc::mode_t) -> c_int {
         // SAFETY: passed on.
@@ -238,29 +268,6 @@ export! {
         let result = unsafe { real::socketpair(domain, kind, protocol, fds) };
         // SAFETY: as pipe.
         unsafe { fresh_pair(result, fds) }
-    }
-
-    /// fdopen(3): the stream reads and writes inside libc, which we do not see, so the socket is the
-    /// kernel's from here on.
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut c_void {
-        if let Some(process) = ours(fd)
-            && let Some(object) = process.fds.get(fd)
-            && !fork::is_vfork_child(process)
-        {
-            match object {
-                Object::Socket(id) => {
-                    attach::un_offload(&process.stack, id, WhyOs::Stream);
-                    forget(process, fd);
-                    process.count_for_kernel(fd, false, WhyOs::Stream);
-                }
-                Object::Stream(id) => {
-                    process.release_stream(id, WhyOs::Stream);
-                }
-                Object::Epoll(_) | Object::Kernels(_) => {}
-            }
-        }
-        // SAFETY: passed on.
-        unsafe { real::fdopen(fd, mode) }
     }
 
     /// The resolver closes its sockets.

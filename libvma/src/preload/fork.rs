@@ -50,6 +50,17 @@ export! {
         unsafe { real::fork() }
     }
 
+    /// _Fork(3), which runs no fork handlers.
+    fn _Fork() -> libc::pid_t {
+        before();
+        // SAFETY: passed on.
+        let child = unsafe { real::_Fork() };
+        if child == 0 {
+            in_child();
+        }
+        child
+    }
+
     /// daemon(3). libc forks inside, so its fork handlers run.
     fn daemon(nochdir: c_int, noclose: c_int) -> c_int {
         // The parent ends inside, where nobody sees it.
@@ -59,6 +70,36 @@ export! {
         // SAFETY: passed on.
         unsafe { real::daemon(nochdir, noclose) }
     }
+}
+
+/// fork() by a system call: SYS_fork, or SYS_clone and SYS_clone3 without a stack of the child's own. The child
+/// goes on in a copy of this frame.
+///
+/// # Safety
+/// As syscall(2), of a call whose child shares no memory with this process.
+#[cold]
+pub unsafe fn by_number(number: core::ffi::c_long, arguments: [usize; 6]) -> core::ffi::c_long {
+    if process::current().is_some() || inherit::is_child() {
+        before();
+    }
+    // SAFETY: as promised.
+    let child = unsafe { real::syscall(number, arguments) };
+    if child == 0 {
+        thread::forget_id();
+        in_child();
+    }
+    child
+}
+
+/// libc's other name of vfork.
+///
+/// # Safety
+/// As the C function of this name.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> libc::pid_t {
+    core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
 }
 
 /// vfork(2).

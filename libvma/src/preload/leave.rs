@@ -27,6 +27,20 @@ pub fn at_sudden_exit() {
     }
 }
 
+/// The process ends by quick_exit(). libc runs the handlers of at_quick_exit() in reverse order, so that of the
+/// constructor comes after the program's.
+pub fn watch_quick_exit() {
+    extern "C" fn leaves(_: *mut c_void) {
+        at_sudden_exit();
+    }
+    unsafe extern "C" {
+        fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), library: *mut c_void)
+        -> c_int;
+    }
+    // SAFETY: a function that lives as long as the process: the library is never unmapped.
+    unsafe { __cxa_at_quick_exit(leaves, core::ptr::null_mut()) };
+}
+
 fn first_to_leave() -> Option<&'static Process> {
     static DONE: AtomicBool = AtomicBool::new(false);
     let process = process::current()?;
@@ -135,6 +149,13 @@ export! {
         unsafe { real::popen(command, mode) }
     }
 
+    /// wordexp(3) may start a shell.
+    fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
+        before_program();
+        // SAFETY: passed on.
+        unsafe { real::wordexp(words, result, flags) }
+    }
+
     /// _exit(2).
     fn _exit(status: c_int) -> ! {
         at_sudden_exit();
@@ -170,6 +191,34 @@ export! {
         before_program();
         // SAFETY: passed on.
         unsafe { real::posix_spawn(id, path, actions, attributes, arguments, environment) }
+    }
+
+    /// pidfd_spawn(3).
+    fn pidfd_spawn(
+        id: *mut c_int,
+        path: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        before_program();
+        // SAFETY: passed on.
+        unsafe { real::pidfd_spawn(id, path, actions, attributes, arguments, environment) }
+    }
+
+    /// pidfd_spawnp(3).
+    fn pidfd_spawnp(
+        id: *mut c_int,
+        file: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        arguments: *const *mut c_char,
+        environment: *const *mut c_char,
+    ) -> c_int {
+        before_program();
+        // SAFETY: passed on.
+        unsafe { real::pidfd_spawnp(id, file, actions, attributes, arguments, environment) }
     }
 
     /// posix_spawnp(3).
@@ -240,6 +289,8 @@ exec! {
     execvpe find_execvpe Name;
     /// fexecve(3).
     fexecve find_fexecve Descriptor;
+    /// execveat(2).
+    execveat find_execveat Descriptor;
     /// execl(3).
     execl find_execl Path;
     /// execle(3).

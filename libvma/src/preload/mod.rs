@@ -2,18 +2,23 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `stream`, `mux`, `passed`, `file`, `fork`, `transfer`, `signal`, `crash` and `syscall` hold the functions by theme.
+//! `socket`, `receive`, `send`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `crash`, `syscall` and
+//! `aliases` hold the functions by theme. `calls.list` says of every function of libc and of every system call what is done about it.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
+mod aliases;
 mod convert;
 mod crash;
 mod errno;
 mod file;
+mod flagged;
 mod fork;
 mod init;
+mod inside_libc;
 mod leave;
 mod mux;
 mod passed;
+mod print;
 mod real;
 mod receive;
 mod send;

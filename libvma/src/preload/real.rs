@@ -66,6 +66,7 @@ macro_rules! real {
         ///
         /// # Safety
         /// As the C function of this name.
+        #[allow(non_snake_case, reason = "they are C names")]
         #[inline]
         pub unsafe fn $name($($arg: $type),*) -> $ret {
             let address = address(Symbol::$name);
@@ -94,6 +95,30 @@ real! {
     fn posix_spawn(id: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
     fn posix_spawnp(id: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn _Fork() -> libc::pid_t;
+    fn aio_read(block: *mut c_void) -> c_int;
+    fn aio_read64(block: *mut c_void) -> c_int;
+    fn aio_write(block: *mut c_void) -> c_int;
+    fn aio_write64(block: *mut c_void) -> c_int;
+    fn backtrace_symbols_fd(buffer: *const *mut c_void, size: c_int, fd: c_int) -> c_int;
+    fn bindresvport(fd: c_int, address: *mut libc::sockaddr_in) -> c_int;
+    fn lio_listio(mode: c_int, list: *const *const c_void, count: c_int, event: *mut c_void) -> c_int;
+    fn lio_listio64(mode: c_int, list: *const *const c_void, count: c_int, event: *mut c_void) -> c_int;
+    fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
+    fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
+    fn pidfd_spawn(id: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn pidfd_spawnp(id: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn preadv2(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    fn pwritev2(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
+    fn setipv4sourcefilter(fd: c_int, interface: libc::in_addr, group: libc::in_addr, mode: u32, count: u32, sources: *const libc::in_addr) -> c_int;
+    fn setsourcefilter(fd: c_int, interface: u32, group: SockAddr, group_len: libc::socklen_t, mode: u32, count: u32, sources: *const libc::sockaddr_storage) -> c_int;
+    fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;
+    fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int;
     fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int;
     fn bind(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int;

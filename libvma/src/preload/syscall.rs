@@ -6,12 +6,16 @@
 
 use core::ffi::{c_int, c_long};
 
-use super::{Found, errno, file, find, leave, mux, real, receive, send, socket};
+use super::{
+    Found, convert, errno, file, find, flagged, fork, leave, mux, real, receive, send, socket,
+    transfer,
+};
 use crate::process;
+use crate::socket::clock;
 
-/// libc's `syscall`. What makes a process or thread jumps on with every register as it was: the
-/// child may run on another stack, or on this one before the parent does, and must not find a
-/// frame of ours.
+/// libc's `syscall`. What makes a thread, or a process that shares this one's memory, jumps on with every register
+/// as it was: the child may run on another stack, or on this one before the parent does, and must not find a frame of
+/// ours.
 ///
 /// # Safety
 /// As syscall(2).
@@ -28,14 +32,28 @@ pub unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     core::arch::naked_asm!(
-        "cmp rdi, {clone}",
-        "je 2f",
-        "cmp rdi, {fork}",
-        "je 2f",
         "cmp rdi, {vfork}",
         "je 2f",
+        "cmp rdi, {clone}",
+        "je 4f",
         "cmp rdi, {clone3}",
-        "je 2f",
+        "je 5f",
+        "jmp {by_number}",
+        // clone: the child has a copy of the memory and goes on on this stack, or not?
+        "4:",
+        "test esi, {vm}",
+        "jne 2f",
+        "test rdx, rdx",
+        "jne 2f",
+        "jmp {by_number}",
+        // clone3: the same, of `flags` and `stack` in struct clone_args.
+        "5:",
+        "cmp rsi, 65536",
+        "jb 2f",
+        "test dword ptr [rsi], {vm}",
+        "jne 2f",
+        "cmp qword ptr [rsi + 40], 0",
+        "jne 2f",
         "jmp {by_number}",
         "2:",
         // The address of libc's function, kept by the constructor.
@@ -47,9 +65,9 @@ pub unsafe extern "C" fn syscall(
         "3:",
         "jmp {by_number}",
         clone = const libc::SYS_clone,
-        fork = const libc::SYS_fork,
         vfork = const libc::SYS_vfork,
         clone3 = const libc::SYS_clone3,
+        vm = const libc::CLONE_VM,
         slot = sym real::SYSCALL,
         by_number = sym by_number,
     )
@@ -77,6 +95,84 @@ pub unsafe extern "C" fn syscall(
 /// A pointer argument.
 fn at<T>(argument: usize) -> *mut T {
     core::ptr::with_exposed_provenance_mut(argument)
+}
+
+/// A signal mask as system calls have it.
+enum Mask {
+    None,
+    Set(libc::sigset_t),
+}
+
+impl Mask {
+    fn as_ptr(&self) -> *const libc::sigset_t {
+        match self {
+            Mask::None => core::ptr::null(),
+            Mask::Set(set) => set,
+        }
+    }
+}
+
+/// The kernel's signal sets are shorter than libc's. None if the kernel will refuse it.
+///
+/// # Safety
+/// `mask` is the address of a set of `len` bytes, or 0.
+unsafe fn mask_at(mask: usize, len: usize) -> Option<Mask> {
+    if mask == 0 {
+        return Some(Mask::None);
+    }
+    let from: *const u64 = at(mask);
+    if len != size_of::<u64>() || !convert::is_plausible(from, len) {
+        return None;
+    }
+    // SAFETY: an all-zero sigset_t is a valid (empty) set.
+    let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+    // SAFETY: as promised; libc's set begins with the kernel's, of which it has a bit for each signal.
+    unsafe { core::ptr::from_mut(&mut set).cast::<u64>().write(from.read_unaligned()) };
+    Some(Mask::Set(set))
+}
+
+/// Unlike libc's functions, the system calls write back what is left of a timeout.
+///
+/// # Safety
+/// `limit` is null or points to a timespec.
+unsafe fn counting_down(
+    limit: *mut libc::timespec,
+    call: impl FnOnce(*const libc::timespec) -> c_int,
+) -> c_int {
+    let since = clock::now();
+    let result = call(limit);
+    // SAFETY: as promised.
+    if let Ok(Some(nanos)) = unsafe { convert::timespec(limit) } {
+        let spent = clock::now().saturating_duration_since(since).as_nanos();
+        let left = nanos.saturating_sub(u64::try_from(spent).unwrap_or(u64::MAX));
+        let left = libc::timespec {
+            tv_sec: (left / 1_000_000_000) as libc::time_t,
+            tv_nsec: (left % 1_000_000_000) as libc::c_long,
+        };
+        // SAFETY: not null, or there would be no limit; a timespec as promised.
+        unsafe { limit.write(left) };
+    }
+    result
+}
+
+/// io_submit: the kernel itself will use the descriptors.
+///
+/// # Safety
+/// `list` points to so many pointers to struct iocb.
+unsafe fn hand_over_blocks(list: *const *const c_int, count: usize) {
+    /// aio_fildes in struct iocb (linux/aio_abi.h), in ints.
+    const DESCRIPTOR: usize = 5;
+    let plausible = convert::is_plausible(list, count.saturating_mul(size_of::<usize>()));
+    for at in 0..if plausible { count } else { 0 } {
+        // SAFETY: as promised.
+        let block = unsafe { list.add(at) };
+        // SAFETY: as promised.
+        let block = unsafe { *block };
+        if convert::is_plausible(block, 64) {
+            // SAFETY: a block has 64 bytes.
+            file::hand_over(unsafe { block.add(DESCRIPTOR).read_unaligned() });
+        }
+    }
 }
 
 /// The calls that concern descriptors of ours, by their C names; the others go on.
@@ -108,15 +204,65 @@ unsafe extern "C" fn by_number(
             libc::SYS_epoll_ctl => mux::epoll_ctl(fd, b as c_int, c as c_int, at(d)),
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => mux::epoll_wait(fd, at(b), c as c_int, d as c_int),
-            // The kernel's signal set is shorter than libc's: calls with one go on.
-            libc::SYS_epoll_pwait if e == 0 => mux::epoll_wait(fd, at(b), c as c_int, d as c_int),
+            libc::SYS_epoll_pwait => {
+                let Some(mask) = mask_at(e, f) else {
+                    return real::syscall(number, [a, b, c, d, e, f]);
+                };
+                mux::epoll_pwait(fd, at(b), c as c_int, d as c_int, mask.as_ptr())
+            }
+            libc::SYS_epoll_pwait2 => {
+                let Some(mask) = mask_at(e, f) else {
+                    return real::syscall(number, [a, b, c, d, e, f]);
+                };
+                mux::epoll_pwait2(fd, at(b), c as c_int, at(d), mask.as_ptr())
+            }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_poll => mux::poll(at(a), b as libc::nfds_t, c as c_int),
-            libc::SYS_ppoll if d == 0 => {
-                mux::ppoll(at(a), b as libc::nfds_t, at(c), core::ptr::null())
+            libc::SYS_ppoll => {
+                let Some(mask) = mask_at(d, e) else {
+                    return real::syscall(number, [a, b, c, d, e, f]);
+                };
+                counting_down(at(c), |limit| {
+                    mux::ppoll(at(a), b as libc::nfds_t, limit, mask.as_ptr())
+                })
+            }
+            libc::SYS_pselect6 => {
+                // Of the mask and its length.
+                let pair: *const [usize; 2] = at(f);
+                let [mask, len] = pair.as_ref().copied().unwrap_or_default();
+                let Some(mask) = mask_at(mask, len) else {
+                    return real::syscall(number, [a, b, c, d, e, f]);
+                };
+                counting_down(at(e), |limit| {
+                    mux::pselect(fd, at(b), at(c), at(d), limit, mask.as_ptr())
+                })
             }
             #[cfg(target_arch = "x86_64")]
             libc::SYS_select => mux::select(fd, at(b), at(c), at(d), at(e)),
+            libc::SYS_sendfile => return transfer::sendfile(fd, b as c_int, at(c), d) as c_long,
+            libc::SYS_splice => {
+                return transfer::splice(fd, at(b), c as c_int, at(d), e, f as u32) as c_long;
+            }
+            // The position is in two halves, of which the upper one is of no use with 64 bits.
+            libc::SYS_preadv2 => {
+                return flagged::preadv2(fd, at(b), c as c_int, d as i64, f as c_int) as c_long;
+            }
+            libc::SYS_pwritev2 => {
+                return flagged::pwritev2(fd, at(b), c as c_int, d as i64, f as c_int) as c_long;
+            }
+            // On any socket: they may carry descriptors of ours.
+            libc::SYS_sendmsg => return send::sendmsg(fd, at(b), c as c_int) as c_long,
+            libc::SYS_sendmmsg => send::sendmmsg(fd, at(b), c as u32, d as c_int),
+            libc::SYS_io_submit => {
+                hand_over_blocks(at(c), b);
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_fork => return fork::by_number(number, [a, b, c, d, e, f]),
+            libc::SYS_clone if a & libc::CLONE_VM as usize == 0 && b == 0 => {
+                return fork::by_number(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_clone3 => return fork::by_number(number, [a, b, c, d, e, f]),
             libc::SYS_exit_group => {
                 leave::at_sudden_exit();
                 return real::syscall(number, [a, b, c, d, e, f]);
@@ -161,8 +307,6 @@ unsafe fn on_socket(number: c_long, fd: c_int, arguments: [usize; 6]) -> c_long 
             libc::SYS_write => send::write(fd, at(b), c),
             libc::SYS_writev => send::writev(fd, at(b), c as c_int),
             libc::SYS_sendto => send::sendto(fd, at(b), c, flags, at(e), f as libc::socklen_t),
-            libc::SYS_sendmsg => send::sendmsg(fd, at(b), c as c_int),
-            libc::SYS_sendmmsg => send::sendmmsg(fd, at(b), c as u32, flags) as isize,
             libc::SYS_bind => socket::bind(fd, at(b), len) as isize,
             libc::SYS_connect => socket::connect(fd, at(b), len) as isize,
             libc::SYS_listen => socket::listen(fd, b as c_int) as isize,

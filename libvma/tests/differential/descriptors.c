@@ -82,12 +82,19 @@ static void onto(void)
 	both_ways(null, there, 5000);
 	DO(close(second));
 	both_ways(null, there, 5000);
-	/* Onto standard input. */
-	int input = dup(0);
-	DO(dup2(null, 0));
+	peer_close(there);
+}
+
+/* Onto standard input, whose stream libc reads by itself. */
+static void onto_input(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp(5000), input = dup(0);
+	DO(dup2(fd, 0));
 	both_ways(0, there, 5000);
+	both_ways(fd, there, 5000);
 	DO(dup2(input, 0));
 	DO(recv(0, room, 10, MSG_DONTWAIT));
+	both_ways(fd, there, 5000);
 	peer_close(there);
 }
 
@@ -192,6 +199,7 @@ static void raw_calls(void)
 const probe_case descriptor_cases[] = {
 	{ "copies", copies, false },
 	{ "onto", onto, false },
+	{ "onto_input", onto_input, true }, /* the kernel's from then on */
 	{ "closing", closing, false },
 	{ "raw_calls", raw_calls, true },
 	{ "streams", streams, true }, /* libc's own calls inside stdio */

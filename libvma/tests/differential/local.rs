@@ -217,6 +217,7 @@ fn local_streams_are_sent_and_received_alike() {
 
 #[test]
 fn local_streams_end_alike() {
+    alike(&["calls"], &[&[]]);
     alike(&["tcp_close", "tcp_local"], &[&[], SLEEPING, SPINNING]);
 }
 

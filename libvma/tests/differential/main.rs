@@ -26,6 +26,7 @@
 //! * Segment boundaries, the congestion control that is the default, and whether the last
 //!   acknowledgement was delayed.
 
+mod calls;
 #[path = "../harness/mod.rs"]
 #[allow(unused_imports, reason = "each test binary uses its part")]
 mod harness;
@@ -594,7 +595,13 @@ fn streams_within_the_host_are_alike() {
 }
 
 #[test]
+fn unusual_calls_are_alike() {
+    alike("calls");
+}
+
+#[test]
 fn fortified_programs_see_the_same_streams() {
+    alike_fortified("calls", &[]);
     alike_fortified("tcp_send", &[]);
     alike_fortified("tcp_receive", &[]);
 }

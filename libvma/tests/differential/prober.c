@@ -35,6 +35,7 @@ static const struct {
 	{ "tcp_epoll", tcp_epoll_cases },
 	{ "tcp_options", tcp_option_cases },
 	{ "tcp_local", tcp_local_cases },
+	{ "calls", call_cases },
 	{ "local", local_cases },
 	{ "local_death", local_death_cases },
 };
