@@ -90,6 +90,10 @@ impl Options {
 /// SOF_TIMESTAMPING_RX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE: a software stamp on receipt.
 const STAMP_ON_RECEIPT: i32 = (1 << 3) | (1 << 4);
 
+/// SOF_TIMESTAMPING_TX_HARDWARE, TX_SOFTWARE, TX_SCHED, TX_ACK and TX_COMPLETION: stamps of what is sent,
+/// which the kernel makes of its own packets and puts in the error queue.
+const STAMP_ON_SENDING: i32 = 1 | 1 << 1 | 1 << 8 | 1 << 9 | 1 << 18;
+
 /// Options that mean nothing to a UDP data path in user space, or only to the shadow.
 const HARMLESS_SOCKET: &[i32] = &[
     libc::SO_BROADCAST,
@@ -172,15 +176,15 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
             let seconds = value.first_chunk().map_or(0, |bytes| i64::from_ne_bytes(*bytes));
             options.receive_timeout = if seconds < 0 { Some(0) } else { receive_timeout(fd) };
         }
-        libc::SO_TIMESTAMP
-        | libc::SO_TIMESTAMPNS
-        | libc::SO_TIMESTAMP_NEW
-        | libc::SO_TIMESTAMPNS_NEW
-        | libc::SO_TIMESTAMPING => {
+        // Not their twins for 32-bit programs (SO_TIMESTAMP_NEW ...), whose messages have another type.
+        libc::SO_TIMESTAMP | libc::SO_TIMESTAMPNS | libc::SO_TIMESTAMPING => {
             // SO_TIMESTAMP and SO_TIMESTAMPNS exclude each other; the kernel tells which is on.
             options.timestamp_ns = read(libc::SO_TIMESTAMPNS) != 0;
             options.timestamp = read(libc::SO_TIMESTAMP) != 0 && !options.timestamp_ns;
             let flags = read(libc::SO_TIMESTAMPING);
+            if flags & STAMP_ON_SENDING != 0 {
+                return false;
+            }
             options.timestamping_software = flags & STAMP_ON_RECEIPT == STAMP_ON_RECEIPT;
             endpoint.wants_stamp =
                 options.timestamp || options.timestamp_ns || options.timestamping_software;

@@ -50,6 +50,8 @@ static void one_by_one(void)
 		int fd = udp(5000);
 		line("%s", requests[i].name);
 		set(fd, requests[i].level, requests[i].option, requests[i].value);
+		if (strstr(requests[i].name, "TIMESTAMP"))
+			usleep(50000); /* the kernel begins to stamp a little later */
 		peer_say(there, 5000, "one");
 		peer_say(there, 5000, "two");
 		barrier();
@@ -114,10 +116,70 @@ static void all_at_once(void)
 	peer_close(there);
 }
 
+/* What the error queue has, soon. */
+static void stamps_shown(int fd, int count)
+{
+	for (int i = 0; i < count; i++) {
+		struct pollfd queue = { .fd = fd, .events = 0 };
+		DO(poll(&queue, 1, 300));
+		line("  events %#x", queue.revents);
+		char control[512];
+		struct msghdr message = { .msg_iov = &(struct iovec){ room, 100 }, .msg_iovlen = 1,
+			.msg_control = control, .msg_controllen = sizeof control };
+		if (recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
+			line("  nothing, errno %d", errno);
+			continue;
+		}
+		for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
+			struct timespec stamp;
+			memcpy(&stamp, CMSG_DATA(at), sizeof stamp);
+			if (at->cmsg_level == SOL_SOCKET && at->cmsg_type == SCM_TIMESTAMPING)
+				line("  a stamp, %s", stamp.tv_sec ? "set" : "unset");
+		}
+	}
+}
+
+/* Stamps of what is sent: asked for all, for one message, and for no more. */
+static void of_sending(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	peer_say(there, 5000, "before");
+	barrier();
+	set(fd, SOL_SOCKET, SO_TIMESTAMPING,
+	    SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_TX_SCHED | SOF_TIMESTAMPING_SOFTWARE);
+	receive_from_shown(fd, 100, 0);
+	DO(sendto(fd, "stamped", 7, 0, ADDRESS(PEER, 6000)));
+	stamps_shown(fd, 3);
+	peer_say(there, 5000, "after");
+	barrier();
+	receive_from_shown(fd, 100, 0);
+
+	int one = udp(5001);
+	set(one, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_SOFTWARE);
+	union {
+		struct cmsghdr header;
+		char bytes[CMSG_SPACE(sizeof(uint32_t))];
+	} control = { .header = { CMSG_LEN(sizeof(uint32_t)), SOL_SOCKET, SO_TIMESTAMPING } };
+	uint32_t wanted = SOF_TIMESTAMPING_TX_SOFTWARE;
+	memcpy(CMSG_DATA(&control.header), &wanted, sizeof wanted);
+	struct sockaddr_in to = at(PEER, 6000);
+	struct msghdr message = { .msg_name = &to, .msg_namelen = sizeof to,
+		.msg_iov = &(struct iovec){ "one", 3 }, .msg_iovlen = 1,
+		.msg_control = &control, .msg_controllen = sizeof control };
+	DO(sendto(one, "before", 6, 0, ADDRESS(PEER, 6000)));
+	DO(sendmsg(one, &message, 0));
+	stamps_shown(one, 2);
+	peer_say(there, 5001, "after");
+	barrier();
+	receive_from_shown(one, 100, 0);
+	peer_close(there);
+}
+
 const probe_case ancillary_cases[] = {
 	{ "one_by_one", one_by_one, false },
 	{ "late_request", late_request, false },
 	{ "all_at_once", all_at_once, false },
+	{ "of_sending", of_sending, true },
 	{ NULL, NULL, false },
 };
 

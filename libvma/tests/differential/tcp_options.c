@@ -1,6 +1,8 @@
 /* Options of streams: what is kept, refused, rounded and told, before and after connecting. */
 #include "prober.h"
 
+#include <linux/net_tstamp.h>
+
 #ifndef TCP_TX_DELAY
 #define TCP_TX_DELAY 37
 #endif
@@ -454,6 +456,41 @@ static void kept_alive(void)
 	exchange(on);
 }
 
+/* The stamp of sending that the error queue has soon. */
+static void sent_stamped(int fd)
+{
+	char control[512];
+	struct msghdr message = { .msg_iov = &(struct iovec){ room, 100 }, .msg_iovlen = 1,
+		.msg_control = control, .msg_controllen = sizeof control };
+	struct pollfd queue = { .fd = fd };
+	DO(send(fd, "stamped", 7, 0));
+	DO(poll(&queue, 1, 300));
+	line("  events %#x", queue.revents);
+	bool is_there = recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0;
+	struct cmsghdr *first = is_there ? CMSG_FIRSTHDR(&message) : NULL;
+	line("  a stamp: %d", first && first->cmsg_type == SCM_TIMESTAMPING);
+}
+
+/* Stamps of what is sent, asked for before and after connecting. */
+static void stamps_of_sending(void)
+{
+	int wanted = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
+	int door = peer_listen(PEER, 6000, 5), early = DO(tcp());
+	SET(early, SOL_SOCKET, SO_TIMESTAMPING, wanted);
+	DO(connect(early, ADDRESS(PEER, 6000)));
+	int there = peer_accept(door);
+	sent_stamped(early);
+	peer_reads(there, 7);
+	int late = DO(tcp());
+	DO(connect(late, ADDRESS(PEER, 6000)));
+	stream on = { late, peer_accept(door) };
+	exchange(on);
+	SET(late, SOL_SOCKET, SO_TIMESTAMPING, wanted);
+	sent_stamped(late);
+	peer_reads(on.there, 7);
+	exchange(on);
+}
+
 const probe_case tcp_option_cases[] = {
 	{ "tcp_unconnected", tcp_unconnected, false, STREAMS_OURS },
 	{ "tcp_listening", tcp_listening, false, STREAMS_OURS },
@@ -469,6 +506,7 @@ const probe_case tcp_option_cases[] = {
 	{ "special", special, false, STREAMS_SHARED }, /* TCP_REPAIR, SO_BINDTODEVICE */
 	{ "modes", modes, false, STREAMS_OURS },
 	{ "peek_offset", peek_offset, false, STREAMS_OURS },
+	{ "stamps_of_sending", stamps_of_sending, false, STREAMS_SHARED },
 	{ "kept_alive", kept_alive, false, STREAMS_OURS },
 	{ NULL, NULL, false },
 };

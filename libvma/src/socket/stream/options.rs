@@ -14,6 +14,7 @@ const SO_MAX_PACING_RATE: i32 = 47;
 const SO_BINDTOIFINDEX: i32 = 62;
 const SO_TIMESTAMP_NEW: i32 = 63;
 const SO_TIMESTAMPNS_NEW: i32 = 64;
+const SO_TIMESTAMPING_NEW: i32 = 65;
 const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
 const TCP_CM_INQ: i32 = 36;
 const TCP_TX_DELAY: i32 = 37;
@@ -31,6 +32,7 @@ const FOREIGN: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF),
     (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_EBPF),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW),
     (libc::IPPROTO_IP, libc::IP_OPTIONS),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
     (libc::IPPROTO_IP, libc::IP_MINTTL),
