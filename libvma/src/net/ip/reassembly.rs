@@ -20,6 +20,12 @@ pub const MEMORY_LIMIT: usize = 4 << 20;
 #[doc(alias = "ipfrag_time")]
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// A datagram is given up when its source has sent so many other fragments since its last one:
+/// Linux's default. The identification has come round by then, as a rule, and the next fragment belongs
+/// to another datagram.
+#[doc(alias = "ipfrag_max_dist")]
+const DISTANCE: u32 = 64;
+
 /// Puts fragments together until datagrams are whole.
 ///
 /// The order of calls: [`push`](Self::push) for every packet that [`Header::is_fragment`],
@@ -31,6 +37,8 @@ pub struct Reassembler {
     /// The waiting datagrams by age: arrival number to key. The timeout is the same for all, so
     /// this is also the order of their deadlines.
     by_age: BTreeMap<u64, Key>,
+    /// Where waiting datagrams come from.
+    sources: BTreeMap<Ipv4Addr, Source>,
     next_arrival: u64,
     /// The sum of [`Datagram::cost`].
     memory: usize,
@@ -60,6 +68,7 @@ impl Reassembler {
         Self {
             datagrams: BTreeMap::new(),
             by_age: BTreeMap::new(),
+            sources: BTreeMap::new(),
             next_arrival: 0,
             memory: 0,
             limit,
@@ -92,13 +101,18 @@ impl Reassembler {
             ident: header.ident,
             protocol: header.protocol,
         };
+        self.give_up_former(key);
         let arrival = self.next_arrival;
+        let source = self.sources.entry(key.src).or_default();
+        source.fragments = source.fragments.wrapping_add(1);
         let datagram = self.datagrams.entry(key).or_insert_with(|| {
             self.by_age.insert(arrival, key);
+            source.waiting = source.waiting.saturating_add(1);
             self.next_arrival = arrival.wrapping_add(1);
             self.memory = self.memory.saturating_add(DATAGRAM_COST);
             Datagram::new(arrival, now.saturating_add(TIMEOUT))
         });
+        datagram.last_fragment = source.fragments;
         let cost_before = datagram.cost();
         let inserted = datagram.insert(header, span, payload);
         self.memory = self.memory.saturating_sub(cost_before).saturating_add(datagram.cost());
@@ -119,8 +133,8 @@ impl Reassembler {
         }
     }
 
-    /// Gives up the datagrams whose time is over and returns how many were given up for that reason
-    /// since the last call, to be counted as [`DropReason::FragmentTimeout`].
+    /// Gives up the datagrams whose time is over and returns how many were given up for that reason,
+    /// or because another one came with their identification, since the last call, to be counted as [`DropReason::FragmentTimeout`].
     pub fn expire(&mut self, now: Instant) -> usize {
         self.give_up_overdue(now);
         core::mem::take(&mut self.timed_out)
@@ -162,6 +176,18 @@ impl Reassembler {
         }
     }
 
+    /// Gives up a datagram whose identification has come round.
+    fn give_up_former(&mut self, key: Key) {
+        let Some(datagram) = self.datagrams.get(&key) else { return };
+        let source = self.sources.get(&key.src);
+        let since =
+            source.map_or(0, |source| source.fragments.wrapping_sub(datagram.last_fragment));
+        if since >= DISTANCE {
+            let _ = self.remove(key);
+            self.timed_out = self.timed_out.saturating_add(1);
+        }
+    }
+
     /// Gives up the oldest datagrams until the memory bound holds. `current`, which just grew, goes
     /// last.
     fn make_room(&mut self, current: Key) -> Result<(), DropReason> {
@@ -176,11 +202,17 @@ impl Reassembler {
         Ok(())
     }
 
-    /// Takes a datagram out of all three accounts.
+    /// Takes a datagram out of all accounts.
     fn remove(&mut self, key: Key) -> Result<Datagram, DropReason> {
         // Never absent: callers hold a key from the map. An error instead of a panic costs nothing.
         let datagram = self.datagrams.remove(&key).ok_or(DropReason::FragmentMemory)?;
         self.by_age.remove(&datagram.arrival);
+        if let Some(source) = self.sources.get_mut(&key.src) {
+            source.waiting = source.waiting.saturating_sub(1);
+            if source.waiting == 0 {
+                self.sources.remove(&key.src);
+            }
+        }
         self.memory = self.memory.saturating_sub(datagram.cost());
         Ok(datagram)
     }
@@ -193,6 +225,15 @@ struct Key {
     dst: Ipv4Addr,
     ident: u16,
     protocol: u8,
+}
+
+/// Who sends fragments; there as long as a datagram of theirs waits.
+#[derive(Debug, Default)]
+struct Source {
+    /// How many have come.
+    fragments: u32,
+    /// Datagrams that wait.
+    waiting: u32,
 }
 
 /// The place of a fragment in its datagram: not empty, and within what a datagram can hold.
@@ -227,6 +268,8 @@ impl Span {
 struct Datagram {
     arrival: u64,
     deadline: Instant,
+    /// The source's count of fragments when the last one of this datagram came.
+    last_fragment: u32,
     /// The header of the fragment at offset 0.
     first: Option<Header>,
     /// The payload from 0 on, without a hole.
@@ -245,6 +288,7 @@ impl Datagram {
         Self {
             arrival,
             deadline,
+            last_fragment: 0,
             first: None,
             head: Vec::new(),
             early: BTreeMap::new(),
@@ -371,7 +415,7 @@ fn early_cost(fragment: &Vec<u8>) -> usize {
     fragment.capacity().saturating_add(EARLY_COST)
 }
 
-/// A generous guess at the bookkeeping of one datagram: its rows in both maps.
+/// A generous guess at the bookkeeping of one datagram: its rows in three maps.
 const DATAGRAM_COST: usize = 256;
 
 /// The same for one early fragment: its row in a map, and the allocator's rounding. Without it,

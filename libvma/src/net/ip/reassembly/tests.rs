@@ -40,6 +40,8 @@ fn payload(len: usize) -> Vec<u8> {
 fn sanity(r: &Reassembler) {
     assert_eq!(r.memory(), r.datagrams.values().map(Datagram::cost).sum::<usize>());
     assert_eq!(r.by_age.len(), r.datagrams.len());
+    assert_eq!(r.sources.values().map(|s| s.waiting as usize).sum::<usize>(), r.datagrams.len());
+    assert!(r.sources.values().all(|source| source.waiting > 0));
     assert!(r.datagrams.values().all(|d| !d.is_empty() && !d.is_whole()));
     assert!(r.memory() <= r.limit);
     assert_eq!(r.next_deadline().is_some(), !r.is_empty());
@@ -148,6 +150,48 @@ fn malformed_fragment_is_dropped_alone() {
     assert_eq!(r.len(), 1);
     sanity(&r);
     assert_eq!(push(&mut r, 8, &[2], false).unwrap().unwrap().payload, [1, 1, 1, 1, 1, 1, 1, 1, 2]);
+}
+
+// After a flood every identification is taken by a datagram that never becomes whole.
+#[test]
+fn a_flood_of_fragments_costs_no_later_datagram() {
+    let mut r = Reassembler::default();
+    for ident in 0..u16::MAX {
+        // In the middle, at the beginning and at the end of what comes later.
+        let (offset, more) = [(1480, true), (0, true), (2960, false)][usize::from(ident % 3)];
+        assert_eq!(r.push(at(0), &header(ident, offset, 16, more), [&[0; 16][..]]), Ok(None));
+    }
+    sanity(&r);
+    assert!(r.take_evicted() > 0, "the memory was full");
+    let data = payload(4000);
+    for ident in (0..u16::MAX).rev().skip(DISTANCE as usize) {
+        let sent: Vec<Fragment> = fragments(data.len(), 1500, 20).unwrap().collect();
+        let mut whole = None;
+        for f in &sent {
+            let bytes = &data[f.offset..f.offset + f.len];
+            whole = r.push(at(1), &header(ident, f.offset, f.len, f.more), [bytes]).unwrap();
+        }
+        assert_eq!(whole.expect("the last one completes it").payload, data);
+    }
+    sanity(&r);
+}
+
+#[test]
+fn fragments_of_others_may_come_between() {
+    let mut r = Reassembler::default();
+    let other = |ident, src| with(header(ident, 0, 8, true), |h| h.src = src);
+    assert_eq!(push(&mut r, 0, &[1; 8], true), Ok(None));
+    // Any number of another host's, and a few of the same one's.
+    for ident in 0..1000 {
+        let header = other(ident, Ipv4Addr::new(10, 0, 0, 3));
+        assert_eq!(r.push(at(0), &header, [&[0; 8][..]]), Ok(None));
+    }
+    for ident in 101..100 + DISTANCE as u16 {
+        assert_eq!(r.push(at(0), &other(ident, SRC), [&[0; 8][..]]), Ok(None));
+    }
+    let whole = push(&mut r, 8, &[2; 8], false).unwrap();
+    assert_eq!(whole.expect("it is whole").payload.len(), 16);
+    sanity(&r);
 }
 
 // Found by fuzzing: the room reserved for the fragment stayed, unseen by the memory bound.
