@@ -21,6 +21,11 @@ pub fn name(stack: &Stack, id: SocketId) {
         && let Some((_, socket)) = state.socket(id)
     {
         socket.named = true;
+        let (shadow, device) = (socket.shadow(), socket.options.device);
+        drop(state);
+        if let Some(local) = shadow::local_address(shadow) {
+            open_rings(stack, *local.ip(), device);
+        }
     }
     refresh(stack, id);
     post(stack, id);
@@ -358,8 +363,30 @@ fn memberships(stack: &Stack, id: SocketId) -> Result<Vec<(Ipv4Addr, u32)>, WhyO
     Ok(joined.iter().map(|membership| (membership.group, membership.interface)).collect())
 }
 
+/// A server that is started again may find the interface in the hands of its predecessor, which has
+/// given the port up already and is about to end.
+const PREDECESSOR_NANOS: u64 = 100_000_000;
+
+/// Opens the rings of a socket that a server binds, or listens on, to an address.
+pub(super) fn open_rings(stack: &Stack, local: Ipv4Addr, device: Option<u32>) {
+    let Ok(mut plane) = stack.plane.lock() else { return };
+    let Some(plane) = plane.as_mut() else { return };
+    for interface in interfaces(&plane.control, local, device) {
+        let _ = open_ring(stack, plane, interface, PREDECESSOR_NANOS);
+    }
+}
+
 /// The ring of an interface; opened by the first socket that needs it.
 pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<RingId, WhyOs> {
+    open_ring(stack, plane, interface, 0)
+}
+
+fn open_ring(
+    stack: &Stack,
+    plane: &mut Plane,
+    interface: u32,
+    patience_nanos: u64,
+) -> Result<RingId, WhyOs> {
     if let Some(known) = plane.rings.get(&interface) {
         return *known;
     }
@@ -378,6 +405,7 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
                 rx_frames: stack.config.rx_bufs,
                 rx_posted: stack.config.rx_wre,
                 tx_frames: stack.config.tx_bufs,
+                patience_nanos,
             };
             let refused =
                 |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");

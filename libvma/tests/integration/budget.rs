@@ -101,3 +101,54 @@ fn the_first_socket_costs_at_most_30_ms() {
     println!("{text}");
     assert!(best <= Duration::from_millis(30), "{text}");
 }
+
+/// Runs code of the puppet's, which takes the time of something in seconds, in so many new programs:
+/// the times in order.
+fn times(net: &Namespaces, count: usize, timed: &str) -> Vec<Duration> {
+    let mut times: Vec<Duration> = (0..count)
+        .map(|_| {
+            let mut program = net.puppet(Side::A);
+            program.run("c = socket(AF_INET, SOCK_STREAM); c.setblocking(False)");
+            program.run(&format!("begin = time.monotonic()\n{timed}\nend = time.monotonic()"));
+            let micros = program.number("int((end - begin) * 1e6)");
+            program.finish();
+            Duration::from_micros(micros.unsigned_abs())
+        })
+        .collect();
+    times.sort_unstable();
+    times
+}
+
+// covers: LIM-46
+#[test]
+fn a_process_that_cannot_have_the_interface_learns_it_at_once() {
+    let net = Namespaces::new();
+    let mut holder = net.puppet(Side::A);
+    holder.run("s = udp(('10.99.0.1', 5000))");
+    assert!(net.is_steered(Side::A), "one process has it");
+    let before = net.kernel_tcp(Side::A).opened;
+    let times = times(&net, 7, "c.connect_ex(('10.99.0.2', 9))");
+    assert_eq!(net.kernel_tcp(Side::A).opened - before, 7, "the kernel serves the others");
+    let text = format!("connect() where another process has the interface: {times:?}");
+    println!("{text}");
+    assert!(times[0] <= Duration::from_millis(3), "{text}");
+}
+
+// covers: LIM-46
+#[test]
+fn a_server_that_is_started_again_waits_for_its_predecessors_end() {
+    let net = Namespaces::new();
+    let mut holder = net.puppet(Side::A);
+    holder.run("s = udp(('10.99.0.1', 5000))");
+    let mut program = net.puppet(Side::A);
+    program.begin("s = udp(('10.99.0.1', 5001))");
+    holder.kill();
+    program.end("s = udp(('10.99.0.1', 5001))");
+    let peer = net.socket(Side::B);
+    let watch = net.watch(Side::A);
+    program.begin("echo(s)");
+    peer.send_to(&[7; 100], Side::A.at(5001)).unwrap();
+    program.end("echo(s)");
+    peer.recv(&mut [0; 200]).unwrap();
+    watch.still();
+}

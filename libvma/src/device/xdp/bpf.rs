@@ -14,6 +14,8 @@ const MAP_UPDATE_ELEM: usize = 2;
 const MAP_DELETE_ELEM: usize = 3;
 const PROG_LOAD: usize = 5;
 const PROG_TEST_RUN: usize = 10;
+const PROG_GET_FD_BY_ID: usize = 13;
+const OBJ_GET_INFO_BY_FD: usize = 15;
 const PROG_QUERY: usize = 16;
 const LINK_CREATE: usize = 28;
 const PROGRAM_TYPE_SCHED_CLS: u32 = 3;
@@ -26,6 +28,9 @@ const ATTACH_TYPE_XDP: u32 = 37;
 const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
 /// BPF_F_BEFORE: in front of what is attached already.
 const BEFORE: u32 = 1 << 3;
+
+/// The name of our program at the tc ingress hook, as bpftool(8) shows it.
+const INGRESS_NAME: [u8; 16] = *b"vma_ingress\0\0\0\0\0";
 
 /// Where a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +97,29 @@ struct ProgramQuery {
     programs: u64,
     count: u32,
     _rest: [u32; 9],
+}
+
+/// So many programs at one hook are looked at; the kernel allows 64 (BPF_MPROG_MAX).
+const MOST_PROGRAMS: usize = 64;
+
+#[repr(C)]
+struct ProgramById {
+    id: u32,
+    _rest: [u32; 3],
+}
+
+#[repr(C)]
+struct InfoByFd {
+    descriptor: u32,
+    len: u32,
+    info: u64,
+}
+
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+struct ProgramInfo {
+    _before: [u64; 8],
+    name: [u8; 16],
 }
 
 #[repr(C)]
@@ -162,9 +190,7 @@ pub fn program_load<I>(
         Hook::Xdp(_) => {
             (*b"vma_steer\0\0\0\0\0\0\0", PROGRAM_TYPE_XDP, XDP_HAS_FRAGS, ATTACH_TYPE_XDP)
         }
-        Hook::Ingress => {
-            (*b"vma_ingress\0\0\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
-        }
+        Hook::Ingress => (INGRESS_NAME, PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS),
     };
     let address = |pointer: *const u8| pointer.expose_provenance() as u64;
     let mut attributes = ProgramLoad {
@@ -237,19 +263,60 @@ pub fn link_create(program: &Fd, interface: u32, hook: Hook) -> Result<Fd, Errno
     Fd::adopt(unsafe { own(raw as i32) })
 }
 
-/// BPF_PROG_QUERY: how many programs are attached to the tc ingress hook, whosever they are.
-pub fn programs_at_ingress(interface: u32) -> Result<u32, Errno> {
+/// The programs at the tc ingress hook of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtIngress {
+    /// All of them, whosever they are.
+    pub all: u32,
+    /// Steering programs of this library, of any process. None if the process may not ask for names
+    /// (CAP_SYS_ADMIN).
+    pub ours: Option<u32>,
+}
+
+/// BPF_PROG_QUERY of the tc ingress hook.
+pub fn programs_at_ingress(interface: u32) -> Result<AtIngress, Errno> {
+    let mut ids = [0u32; MOST_PROGRAMS];
     let mut attributes = ProgramQuery {
         target: interface,
         attach_type: ATTACH_TYPE_TCX_INGRESS,
         query_flags: 0,
         attach_flags: 0,
-        programs: 0,
-        count: 0,
+        programs: ids.as_mut_ptr().expose_provenance() as u64,
+        count: ids.len() as u32,
         _rest: [0; 9],
     };
-    bpf(PROG_QUERY, &mut attributes)?;
-    Ok(attributes.count)
+    match bpf(PROG_QUERY, &mut attributes) {
+        // More programs than were asked for; the first ones are told.
+        Ok(_) | Err(Errno::NOSPC) => {}
+        Err(errno) => return Err(errno),
+    }
+    let told = ids.iter().take(attributes.count as usize);
+    let mut ours = Some(0);
+    for id in told {
+        match name_of(*id) {
+            Ok(INGRESS_NAME) => ours = ours.map(|count| count + 1),
+            Err(Errno::PERM) => ours = None,
+            // Another program, or one that was detached meanwhile.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(AtIngress { all: attributes.count, ours })
+}
+
+/// The name of a loaded program.
+fn name_of(id: u32) -> Result<[u8; 16], Errno> {
+    let mut by_id = ProgramById { id, _rest: [0; 3] };
+    let raw = bpf(PROG_GET_FD_BY_ID, &mut by_id)?;
+    // SAFETY: the kernel has just made this descriptor for us.
+    let program = Fd::adopt(unsafe { own(raw as i32) })?;
+    let mut info = ProgramInfo { _before: [0; 8], name: [0; 16] };
+    let mut attributes = InfoByFd {
+        descriptor: program.raw() as u32,
+        len: size_of::<ProgramInfo>() as u32,
+        info: core::ptr::from_mut(&mut info).expose_provenance() as u64,
+    };
+    bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+    Ok(info.name)
 }
 
 /// BPF_PROG_TEST_RUN of an XDP program on a frame, as one that has just come by an interface.

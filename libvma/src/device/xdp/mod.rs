@@ -46,6 +46,8 @@ pub struct Limits {
     pub rx_posted: u32,
     /// Frames for sending.
     pub tx_frames: u32,
+    /// How long to wait for an interface that another process holds: it may be about to end.
+    pub patience_nanos: u64,
 }
 
 /// At most this many receive queues are served (size of the program's `sockets` map).
@@ -105,7 +107,7 @@ impl Ring {
         let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
         let memory =
             program::Sizes { chunks: rx_frames, slots: ring_size(limits.rx_posted, rx_frames) };
-        let (program, maps) = Program::attach(&interface, mode, memory)?;
+        let (program, maps) = Program::attach(&interface, mode, memory, limits.patience_nanos)?;
         // Either one ring takes all that comes in, or each queue has one.
         let (count, posted, tx_base) = match maps {
             Some(_) => (1, memory.slots, 0),
@@ -121,8 +123,12 @@ impl Ring {
             let tx = if number == 0 { tx_frames } else { BATCH };
             // The fill ring of a socket that receives nothing has to be there, no more.
             let sizes = Sizes { rx: if ingress.is_some() { BATCH } else { posted }, tx };
-            let place =
-                Place { interface: interface.index, queue: number, is_free: program.is_first };
+            let place = Place {
+                interface: interface.index,
+                queue: number,
+                program: &program,
+                patience_nanos: limits.patience_nanos,
+            };
             let queue = match Queue::open(place, &umem, owner, sizes, ingress.take()) {
                 Ok(queue) => queue,
                 // The interface was made with more queues than it has active now.

@@ -14,7 +14,7 @@ use super::flow::FlowTable;
 use super::ingress::Maps;
 use super::umem::CHUNK;
 use crate::device::{Interface, OpenError};
-use crate::sys::Fd;
+use crate::sys::{Fd, thread, time};
 
 static STEER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 static INGRESS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ingress.bpf.o"));
@@ -51,6 +51,17 @@ impl Mode {
     }
 }
 
+/// What is known of another process that holds an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// A process that is alive steers packets to itself.
+    Living,
+    /// There is a program of which nothing is known.
+    Possible,
+    /// No program of a living process is there.
+    None,
+}
+
 /// How much memory a program that writes to it shares with us.
 #[derive(Clone, Copy)]
 pub struct Sizes {
@@ -69,8 +80,8 @@ pub struct Program {
     sockets: Option<Fd>,
     pub flows: FlowTable,
     pub mode: Mode,
-    /// No other program was there before: no living process can hold the interface in this mode.
-    pub is_first: bool,
+    /// The interface, to ask who else holds it.
+    on: u32,
 }
 
 /// Value of the `interface` map.
@@ -86,11 +97,13 @@ unsafe impl bpf::Plain for InterfaceValue {}
 
 impl Program {
     /// Loads and attaches the program of a mode (generic if that is `Auto`). The maps are the memory
-    /// that frames go to, if they do not go to sockets.
+    /// that frames go to, if they do not go to sockets. Waits so long for another process that has the
+    /// hook to end.
     pub fn attach(
         on: &Interface,
         mode: Mode,
         memory: Sizes,
+        patience_nanos: u64,
     ) -> Result<(Program, Option<Maps>), OpenError> {
         let (name, object, hook) = match mode {
             Mode::Tc => ("ingress", INGRESS, Hook::Ingress),
@@ -98,10 +111,22 @@ impl Program {
             Mode::Auto | Mode::Generic => ("steer", STEER, Hook::Xdp(GENERIC)),
         };
         // The hook takes any number of programs, so that one of ours there is no obstacle to another.
-        let is_first = match hook {
-            Hook::Xdp(_) => true,
-            Hook::Ingress => bpf::programs_at_ingress(on.index).map_err(no_ingress)? == 0,
+        // But its process has the queue, too: all that follows would be done in vain.
+        let began = time::monotonic_nanos();
+        let may_wait = || {
+            let waits = time::monotonic_nanos() < began.saturating_add(patience_nanos);
+            if waits {
+                thread::nap_millis(2);
+            }
+            waits
         };
+        while hook == Hook::Ingress
+            && bpf::programs_at_ingress(on.index).map_err(no_ingress)?.ours > Some(0)
+        {
+            if !may_wait() {
+                return Err(OpenError::Busy);
+            }
+        }
         let mut object = Object::parse(object).map_err(refused)?;
         let mut maps: Vec<(String, Fd)> = Vec::new();
         for (name, map) in &object.maps {
@@ -147,15 +172,30 @@ impl Program {
             }
         };
 
-        let link = match bpf::link_create(&program, on.index, hook) {
-            Ok(link) => Some(link),
-            Err(Errno::BUSY | Errno::EXIST) => return Err(OpenError::Busy),
-            Err(errno) => return Err(system("bpf(LINK_CREATE)")(errno)),
+        let link = loop {
+            match bpf::link_create(&program, on.index, hook) {
+                Ok(link) => break Some(link),
+                Err(Errno::BUSY | Errno::EXIST) if may_wait() => {}
+                Err(Errno::BUSY | Errno::EXIST) => return Err(OpenError::Busy),
+                Err(errno) => return Err(system("bpf(LINK_CREATE)")(errno)),
+            }
         };
         let program =
-            Program { link, _program: program, interface, sockets, flows, mode, is_first };
+            Program { link, _program: program, interface, sockets, flows, mode, on: on.index };
         program.set_interface(on)?;
         Ok((program, memory))
+    }
+
+    /// How likely it is that a living process holds the interface, too.
+    pub fn rival(&self) -> Rival {
+        let own = u32::from(self.mode == Mode::Tc);
+        match bpf::programs_at_ingress(self.on) {
+            Err(_) => Rival::None,
+            Ok(there) if there.all <= own => Rival::None,
+            // What cannot be told is taken for what is likely.
+            Ok(there) if there.ours.is_none_or(|ours| ours > own) => Rival::Living,
+            Ok(_) => Rival::Possible,
+        }
     }
 
     /// Nothing is steered any more.

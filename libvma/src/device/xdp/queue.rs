@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::ingress::Ingress;
 use super::inlet::Inlet;
+use super::program::{Program, Rival};
 use super::ring::{Cursor, Descriptor};
 use super::umem::{CHUNK, Umem};
 use crate::device::OpenError;
@@ -50,18 +51,20 @@ pub struct Sizes {
 
 /// A receive queue of an interface.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct Place<'a> {
     pub interface: u32,
     pub queue: u32,
-    /// The attachment of the program has found no sign of a living process that holds the interface.
-    pub is_free: bool,
+    /// Which program steers to it.
+    pub program: &'a Program,
+    /// How long to wait for a process that is alive to give it up.
+    pub patience_nanos: u64,
 }
 
 impl Queue {
     /// `owner` is the socket that registered the UMEM, or None if this one shall. With `ingress` the
     /// socket only sends.
     pub fn open(
-        place: Place,
+        place: Place<'_>,
         umem: &Umem,
         owner: Option<&Fd>,
         sizes: Sizes,
@@ -146,15 +149,20 @@ impl Queue {
 }
 
 /// Tells whether chains are taken. A socket that shares a UMEM does as its owner does.
-fn bind(socket: &Fd, place: Place, owner: Option<&Fd>, receives: bool) -> Result<bool, OpenError> {
-    let Place { interface, queue, is_free } = place;
+fn bind(
+    socket: &Fd,
+    place: Place<'_>,
+    owner: Option<&Fd>,
+    receives: bool,
+) -> Result<bool, OpenError> {
+    let Place { interface, queue, program, patience_nanos } = place;
     // Without an XDP program beside it, a driver that would move frames without a copy sends nothing.
     let copy = if receives { SocketAddrXdpFlags::empty() } else { SocketAddrXdpFlags::XDP_COPY };
     let flags = copy | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
     // SG first: packets longer than a chunk arrive as chains instead of being dropped.
     let flags = [flags | SocketAddrXdpFlags::XDP_USE_SG, flags];
-    let patience = if is_free { BIND_PATIENCE_NANOS } else { SHORT_PATIENCE_NANOS };
-    let deadline = time::monotonic_nanos() + patience;
+    let began = time::monotonic_nanos();
+    let mut patience = None;
     let mut last = Errno::INVAL;
     for flags in flags {
         loop {
@@ -174,8 +182,17 @@ fn bind(socket: &Fd, place: Place, owner: Option<&Fd>, receives: bool) -> Result
             };
             match result {
                 Ok(()) => return Ok(flags.contains(SocketAddrXdpFlags::XDP_USE_SG)),
-                Err(Errno::BUSY) if time::monotonic_nanos() < deadline => thread::nap_millis(5),
-                Err(Errno::BUSY) => return Err(OpenError::Busy),
+                Err(Errno::BUSY) => {
+                    let patience = *patience.get_or_insert_with(|| match program.rival() {
+                        Rival::Living => patience_nanos,
+                        Rival::Possible => SHORT_PATIENCE_NANOS,
+                        Rival::None => BIND_PATIENCE_NANOS,
+                    });
+                    if time::monotonic_nanos() >= began + patience {
+                        return Err(OpenError::Busy);
+                    }
+                    thread::nap_millis(5);
+                }
                 Err(errno) => {
                     last = errno;
                     break;

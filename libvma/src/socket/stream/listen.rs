@@ -59,12 +59,8 @@ pub fn prepare(stack: &Stack, id: SocketId) {
     };
     if let Some((local, device)) = place
         && stack.config.rules.decide(Moment::Listen, local, None).is_none()
-        && let Ok(mut plane) = stack.plane.lock()
-        && let Some(plane) = plane.as_mut()
     {
-        for interface in attach::interfaces(&plane.control, *local.ip(), device) {
-            let _ = attach::ring(stack, plane, interface);
-        }
+        attach::open_rings(stack, *local.ip(), device);
     }
 }
 
