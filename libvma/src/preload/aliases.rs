@@ -2,12 +2,13 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
+use super::cancel::cancellable;
 use super::{export, file, fork, leave, mux, real, receive, send, signal, socket};
 
 type SockAddr = *const libc::sockaddr;
 type FdSet = *mut libc::fd_set;
 
-export! {
+cancellable! {
     /// close.
     fn __close(fd: c_int) -> c_int {
         // SAFETY: passed on.
@@ -20,6 +21,44 @@ export! {
         unsafe { socket::connect(fd, address, len) }
     }
 
+    /// poll.
+    fn __poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: passed on.
+        unsafe { mux::poll(fds, count, timeout) }
+    }
+
+    /// read.
+    fn __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
+        // SAFETY: passed on.
+        unsafe { receive::read(fd, buffer, len) }
+    }
+
+    /// select.
+    fn __select(
+        count: c_int,
+        read: FdSet,
+        write: FdSet,
+        except: FdSet,
+        timeout: *mut libc::timeval,
+    ) -> c_int {
+        // SAFETY: passed on.
+        unsafe { mux::select(count, read, write, except, timeout) }
+    }
+
+    /// send.
+    fn __send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+        // SAFETY: passed on.
+        unsafe { send::send(fd, buffer, len, flags) }
+    }
+
+    /// write.
+    fn __write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
+        // SAFETY: passed on.
+        unsafe { send::write(fd, buffer, len) }
+    }
+}
+
+export! {
     /// dup2.
     fn __dup2(old: c_int, new: c_int) -> c_int {
         // SAFETY: passed on.
@@ -86,40 +125,10 @@ export! {
         unsafe { file::pipe(fds) }
     }
 
-    /// poll.
-    fn __poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-        // SAFETY: passed on.
-        unsafe { mux::poll(fds, count, timeout) }
-    }
-
     /// popen.
     fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut c_void {
         // SAFETY: passed on.
         unsafe { leave::popen(command, mode) }
-    }
-
-    /// read.
-    fn __read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
-        // SAFETY: passed on.
-        unsafe { receive::read(fd, buffer, len) }
-    }
-
-    /// select.
-    fn __select(
-        count: c_int,
-        read: FdSet,
-        write: FdSet,
-        except: FdSet,
-        timeout: *mut libc::timeval,
-    ) -> c_int {
-        // SAFETY: passed on.
-        unsafe { mux::select(count, read, write, except, timeout) }
-    }
-
-    /// send.
-    fn __send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        // SAFETY: passed on.
-        unsafe { send::send(fd, buffer, len, flags) }
     }
 
     /// sigaction.
@@ -130,11 +139,5 @@ export! {
     ) -> c_int {
         // SAFETY: passed on.
         unsafe { signal::sigaction(number, action, old) }
-    }
-
-    /// write.
-    fn __write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
-        // SAFETY: passed on.
-        unsafe { send::write(fd, buffer, len) }
     }
 }

@@ -2,6 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
+use super::cancel::cancellable;
 use super::{errno, export, fork, fresh, real};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
@@ -130,7 +131,7 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
     result
 }
 
-export! {
+cancellable! {
     /// close(2).
     fn close(fd: c_int) -> c_int {
         inherit::drop_inherited(fd);
@@ -143,7 +144,9 @@ export! {
         // SAFETY: passed on.
         unsafe { real::close(fd) }
     }
+}
 
+export! {
     /// close_range(2); the library's own descriptors stay.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const CLOEXEC: c_int = 4;

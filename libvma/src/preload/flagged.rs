@@ -3,7 +3,8 @@
 
 use core::ffi::c_int;
 
-use super::{Found, errno, export, find, real, receive, send};
+use super::cancel::cancellable;
+use super::{Found, errno, find, real, receive, send};
 
 /// "At the current position".
 const CURRENT: i64 = -1;
@@ -40,7 +41,7 @@ fn message(vector: *const libc::iovec, count: c_int) -> Option<libc::msghdr> {
     Some(message)
 }
 
-export! {
+cancellable! {
     /// preadv2(2).
     fn preadv2(
         fd: c_int,

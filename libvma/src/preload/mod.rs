@@ -2,11 +2,12 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `crash`, `syscall` and
+//! `socket`, `receive`, `send`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `cancel`, `crash`, `syscall` and
 //! `aliases` hold the functions by theme. `calls.list` says of every function of libc and of every system call what is done about it.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
 mod aliases;
+mod cancel;
 mod convert;
 mod crash;
 mod errno;

@@ -9,6 +9,7 @@ pub use waits::after_fork;
 use core::ffi::{c_int, c_void};
 
 use self::instance::{Room, control_alone, control_shared};
+use super::cancel::cancellable;
 use super::convert::{self, millis};
 use super::{errno, export, fresh, real};
 use crate::fd::Object;
@@ -107,7 +108,7 @@ unsafe fn list<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [Poll
     unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }
 }
 
-export! {
+cancellable! {
     /// poll(2).
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
         // SAFETY: the program's array, by the contract of the call.
@@ -228,47 +229,6 @@ export! {
         }
     }
 
-    /// epoll_create(2).
-    fn epoll_create(size: c_int) -> c_int {
-        // SAFETY: passed on.
-        fresh(unsafe { real::epoll_create(size) })
-    }
-
-    /// epoll_create1(2).
-    fn epoll_create1(flags: c_int) -> c_int {
-        // SAFETY: passed on.
-        fresh(unsafe { real::epoll_create1(flags) })
-    }
-
-    /// epoll_ctl(2). What the kernel has a say in goes to it first, which knows every error.
-    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: Events) -> c_int {
-        let before = errno::get();
-        // SAFETY: the program's event, by the contract of the call.
-        match unsafe { control_alone(epfd, operation, fd, event) } {
-            None => {}
-            Some(Ok(())) => {
-                errno::set(before);
-                return 0;
-            }
-            Some(Err(error)) => {
-                errno::set(error);
-                return -1;
-            }
-        }
-        // SAFETY: passed on.
-        let result = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-        if result == 0 {
-            if operation == libc::EPOLL_CTL_ADD {
-                nest(fd);
-            }
-            // SAFETY: the kernel has accepted the pointer: null (for DEL) or an event.
-            let event = unsafe { event.as_ref() }.copied();
-            control_shared(epfd, operation, fd, event);
-            errno::set(before);
-        }
-        result
-    }
-
     /// epoll_wait(2).
     fn epoll_wait(epfd: c_int, events: Events, max: c_int, timeout: c_int) -> c_int {
         let room = Room { epfd, events, max };
@@ -315,6 +275,49 @@ export! {
         let kernel = || unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
         unsafe { instance::wait(&room, limit, set, kernel) }
+    }
+}
+
+export! {
+    /// epoll_create(2).
+    fn epoll_create(size: c_int) -> c_int {
+        // SAFETY: passed on.
+        fresh(unsafe { real::epoll_create(size) })
+    }
+
+    /// epoll_create1(2).
+    fn epoll_create1(flags: c_int) -> c_int {
+        // SAFETY: passed on.
+        fresh(unsafe { real::epoll_create1(flags) })
+    }
+
+    /// epoll_ctl(2). What the kernel has a say in goes to it first, which knows every error.
+    fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: Events) -> c_int {
+        let before = errno::get();
+        // SAFETY: the program's event, by the contract of the call.
+        match unsafe { control_alone(epfd, operation, fd, event) } {
+            None => {}
+            Some(Ok(())) => {
+                errno::set(before);
+                return 0;
+            }
+            Some(Err(error)) => {
+                errno::set(error);
+                return -1;
+            }
+        }
+        // SAFETY: passed on.
+        let result = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+        if result == 0 {
+            if operation == libc::EPOLL_CTL_ADD {
+                nest(fd);
+            }
+            // SAFETY: the kernel has accepted the pointer: null (for DEL) or an event.
+            let event = unsafe { event.as_ref() }.copied();
+            control_shared(epfd, operation, fd, event);
+            errno::set(before);
+        }
+        result
     }
 }
 

@@ -108,6 +108,8 @@ real! {
     fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int;
     fn pidfd_spawn(id: *mut c_int, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn pidfd_spawnp(id: *mut c_int, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    fn pthread_cancel(thread: libc::pthread_t) -> c_int;
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
     fn preadv2(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     fn pwritev2(fd: c_int, vector: *const libc::iovec, count: c_int, offset: i64, flags: c_int) -> isize;
     fn setipv4sourcefilter(fd: c_int, interface: libc::in_addr, group: libc::in_addr, mode: u32, count: u32, sources: *const libc::in_addr) -> c_int;

@@ -3,8 +3,9 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSliceMut;
 
+use super::cancel::cancellable;
 use super::convert::{self, VectorError};
-use super::{Found, errno, export, find, passed, real, retire, stream};
+use super::{Found, errno, find, passed, real, retire, stream};
 use crate::process::Process;
 use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
@@ -161,7 +162,7 @@ unsafe fn receive_nowhere(
 const NOWHERE: (*mut libc::sockaddr, *mut libc::socklen_t) =
     (core::ptr::null_mut(), core::ptr::null_mut());
 
-export! {
+cancellable! {
     /// read(2).
     fn read(fd: c_int, buffer: *mut c_void, len: usize) -> isize {
         match find(fd) {

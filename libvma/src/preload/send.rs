@@ -4,8 +4,9 @@ use core::ffi::{c_int, c_uint, c_void};
 use core::mem::size_of;
 use std::io::IoSlice;
 
+use super::cancel::cancellable;
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, export, find, ours, passed, real, retire, stream};
+use super::{Found, errno, find, ours, passed, real, retire, stream};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
 
@@ -119,7 +120,7 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
     }
 }
 
-export! {
+cancellable! {
     /// write(2).
     fn write(fd: c_int, buffer: *const c_void, len: usize) -> isize {
         // SAFETY: passed on.

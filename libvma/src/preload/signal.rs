@@ -25,14 +25,16 @@ struct Installed {
 }
 
 impl Installed {
-    const NONE: Installed = Installed {
-        handler: AtomicUsize::new(0),
-        flags: AtomicI32::new(0),
-        nests: AtomicBool::new(false),
-    };
+    const fn nothing() -> Installed {
+        Installed {
+            handler: AtomicUsize::new(0),
+            flags: AtomicI32::new(0),
+            nests: AtomicBool::new(false),
+        }
+    }
 }
 
-static INSTALLED: [Installed; SIGNALS] = [const { Installed::NONE }; SIGNALS];
+static INSTALLED: [Installed; SIGNALS] = [const { Installed::nothing() }; SIGNALS];
 
 /// The flags that the kernel has otherwise than the program gave them.
 ///

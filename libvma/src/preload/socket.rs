@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_ulong, c_void};
 
+use super::cancel::cancellable;
 use super::{
     Found, convert, errno, export, file, find, fresh, init, mux, ours, passed, real, stream,
 };
@@ -65,6 +66,38 @@ fn refreshed(fd: c_int, result: c_int) -> c_int {
     result
 }
 
+cancellable! {
+    /// connect(2). A UDP socket may connect again, or disconnect with AF_UNSPEC.
+    fn connect(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address, by the contract of the call.
+            return unsafe { stream::connect(process, id, fd, address, len) };
+        }
+        // SAFETY: passed on.
+        refreshed(fd, unsafe { real::connect(fd, address, len) })
+    }
+
+    /// accept(2).
+    fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::accept(process, id, fd, (address, len), 0) };
+        }
+        // SAFETY: passed on.
+        passed::accepted(fd, fresh(unsafe { real::accept(fd, address, len) }))
+    }
+
+    /// accept4(2).
+    fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { stream::accept(process, id, fd, (address, len), flags) };
+        }
+        // SAFETY: passed on.
+        passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }))
+    }
+}
+
 export! {
     /// socket(2).
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -97,16 +130,6 @@ export! {
         result
     }
 
-    /// connect(2). A UDP socket may connect again, or disconnect with AF_UNSPEC.
-    fn connect(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
-        if let Found::Stream(process, id) = find(fd) {
-            // SAFETY: the program's address, by the contract of the call.
-            return unsafe { stream::connect(process, id, fd, address, len) };
-        }
-        // SAFETY: passed on.
-        refreshed(fd, unsafe { real::connect(fd, address, len) })
-    }
-
     /// listen(2).
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         let Found::Stream(process, id) = find(fd) else {
@@ -126,26 +149,6 @@ export! {
             mux::after_listen(process, id);
         }
         result
-    }
-
-    /// accept(2).
-    fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
-        if let Found::Stream(process, id) = find(fd) {
-            // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::accept(process, id, fd, (address, len), 0) };
-        }
-        // SAFETY: passed on.
-        passed::accepted(fd, fresh(unsafe { real::accept(fd, address, len) }))
-    }
-
-    /// accept4(2).
-    fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int {
-        if let Found::Stream(process, id) = find(fd) {
-            // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::accept(process, id, fd, (address, len), flags) };
-        }
-        // SAFETY: passed on.
-        passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }))
     }
 
     /// getsockname(2): the shadow knows, but not of a connection.

@@ -75,6 +75,8 @@ macro_rules! with_symbols {
             preadv2,
             preadv64v2,
             pselect,
+            pthread_cancel,
+            pthread_setcanceltype,
             pwritev2,
             pwritev64v2,
             read,

@@ -126,8 +126,10 @@ unsafe fn mask_at(mask: usize, len: usize) -> Option<Mask> {
     }
     // SAFETY: an all-zero sigset_t is a valid (empty) set.
     let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
-    // SAFETY: as promised; libc's set begins with the kernel's, of which it has a bit for each signal.
-    unsafe { core::ptr::from_mut(&mut set).cast::<u64>().write(from.read_unaligned()) };
+    // SAFETY: as promised.
+    let bits = unsafe { from.read_unaligned() };
+    // SAFETY: libc's set begins with the kernel's.
+    unsafe { core::ptr::from_mut(&mut set).cast::<u64>().write(bits) };
     Some(Mask::Set(set))
 }
 
@@ -169,8 +171,9 @@ unsafe fn hand_over_blocks(list: *const *const c_int, count: usize) {
         // SAFETY: as promised.
         let block = unsafe { *block };
         if convert::is_plausible(block, 64) {
+            let descriptor = block.wrapping_add(DESCRIPTOR);
             // SAFETY: a block has 64 bytes.
-            file::hand_over(unsafe { block.add(DESCRIPTOR).read_unaligned() });
+            file::hand_over(unsafe { descriptor.read_unaligned() });
         }
     }
 }

@@ -8,7 +8,8 @@ use rustix::fd::BorrowedFd;
 use rustix::fs::FileType;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Found, convert, errno, export, find, passed, real};
+use super::cancel::cancellable;
+use super::{Found, convert, errno, find, passed, real};
 use crate::process::Process;
 use crate::socket::stream::{self, receive, send};
 use crate::socket::{Outcome, SocketId};
@@ -185,11 +186,15 @@ fn into_pipe(pipe: c_int, bytes: &[u8], waits: bool) -> Result<usize, c_int> {
             Err(error) => return Err(error.raw_os_error()),
         }
         let mut wait = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
-        crate::sys::wait::ppoll(&mut wait, None, None)?;
+        // libc's own function: a cancellation point, at which nothing of ours is held but a buffer.
+        // SAFETY: one pollfd, which outlives the call.
+        if unsafe { real::poll(wait.as_mut_ptr(), 1, -1) } < 0 {
+            return Err(errno::get());
+        }
     }
 }
 
-export! {
+cancellable! {
     /// sendfile(2).
     fn sendfile(out: c_int, input: c_int, offset: *mut libc::off_t, count: usize) -> isize {
         match find(out) {

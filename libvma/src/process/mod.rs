@@ -153,6 +153,15 @@ impl Process {
     }
 }
 
+impl Process {
+    /// Wakes a thread of the program that sleeps in a call of ours.
+    pub fn wake_thread(&self, thread: u32) {
+        if let Ok(mut state) = self.stack.shard.lock() {
+            state.wake_thread(thread);
+        }
+    }
+}
+
 fn open_log(config: &Config) -> Option<Fd> {
     if config.log_file.is_empty() {
         return None;

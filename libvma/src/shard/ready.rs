@@ -14,6 +14,7 @@ pub use crate::net::tcp::Readiness;
 
 use super::{SocketId, State};
 use crate::net::tcp::Events;
+use crate::sys::thread;
 use crate::sys::wait::Waker;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub(super) struct Sleeper {
     in_use: bool,
     /// Its waker was written to since it registered.
     woken: bool,
+    /// The number of the thread.
+    thread: u32,
 }
 
 impl<S> State<S> {
@@ -34,13 +37,14 @@ impl<S> State<S> {
             Some(index) => index,
             None => {
                 let waker = Waker::new().ok()?;
-                self.sleepers.push(Sleeper { waker, in_use: false, woken: false });
+                self.sleepers.push(Sleeper { waker, in_use: false, woken: false, thread: 0 });
                 self.sleepers.len() - 1
             }
         };
         let sleeper = self.sleepers.get_mut(index)?;
         sleeper.in_use = true;
         sleeper.woken = false;
+        sleeper.thread = thread::cached_id();
         Some((SleeperId(index as u32), sleeper.waker.raw()))
     }
 
@@ -122,6 +126,16 @@ impl<S> State<S> {
     pub fn wake_all(&mut self) {
         for index in 0..self.sleepers.len() {
             if self.sleepers.get(index).is_some_and(|sleeper| sleeper.in_use) {
+                self.wake(SleeperId(index as u32));
+            }
+        }
+    }
+
+    /// Wakes a thread wherever it sleeps.
+    pub fn wake_thread(&mut self, thread: u32) {
+        for index in 0..self.sleepers.len() {
+            let sleeper = self.sleepers.get(index);
+            if sleeper.is_some_and(|sleeper| sleeper.in_use && sleeper.thread == thread) {
                 self.wake(SleeperId(index as u32));
             }
         }

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::shard::clock;
-use crate::sys::thread;
 use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::{cancel, thread};
 
 /// Polls between two looks at the clock and at signals.
 const STRIDE: u32 = 32;
@@ -146,8 +146,9 @@ impl Wait {
         }
     }
 
+    /// By a signal handler, or because the thread is cancelled.
     pub fn is_interrupted(&self) -> bool {
-        thread::interruptions(self.restartable) != self.interruptions
+        thread::interruptions(self.restartable) != self.interruptions || cancel::is_due()
     }
 
     /// Sleeps until a descriptor is ready, the deadline, or a signal. `mask` is the signal mask

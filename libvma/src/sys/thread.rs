@@ -212,6 +212,13 @@ pub fn is_alive(process: i32) -> bool {
     !matches!(test_kill_process(process), Err(rustix::io::Errno::SRCH))
 }
 
+/// Is this the number of a thread of this process?
+pub fn is_thread(thread: u32) -> bool {
+    let arguments = [process_id() as usize, thread as usize, 0, 0, 0, 0];
+    // SAFETY: signal 0 sends nothing; it takes no pointer.
+    unsafe { super::wait::raw_syscall(libc::SYS_tgkill, arguments) == 0 }
+}
+
 pub fn parent_id() -> Option<i32> {
     rustix::process::getppid().map(|parent| parent.as_raw_nonzero().get())
 }

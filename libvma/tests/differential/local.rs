@@ -206,6 +206,11 @@ fn processes_and_threads_share_local_sockets_alike() {
 }
 
 #[test]
+fn threads_are_cancelled_alike_within_the_host() {
+    alike(&["cancel"], &[&[], SLEEPING, SPINNING]);
+}
+
+#[test]
 fn local_streams_begin_alike() {
     alike(&["tcp_connect", "tcp_accept"], &[&[], SLEEPING, SPINNING]);
 }

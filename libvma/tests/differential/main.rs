@@ -595,6 +595,13 @@ fn streams_within_the_host_are_alike() {
 }
 
 #[test]
+fn threads_are_cancelled_alike() {
+    for environment in [&[], SLEEPING, SPINNING] {
+        alike_in("cancel", environment);
+    }
+}
+
+#[test]
 fn unusual_calls_are_alike() {
     alike("calls");
 }

@@ -36,6 +36,7 @@ static const struct {
 	{ "tcp_options", tcp_option_cases },
 	{ "tcp_local", tcp_local_cases },
 	{ "calls", call_cases },
+	{ "cancel", cancel_cases },
 	{ "local", local_cases },
 	{ "local_death", local_death_cases },
 };

@@ -4,24 +4,27 @@
 //! [`call_back`].
 
 use core::ffi::c_int;
-use std::sync::atomic::{AtomicI32, Ordering, fence};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering, fence};
 
 use crate::preload::real;
-use crate::sys::thread::nap_millis;
+use crate::sys::thread::{self, nap_millis};
 use crate::sys::wait::Waker;
 
-/// Epoll descriptors that threads wait for in the kernel right now, -1 where free.
-static KERNEL_WAITS: [AtomicI32; 64] = [const { AtomicI32::new(-1) }; 64];
+/// Threads that wait in the kernel right now: the epoll descriptor above the thread's number. A thread that is cancelled
+/// leaves its entry behind.
+static KERNEL_WAITS: [AtomicU64; 64] = [const { AtomicU64::new(FREE) }; 64];
+const FREE: u64 = u64::MAX;
 /// Threads that found no place in the list.
 static UNLISTED_WAITS: AtomicI32 = AtomicI32::new(0);
 
 /// A thread's wait, for as long as it lives.
-pub struct KernelWait(Option<&'static AtomicI32>);
+pub struct KernelWait(Option<&'static AtomicU64>);
 
 impl KernelWait {
     pub fn on(epfd: c_int) -> KernelWait {
+        let entry = u64::from(epfd as u32) << 32 | u64::from(thread::cached_id());
         let place = KERNEL_WAITS.iter().find(|place| {
-            place.compare_exchange(-1, epfd, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            place.compare_exchange(FREE, entry, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         });
         if place.is_none() {
             UNLISTED_WAITS.fetch_add(1, Ordering::AcqRel);
@@ -36,7 +39,7 @@ impl KernelWait {
 impl Drop for KernelWait {
     fn drop(&mut self) {
         match self.0 {
-            Some(place) => place.store(-1, Ordering::Release),
+            Some(place) => place.store(FREE, Ordering::Release),
             None => {
                 UNLISTED_WAITS.fetch_sub(1, Ordering::AcqRel);
             }
@@ -46,14 +49,26 @@ impl Drop for KernelWait {
 
 /// In a fresh child, in which nobody waits.
 pub fn after_fork() {
-    KERNEL_WAITS.iter().for_each(|place| place.store(-1, Ordering::Relaxed));
+    KERNEL_WAITS.iter().for_each(|place| place.store(FREE, Ordering::Relaxed));
     UNLISTED_WAITS.store(0, Ordering::Relaxed);
 }
 
 fn waiting_in_kernel(epfd: c_int) -> bool {
     fence(Ordering::SeqCst);
     UNLISTED_WAITS.load(Ordering::Acquire) > 0
-        || KERNEL_WAITS.iter().any(|place| place.load(Ordering::Acquire) == epfd)
+        || KERNEL_WAITS.iter().any(|place| waits(place, epfd))
+}
+
+fn waits(place: &AtomicU64, epfd: c_int) -> bool {
+    let entry = place.load(Ordering::Acquire);
+    if entry == FREE || (entry >> 32) as u32 != epfd as u32 {
+        return false;
+    }
+    if thread::is_thread(entry as u32) {
+        return true;
+    }
+    let _ = place.compare_exchange(entry, FREE, Ordering::AcqRel, Ordering::Relaxed);
+    false
 }
 
 /// What names the event that calls a thread back: no program has this address among its data.

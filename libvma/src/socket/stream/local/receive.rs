@@ -7,6 +7,7 @@ use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::SocketId;
 use crate::shard::pipe::Turn;
+use crate::sys::cancel;
 use crate::sys::wait::{PollFd, ppoll};
 
 /// What one look came to.
@@ -270,6 +271,8 @@ fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
     Look::Again
 }
 
+const LOOK_AROUND_NANOS: u64 = 50_000_000;
+
 /// The socket became the kernel's in the middle of a call that wants more (MSG_WAITALL).
 #[cold]
 fn go_on_by_kernel(descriptor: i32, target: &mut Target<'_, '_>, enough: usize) {
@@ -279,7 +282,8 @@ fn go_on_by_kernel(descriptor: i32, target: &mut Target<'_, '_>, enough: usize) 
             Ok(count) => target.copied += count,
             Err(libc::EAGAIN) => {
                 let mut wait = [PollFd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
-                if ppoll(&mut wait, None, None).is_err() {
+                // Not for ever at once: nobody wakes it when its thread is cancelled.
+                if ppoll(&mut wait, Some(LOOK_AROUND_NANOS), None).is_err() || cancel::is_due() {
                     return;
                 }
             }
