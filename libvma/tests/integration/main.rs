@@ -11,6 +11,7 @@ mod configuration;
 mod fallback;
 mod hostile;
 mod inherited;
+mod integrity;
 mod interfaces;
 mod live;
 mod local;

@@ -135,9 +135,11 @@ fn is_over(state: TcpState) -> bool {
 
 /// None: there is nothing to give to the kernel in this state, or it cannot be given.
 ///
-/// A connection that is over, but for what the program has not read, becomes one to read from.
+/// A connection that was reset, but for what the program has not read, becomes one to read from. Of one that
+/// both ends have closed the next holder of the descriptor reads the rest and the end.
 fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> Option<T> {
     let connection = cutting.connection;
+    let parts = connection.transplant(cutting.now);
     let state = match connection.state() {
         TcpState::Established => repair::State::Established,
         TcpState::FinWait1 => repair::State::FinWait1,
@@ -145,13 +147,13 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         TcpState::CloseWait => repair::State::CloseWait,
         TcpState::Closing => repair::State::Closing,
         TcpState::LastAck => repair::State::LastAck,
-        TcpState::TimeWait | TcpState::Closed if !cutting.unread.is_empty() => {
-            repair::State::Established
-        }
         TcpState::TimeWait => repair::State::TimeWait,
+        TcpState::Closed if parts.peer_closed && parts.fin_acknowledged => {
+            repair::State::TimeWait
+        }
+        TcpState::Closed if !cutting.unread.is_empty() => repair::State::Established,
         TcpState::SynSent | TcpState::SynReceived | TcpState::Closed => return None,
     };
-    let parts = connection.transplant(cutting.now);
     let most = connection.settings().max_segment.map_or(u32::MAX, u32::from);
     let segment_size = u16::try_from(parts.peer_mss.min(most)).unwrap_or(u16::MAX);
     let recent = parts.recent_timestamp;

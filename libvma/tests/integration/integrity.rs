@@ -1,0 +1,146 @@
+//! Connections of random sizes whose ends fork, exec, pass the descriptor on, go on in another thread or
+//! close early, with the library at one end and at both, within the host and over a cable, also one that
+//! loses: `integrity.c` checks every byte. A reader may miss bytes only if it gets an error.
+//!
+//! Most of these changes hand the connection over to the kernel, in the middle of its data: which way the
+//! bytes went is not the question here, but that some of them went by the library.
+//!
+//! `LIBVMA_LONG=1` (`ci/test --long`) makes it 10 000 connections of each kind. `VMA_TEST_SEED` repeats a run.
+
+use crate::harness::{Ends, Library, Output, Program, Relay, Sandbox, Side, compile, compile_in};
+
+const SOURCE: &str = include_str!("integrity.c");
+const THREADS: usize = 8;
+/// How the server shares its work: a thread or a process for each connection.
+const MODELS: [&str; 2] = ["thread", "fork"];
+
+fn is_long() -> bool {
+    std::env::var_os("LIBVMA_LONG").is_some_and(|value| value != "0")
+}
+
+fn connections(few: usize) -> usize {
+    if is_long() { 10_000 / MODELS.len() } else { few }
+}
+
+/// The first seed: connection n has the n-th after it.
+fn seed() -> u64 {
+    let given = std::env::var("VMA_TEST_SEED").ok().and_then(|seed| seed.parse().ok());
+    given.unwrap_or(if is_long() { u64::from(std::process::id()) << 20 } else { 1 })
+}
+
+fn server<'a>(program: Program<'a>, at: &str, model: &str, count: usize) -> Program<'a> {
+    program.args(&format!("server {at} 7000 {model} {count}"))
+}
+
+fn client<'a>(program: Program<'a>, at: &str, count: usize) -> Program<'a> {
+    program.args(&format!("client {at} 7000 {count} {} {THREADS}", seed()))
+}
+
+/// Each end of each connection has said that it is done, and nothing else.
+#[track_caller]
+fn check(what: &str, count: usize, ends: [Output; 2]) {
+    for (end, output) in ["server", "client"].into_iter().zip(ends) {
+        let lines = output.stdout.lines();
+        let bad: Vec<&str> = lines.clone().filter(|line| *line != "done").take(10).collect();
+        let done = lines.filter(|line| *line == "done").count();
+        assert!(
+            bad.is_empty() && done == count,
+            "{what}, {end}, seed {}: {done} of {count} well; {bad:#?}\n{}",
+            seed(),
+            output.stderr
+        );
+        output.ok();
+    }
+}
+
+/// Connections within one host.
+#[track_caller]
+fn within_the_host(at_server: bool, at_client: bool) {
+    for model in MODELS {
+        let count = connections(150);
+        let sandbox = Sandbox::new();
+        let program = compile_in(&sandbox.dir, "integrity", SOURCE, &[]);
+        let program = program.to_str().expect("a path in UTF-8");
+        let new = |with_library: bool| {
+            let program = sandbox.program(program);
+            if with_library { program.with_library() } else { program }
+        };
+        let running = server(new(at_server), "127.0.0.1", model, count).start_shown();
+        sandbox.wait_for_listener(7000);
+        let clients = client(new(at_client), "127.0.0.1", count).start_shown().wait();
+        let traffic = clients.traffic;
+        check(&format!("within the host, {model}"), count, [running.wait(), clients]);
+        if at_server && at_client {
+            assert!(traffic.rx > 0 && traffic.tx > 0, "nothing by the library: {traffic:?}");
+        }
+    }
+}
+
+/// Connections over a cable that loses so many percent.
+#[track_caller]
+fn over_a_cable(library: Library, loss: u32) {
+    for model in MODELS {
+        let count = connections(if loss > 0 { 40 } else { 80 });
+        let ends = Ends::new(library);
+        let relay = (loss > 0).then(|| Relay::splice(&ends.net, &format!("seed=3 loss={loss}")));
+        let program = compile(&ends.net, "integrity", SOURCE, &[]);
+        let program = program.to_str().expect("a path in UTF-8");
+        let at = Side::A.ip().to_string();
+        let running = server(ends.server(program), &at, model, count).start_shown();
+        ends.net.wait_for_listener(Side::A, 7000);
+        let clients = client(ends.client(program), &at, count).start_shown().wait();
+        let traffic = clients.traffic;
+        let what = format!("over a cable that loses {loss} %, {library:?}, {model}");
+        check(&what, count, [running.wait(), clients]);
+        if library.at_client() {
+            assert!(traffic.rx > 0 && traffic.tx > 0, "nothing by the library: {traffic:?}");
+        }
+        if let Some(relay) = relay {
+            let faults = relay.finish();
+            assert!(faults.lost > 0 && faults.overrun == 0, "{faults:?}");
+        }
+    }
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_within_the_host_with_library_on_both_ends() {
+    within_the_host(true, true);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_within_the_host_with_library_on_the_server() {
+    within_the_host(true, false);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_within_the_host_with_library_on_the_client() {
+    within_the_host(false, true);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_a_cable_with_library_on_both_ends() {
+    over_a_cable(Library::Both, 0);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_a_cable_with_library_on_the_server() {
+    over_a_cable(Library::Server, 0);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_a_cable_with_library_on_the_client() {
+    over_a_cable(Library::Client, 0);
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_a_cable_that_loses() {
+    let ends: &[Library] = if is_long() { &Library::ALL } else { &[Library::Both] };
+    ends.iter().for_each(|library| over_a_cable(*library, 1));
+}
