@@ -453,10 +453,26 @@ class JavaHttp(Java):
     name, title, client = "java-http", "Java: HttpServer and HttpClient, 4 threads", "http"
 
 
+class Tokio(Program):
+    name, title, packages, tools = "tokio", "Rust: tokio echo, 2 worker threads, 16 connections", "cargo", ["cargo"]
+
+    def serve(self, bench):
+        source, compiled = HERE / "tokio", CACHE / "tokio"
+        command = ["cargo", "build", "--quiet", "--locked", "--release", "--target-dir", str(compiled)]
+        subprocess.run(command, cwd=source, check=True)
+        self.program = str(compiled / "release/tokio-echo")
+        bench.start("a", [self.program, "server", f"{IP_A}:9000"])
+        bench.wait_for_port(9000)
+
+    def load(self, bench, seconds):
+        text = bench.run("b", [self.program, "client", f"{IP_A}:9000", str(seconds)], seconds)
+        return {"rate": number(r"rate ([\d.]+)", text), "p50": number(r"p50 ([\d.]+)", text), "p99": number(r"p99 ([\d.]+)", text)}
+
+
 PROGRAMS = [
     program()
     for program in [
         Nginx, NginxClose, NginxWorkers, NginxReload, Lighttpd, ApachePrefork, ApacheEvent, Haproxy, Gunicorn,
-        Memcached, Redis, Postgres, Mariadb, Unbound, Mosquitto, Socat, Rsync, Netpipe, Openssl, Node, JavaNio, JavaHttp,
+        Memcached, Redis, Postgres, Mariadb, Unbound, Mosquitto, Socat, Rsync, Netpipe, Openssl, Node, JavaNio, JavaHttp, Tokio,
     ]
 ]
