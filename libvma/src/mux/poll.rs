@@ -90,7 +90,7 @@ fn answer(
             return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
         counting.missed();
-        match wait.after_miss(|| is_crowded(stack)) {
+        match wait.after_miss(&stack.load, || is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),

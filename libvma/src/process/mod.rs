@@ -28,6 +28,7 @@ use crate::socket::stream::watch::Watch;
 use crate::socket::{Plane, Stack};
 use crate::stats::StatsFile;
 use crate::sys::fork_cell::ForkCell;
+use crate::sys::load::Load;
 use crate::sys::lock::Lock;
 use crate::sys::wait::Waker;
 use crate::sys::{self, Fd, fd, thread as os_thread};
@@ -103,6 +104,7 @@ fn start() -> Process {
             plane: Lock::new(None),
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge,
+            load: Load::open(),
             local: crate::socket::local::Local::new(),
             stats,
             ended: Lock::new(Default::default()),

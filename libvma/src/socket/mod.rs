@@ -5,6 +5,7 @@
 //! by [`attach::un_offload`], for good; the program cannot tell.
 
 pub mod attach;
+mod contention;
 pub mod dump;
 pub mod egress;
 pub mod hand_over;
@@ -40,6 +41,7 @@ use crate::shard::{self, Envelope, Flow, NextHop};
 use crate::stats::{SocketCounters, StatsFile};
 use crate::sys::Fd;
 use crate::sys::fd;
+use crate::sys::load::Load;
 use crate::sys::lock::Lock;
 use crate::sys::shadow;
 use crate::sys::wait::Waker;
@@ -66,6 +68,8 @@ pub struct Stack {
     pub shadows: Option<Fd>,
     /// Wakes the internal thread when there is something new for it to attend to.
     pub nudge: Option<Arc<Waker>>,
+    /// Who else wants the CPUs.
+    pub load: Load,
     /// Other processes of this host.
     pub local: local::Local,
     pub stats: StatsFile,

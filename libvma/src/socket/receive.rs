@@ -181,10 +181,10 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             Wait::new(Patience::loops(loops), timeout, timeout.is_none())
                 .yielding(stack.config.rx_poll_yield)
         });
-        match wait.after_miss(|| state.shares_cpu()) {
+        match wait.after_miss(&stack.load, || state.shares_cpu()) {
             Next::PollAgain => {
                 drop(state);
-                wait.yield_if_due();
+                wait.settle(&stack.load);
             }
             Next::TimedOut => return eagain(state, id),
             Next::Interrupted => return Outcome::Errno(libc::EINTR),

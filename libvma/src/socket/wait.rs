@@ -6,12 +6,20 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::contention::{self, Advice};
 use crate::shard::clock;
+use crate::sys::load::Load;
 use crate::sys::wait::{PollFd, ppoll};
 use crate::sys::{cancel, thread};
 
 /// Polls between two looks at the clock and at signals.
 const STRIDE: u32 = 32;
+/// The poll after which a wait looks whether others want the CPU: some five microseconds, in which what
+/// comes soon has come. It looks again after twice as many, and so on up to the longest interval.
+const FIRST_LOOK: u64 = 12;
+const LOOKS: u64 = 128;
+/// Polls between two times that it lets others run, though there seem to be CPUs enough.
+const THOROUGH_LOOKS: u64 = 4096;
 
 /// Whoever is polled for may be another process that needs this very CPU.
 static POLITE: AtomicBool = AtomicBool::new(false);
@@ -65,7 +73,19 @@ pub struct Wait {
     thread: u32,
     /// Others may run between polls (`VMA_RX_POLL_YIELD`).
     yields: bool,
-    owes_yield: bool,
+    owes: Owes,
+    /// The count of polls at which it looks at others next.
+    look_at: u64,
+    /// Others want the CPU: no more polls.
+    is_crowded: bool,
+}
+
+/// What a wait does as soon as it holds no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owes {
+    Nothing,
+    Yield,
+    Look,
 }
 
 impl Wait {
@@ -84,7 +104,9 @@ impl Wait {
             interruptions,
             thread,
             yields: false,
-            owes_yield: false,
+            owes: Owes::Nothing,
+            look_at: FIRST_LOOK,
+            is_crowded: false,
         }
     }
 
@@ -101,32 +123,78 @@ impl Wait {
 
     /// Call after each fruitless poll. `crowded` says whether whom it waits for needs this very CPU.
     #[inline]
-    pub fn after_miss(&mut self, crowded: impl FnOnce() -> bool) -> Next {
+    pub fn after_miss(&mut self, load: &Load, crowded: impl FnOnce() -> bool) -> Next {
         self.loops += 1;
         let spent = matches!(self.patience, Patience::Loops(most) if self.loops >= most);
-        if !spent && !self.loops.is_multiple_of(u64::from(STRIDE)) {
+        if self.loops == 1 && !spent && contention::advice() == Advice::Poll {
+            return Next::PollAgain;
+        }
+        let due = spent || self.is_crowded || self.loops == 1 || self.loops >= self.look_at;
+        if !due && !self.loops.is_multiple_of(u64::from(STRIDE)) {
             // No pause instruction: on recent processors it takes longer than a poll.
             return Next::PollAgain;
         }
-        match self.look_around(spent) {
+        let next = match self.look_around(spent) {
             Next::PollAgain if crowded() => Next::Sleep,
-            Next::PollAgain => {
-                self.owes_yield = self.yields || POLITE.load(Ordering::Relaxed);
-                if !thread::holds_locks() {
-                    self.yield_if_due();
-                }
-                Next::PollAgain
-            }
+            Next::PollAgain => self.consider_others(),
             next => next,
+        };
+        if next == Next::PollAgain && !thread::holds_locks() {
+            self.settle(load);
+        }
+        next
+    }
+
+    /// Who was told to poll for ever does that.
+    fn consider_others(&mut self) -> Next {
+        if matches!(self.patience, Patience::Endless) {
+            return self.owe_yield();
+        }
+        if self.is_crowded {
+            return Next::Sleep;
+        }
+        if self.loops == 1 {
+            match contention::advice() {
+                Advice::Sleep => return Next::Sleep,
+                Advice::LookFirst => self.owes = Owes::Look,
+                Advice::Poll => {}
+            }
+            return Next::PollAgain;
+        }
+        if self.loops >= self.look_at {
+            self.look_at = self.loops + self.loops.min(LOOKS);
+            self.owes = Owes::Look;
+            return Next::PollAgain;
+        }
+        self.owe_yield()
+    }
+
+    fn owe_yield(&mut self) -> Next {
+        if self.yields || POLITE.load(Ordering::Relaxed) {
+            self.owes = Owes::Yield;
+        }
+        Next::PollAgain
+    }
+
+    /// Lets others run, or looks whether they want to, if it is time to: for a caller that has just given
+    /// up the lock, which they may wait for.
+    #[inline]
+    pub fn settle(&mut self, load: &Load) {
+        if self.owes != Owes::Nothing {
+            self.settle_now(load);
         }
     }
 
-    /// Lets others run if it is time to: for a caller that has just given up the lock, which they may
-    /// wait for.
-    #[inline]
-    pub fn yield_if_due(&mut self) {
-        if core::mem::take(&mut self.owes_yield) {
-            thread::yield_now();
+    #[cold]
+    fn settle_now(&mut self, load: &Load) {
+        match core::mem::replace(&mut self.owes, Owes::Nothing) {
+            Owes::Look => {
+                let round = self.loops % THOROUGH_LOOKS;
+                let thorough = round < LOOKS && self.loops > 1;
+                self.is_crowded = contention::look(load, thorough);
+            }
+            Owes::Yield => thread::yield_now(),
+            Owes::Nothing => {}
         }
     }
 
@@ -194,7 +262,9 @@ impl Wait {
         // After a wake-up a little polling pays: answers come in bursts. Not after a timer's.
         if !by_timer {
             self.loops = 0;
+            self.look_at = FIRST_LOOK;
         }
+        self.is_crowded = false;
         next
     }
 }

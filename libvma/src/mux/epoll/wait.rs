@@ -91,7 +91,7 @@ fn answer(
             return Ok(0);
         }
         counting.missed();
-        match wait.after_miss(|| is_crowded(stack)) {
+        match wait.after_miss(&stack.load, || is_crowded(stack)) {
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),

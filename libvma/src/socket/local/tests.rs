@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::config::settings::Settings;
 use crate::shard::Shard;
 use crate::stats::StatsFile;
+use crate::sys::load::Load;
 use crate::sys::shadow;
 
 fn stack_with(environment: &str) -> Stack {
@@ -21,6 +22,7 @@ fn stack_with(environment: &str) -> Stack {
         plane: Lock::new(None),
         shadows: None,
         nudge: None,
+        load: Load::unknown(),
         local,
         stats: StatsFile::new(&config.stats_file),
         ended: Lock::new(Default::default()),

@@ -148,9 +148,7 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         TcpState::Closing => repair::State::Closing,
         TcpState::LastAck => repair::State::LastAck,
         TcpState::TimeWait => repair::State::TimeWait,
-        TcpState::Closed if parts.peer_closed && parts.fin_acknowledged => {
-            repair::State::TimeWait
-        }
+        TcpState::Closed if parts.peer_closed && parts.fin_acknowledged => repair::State::TimeWait,
         TcpState::Closed if !cutting.unread.is_empty() => repair::State::Established,
         TcpState::SynSent | TcpState::SynReceived | TcpState::Closed => return None,
     };

@@ -198,14 +198,14 @@ pub(super) fn until_or_partly<'a, T>(
             Wait::new(patience, manner.timeout, manner.timeout.is_none())
                 .yielding(stack.config.rx_poll_yield)
         });
-        let next = match wait.after_miss(|| state.shares_cpu()) {
+        let next = match wait.after_miss(&stack.load, || state.shares_cpu()) {
             Next::Sleep => {
                 manner.call.count_miss(&mut state, id);
                 sleep(stack, state, id, manner, wait)
             }
             other => {
                 drop(state);
-                wait.yield_if_due();
+                wait.settle(&stack.load);
                 other
             }
         };

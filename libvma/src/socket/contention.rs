@@ -1,0 +1,96 @@
+//! When a thread that waits does not poll: others want the CPU.
+//!
+//! A poll that goes on while more threads want to run than there are CPUs keeps the very thread from
+//! running that would end it, up to a slice of the scheduler (milliseconds). So a wait looks at others after
+//! some microseconds, and then now and then. A thread that found the CPUs crowded sleeps at once in
+//! its next waits, for a pause that grows as long as it finds them so.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::sys::load::{self, Load};
+use crate::sys::time::monotonic_nanos;
+
+/// The first pause.
+const SHORTEST: u64 = 100_000;
+/// Looking costs a microsecond if a number of the machine's tells.
+const LONGEST: u64 = 10_000_000;
+/// It may cost a slice of the scheduler if the CPU has to be given away for it.
+const LONGEST_BY_YIELD: u64 = 1_000_000_000;
+
+/// Of a thread; only the thread itself and its signal handlers touch it.
+struct Mood {
+    /// It does not poll before this time; 0 if it may.
+    until: AtomicU64,
+    /// The pause that led there.
+    pause: AtomicU64,
+}
+
+thread_local! {
+    static MOOD: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
+}
+
+/// What a wait that begins may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    Poll,
+    /// Only if nobody else wants the CPU: [`look`].
+    LookFirst,
+    Sleep,
+}
+
+#[inline]
+pub fn advice() -> Advice {
+    match MOOD.with(|mood| mood.until.load(Ordering::Relaxed)) {
+        0 => Advice::Poll,
+        until if monotonic_nanos() < until => Advice::Sleep,
+        _ => Advice::LookFirst,
+    }
+}
+
+/// Does anybody else want the CPU? Not to be asked with a lock held. `thorough` if the CPU may be given
+/// away for a moment, though there seem to be enough.
+#[cold]
+pub fn look(load: &Load, thorough: bool) -> bool {
+    let roams = load.roams();
+    // While there are more threads than CPUs nothing is given away: it would be gone for a slice.
+    let (crowded, longest) = match roams {
+        true if load.is_crowded() => (true, LONGEST),
+        true => (thorough && load::gave_way(), LONGEST),
+        false => (load::gave_way(), LONGEST_BY_YIELD),
+    };
+    MOOD.with(|mood| mood.note(crowded, longest));
+    crowded
+}
+
+impl Mood {
+    fn note(&self, crowded: bool, longest: u64) {
+        let pause = self.pause.load(Ordering::Relaxed);
+        let (pause, until) = if crowded {
+            let pause = pause.saturating_mul(2).clamp(SHORTEST, longest);
+            (pause, monotonic_nanos().saturating_add(pause))
+        } else {
+            // One look in a calm moment is not the end of a busy time.
+            (pause / 4, 0)
+        };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.until.store(until, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_while_the_cpus_are_crowded_and_shrink_after() {
+        let mood = Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) };
+        let mut pauses = Vec::new();
+        for crowded in [true, true, true, false, true, false, false, false] {
+            mood.note(crowded, 300_000);
+            pauses.push(mood.pause.load(Ordering::Relaxed));
+            assert_eq!(mood.until.load(Ordering::Relaxed) > 0, crowded);
+        }
+        let expected = [100_000, 200_000, 300_000, 75_000, 150_000, 37_500, 9_375, 2_343];
+        assert_eq!(pauses, expected);
+    }
+}
