@@ -15,6 +15,8 @@
 //! - TIME-WAIT. FIN-WAIT-2 stands for it, with the peer's FIN not received: if the peer repeats that
 //!   FIN, because our acknowledgment was lost, the kernel acknowledges it and is in TIME-WAIT then.
 //!   Nothing leaves for the wire.
+//! - CLOSED, with unread data, or with an end that the program has not seen: an established connection that
+//!   is reset by a forged segment. Whether the program learns of that is ours to decide.
 //!
 //! The states before ESTABLISHED cannot be planted. Which connection is given away, when and why is not
 //! decided here.
@@ -66,6 +68,8 @@ pub struct Snapshot<'a> {
     pub sack: bool,
     /// The timestamps, if both sides sent the option (RFC 7323 section 3.2).
     pub timestamps: Option<Timestamps>,
+    /// In CLOSED: the program has still to learn of an error.
+    pub failed: bool,
 }
 
 /// The states that can be planted.
@@ -78,6 +82,8 @@ pub enum State {
     Closing,
     LastAck,
     TimeWait,
+    /// CLOSED: what is unread, then the end, or ECONNRESET ([`Snapshot::failed`]).
+    Closed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +184,7 @@ pub fn probe(fd: c_int) {
 
 impl State {
     fn has_sent_fin(self) -> bool {
-        !matches!(self, State::Established | State::CloseWait)
+        !matches!(self, State::Established | State::CloseWait | State::Closed)
     }
 
     fn has_received_fin(self) -> bool {

@@ -135,8 +135,8 @@ fn is_over(state: TcpState) -> bool {
 
 /// None: there is nothing to give to the kernel in this state, or it cannot be given.
 ///
-/// A connection that was reset, but for what the program has not read, becomes one to read from. Of one that
-/// both ends have closed the next holder of the descriptor reads the rest and the end.
+/// Of a connection that is over the next holder of the descriptor reads the rest, and then the end, or the
+/// error that this program has not learnt of.
 fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> Option<T> {
     let connection = cutting.connection;
     let parts = connection.transplant(cutting.now);
@@ -148,8 +148,7 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         TcpState::Closing => repair::State::Closing,
         TcpState::LastAck => repair::State::LastAck,
         TcpState::TimeWait => repair::State::TimeWait,
-        TcpState::Closed if parts.peer_closed && parts.fin_acknowledged => repair::State::TimeWait,
-        TcpState::Closed if !cutting.unread.is_empty() => repair::State::Established,
+        TcpState::Closed if parts.was_established => repair::State::Closed,
         TcpState::SynSent | TcpState::SynReceived | TcpState::Closed => return None,
     };
     let most = connection.settings().max_segment.map_or(u32::MAX, u32::from);
@@ -176,6 +175,7 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         window_scale: parts.scales.map(scale),
         sack: parts.sack,
         timestamps: parts.timestamp.map(|value| Timestamps { value, recent }),
+        failed: connection.has_error() && !parts.peer_closed,
     }))
 }
 

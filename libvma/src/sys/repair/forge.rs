@@ -10,11 +10,11 @@ use rustix::net::{
     sendto, socket_with,
 };
 
-use super::{Error, Snapshot, received_data};
+use super::{Error, Snapshot, State, received_data};
 use crate::sys::Fd;
 
 /// Has the kernel receive the last segment of the peer's once more: an ACK of SND.UNA with the
-/// peer's window and TS.Recent, and its FIN if the kernel shall know of that.
+/// peer's window and TS.Recent, and its FIN if the kernel shall know of that. In CLOSED it is a RST.
 pub fn send(snapshot: &Snapshot<'_>) -> Result<(), Error> {
     let mut room = [0u8; MOST];
     let packet = build(snapshot, &mut room);
@@ -36,6 +36,7 @@ const TIMESTAMPS: usize = 12;
 
 fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
     const FIN: u8 = 0x01;
+    const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
     let mut packet = Writer { room, len: 0 };
     // The kernel fills in the total length, the identification and the checksum. TTL 255: the
@@ -45,7 +46,11 @@ fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
     packet.put(&snapshot.local.ip().octets());
 
     let options = if snapshot.timestamps.is_some() { TIMESTAMPS } else { 0 };
-    let flags = if snapshot.state.forges_fin() { FIN | ACK } else { ACK };
+    let flags = match snapshot.state {
+        State::Closed => RST | ACK,
+        state if state.forges_fin() => FIN | ACK,
+        _ => ACK,
+    };
     let shift = snapshot.window_scale.map_or(0, |scale| u32::from(scale.send));
     let window = snapshot.send_window.checked_shr(shift).unwrap_or(0).min(u32::from(u16::MAX));
     packet.put(&snapshot.remote.port().to_be_bytes());

@@ -136,6 +136,9 @@ impl Target {
         if state == State::TimeWait {
             return self.start_waiting(snapshot);
         }
+        if state == State::Closed {
+            return self.end(snapshot);
+        }
         // In CLOSING our FIN went first.
         let closing = state == State::Closing;
         if !closing && (state.has_received_fin() || snapshot.timestamps.is_some()) {
@@ -164,6 +167,17 @@ impl Target {
         self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)
     }
 
+    /// CLOSED. What was received stays readable.
+    fn end(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+        self.forge(snapshot)?;
+        self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
+        if !snapshot.failed {
+            // Reading it clears it.
+            let _ = shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+        Ok(())
+    }
+
     /// The kernel learns TS.Recent and the peer's FIN from a segment of our making.
     fn forge(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         // Bound to a device, the socket would not be found for a segment from the loopback.
@@ -173,9 +187,16 @@ impl Target {
         }
         let sent = forge::send(snapshot);
         let fin = snapshot.state.forges_fin();
-        let seen = fin && sent.is_ok() && self.wait_for_fin();
+        let reset = snapshot.state == State::Closed;
+        let seen = (fin || reset) && sent.is_ok() && self.wait_for_end();
         if device != 0 {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, device);
+        }
+        if reset && !seen {
+            if snapshot.failed {
+                return Err(sent.err().unwrap_or(Error { call: "reset", errno: libc::ETIMEDOUT }));
+            }
+            self.shut_down(libc::SHUT_RDWR)?;
         }
         if fin && !seen {
             // No loopback, a firewall, no CAP_NET_RAW: the program sees the same end of the data.
@@ -187,7 +208,7 @@ impl Target {
     }
 
     /// The loopback usually delivers within the call that sends.
-    fn wait_for_fin(&self) -> bool {
+    fn wait_for_end(&self) -> bool {
         const LIMIT: u64 = 20_000_000;
         let mut one = [PollFd { fd: self.fd, events: libc::POLLRDHUP, revents: 0 }];
         wait::ppoll(&mut one, Some(LIMIT), None) == Ok(1)

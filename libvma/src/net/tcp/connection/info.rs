@@ -71,7 +71,8 @@ pub struct Transplant {
     pub peer_closed: bool,
     pub writing_ended: bool,
     pub fin_sent: bool,
-    pub fin_acknowledged: bool,
+    /// Our SYN was acknowledged.
+    pub was_established: bool,
 }
 
 impl<B> Connection<B> {
@@ -147,7 +148,7 @@ impl<B> Connection<B> {
             peer_closed: self.peer_closed,
             writing_ended: self.fin_queued,
             fin_sent: self.fin_sent(),
-            fin_acknowledged: self.fin_sent() && self.snd_una > self.data_end(),
+            was_established: self.snd_una > self.iss,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::taken::{SIOCOUTQ, outgoing};
 use super::*;
+use std::io::ErrorKind;
 
 #[test]
 fn the_peer_has_closed() {
@@ -172,6 +173,31 @@ fn the_last_acknowledgment_was_lost() {
         until("closed", || kernel_state(&theirs) == CLOSED);
         assert_eq!(theirs.take_error().unwrap().map(|error| error.to_string()), None);
     });
+}
+
+/// The connection is over on both sides: the next holder of the descriptor reads what is left, and the end
+/// or the error that nobody was told of.
+#[test]
+fn it_is_over_and_something_is_unread() {
+    for failed in [false, true] {
+        with_wire(move |wire| {
+            let (mut ours, mut theirs) = wire.opened();
+            chat(&mut ours, &mut theirs);
+            say(&mut theirs, &text(4, 9_000));
+            let mut taken = Taken::from(ours, &theirs);
+            wire.cut();
+            (taken.state, taken.failed) = (State::Closed, failed);
+            let mut ours = taken.planted();
+            assert_eq!(kernel_state(&ours), CLOSED);
+            expect(&mut ours, &text(4, 9_000));
+            let error = |result: std::io::Result<usize>| result.map_err(|error| error.kind());
+            if failed {
+                assert_eq!(error(ours.read(&mut [0])), Err(ErrorKind::ConnectionReset));
+            }
+            expect_end(&mut ours);
+            assert_eq!(error(ours.write(&[0])), Err(ErrorKind::BrokenPipe));
+        });
+    }
 }
 
 /// What a process leaves behind when it exits.

@@ -24,6 +24,7 @@ pub struct Taken {
     pub window_scale: Option<WindowScale>,
     pub sack: bool,
     pub timestamps: Option<Timestamps>,
+    pub failed: bool,
 }
 
 impl Taken {
@@ -78,6 +79,7 @@ impl Taken {
             segment_size: get(libc::TCP_MAXSEG) as u16,
             window_scale: has(4).then_some(WindowScale { send: scale & 15, receive: scale >> 4 }),
             sack: has(2),
+            failed: false,
             timestamps: has(1)
                 .then(|| Timestamps { value: get(libc::TCP_TIMESTAMP), recent: clock_of(peer) }),
         };
@@ -109,6 +111,7 @@ impl Taken {
                 window_scale: self.window_scale,
                 sack: self.sack,
                 timestamps: self.timestamps,
+                failed: self.failed,
             },
         )
     }
