@@ -38,6 +38,13 @@ impl Process {
         }
     }
 
+    /// For the internal thread: an interface is gone, and the connections over it are the kernel's to keep.
+    pub fn rescue_streams(&self, interface: u32) {
+        for id in stream::stranded::over(&self.stack, interface) {
+            self.release_stream(id, WhyOs::InterfaceGone);
+        }
+    }
+
     /// The shadow is what the socket was: forgets the socket.
     pub fn drop_stream(&self, id: SocketId) {
         self.drop_stream_for(id, WhyOs::NotOurs);

@@ -95,7 +95,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
             thread::nap_millis(100);
         }
         if fired(fds, 0) {
-            follow(stack, &mut monitor);
+            follow(process, &mut monitor);
         }
         if fired(fds, 1) {
             note_shadows(stack);
@@ -198,7 +198,8 @@ fn fired(fds: &[PollFd], at: usize) -> bool {
 }
 
 /// Takes the kernel's changes over and lets live sockets see them.
-fn follow(stack: &Stack, monitor: &mut Monitor) {
+fn follow(process: &Process, monitor: &mut Monitor) {
+    let stack = &process.stack;
     let mut changes: Vec<Change> = Vec::new();
     if let Err(error) = monitor.read(&mut |change| changes.push(change)) {
         log_line!(Warning, "{error}");
@@ -213,6 +214,16 @@ fn follow(stack: &Stack, monitor: &mut Monitor) {
         effect.flows |= one.flows;
         unanswered.extend(one.unanswered);
     }
+    let gone = match effect.flows {
+        true => stream::stranded::forget_interfaces(plane),
+        false => Vec::new(),
+    };
+    drop(slot);
+    for interface in gone {
+        process.rescue_streams(interface);
+    }
+    let Ok(mut slot) = stack.plane.lock() else { return };
+    let Some(plane) = slot.as_mut() else { return };
     if effect.flows {
         attach::update_interfaces(stack, plane);
         attach::reconsider(stack, plane);

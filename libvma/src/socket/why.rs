@@ -45,6 +45,8 @@ pub enum WhyOs {
     ShutDown,
     /// The descriptor was handed to another process.
     Passed,
+    /// The interface that its packets went by is gone.
+    InterfaceGone,
     /// The process ends, or starts another program in its place.
     ProcessEnds,
     /// An epoll instance that watches it is watched itself, or has two numbers.
@@ -107,6 +109,7 @@ impl core::fmt::Display for WhyOs {
             }
             WhyOs::ShutDown => "it was shut down",
             WhyOs::Passed => "it was passed to another process",
+            WhyOs::InterfaceGone => "its interface is gone",
             WhyOs::ProcessEnds => "the process ends",
             WhyOs::NestedEpoll => "an epoll instance that watches it is watched itself",
             WhyOs::Ambiguous => "its epoll registrations cannot be told apart",

@@ -94,8 +94,14 @@ impl Namespaces {
         for side in [Side::A, Side::B] {
             run_ip(&["netns", "add", &net.name(side)]);
         }
+        net.lay_cable();
+        net
+    }
+
+    /// Makes the cable and its ends, which must not be there.
+    fn lay_cable(&self) {
         let (a, b) = (Side::A, Side::B);
-        net.ip(
+        self.ip(
             a,
             &format!(
                 "link add {} address {} type veth peer {} address {} netns {}",
@@ -103,17 +109,22 @@ impl Namespaces {
                 a.mac(),
                 b.device(),
                 b.mac(),
-                net.name(b)
+                self.name(b)
             ),
         );
         for side in [a, b] {
             let device = side.device();
-            net.ip(side, "link set lo up");
-            net.ip(side, &format!("address add {}/24 brd + dev {device}", side.ip()));
+            self.ip(side, "link set lo up");
+            self.ip(side, &format!("address add {}/24 brd + dev {device}", side.ip()));
             // No IPv6 address on the cable: no duplicate address detection, no solicitations.
-            net.ip(side, &format!("link set {device} addrgenmode none up"));
+            self.ip(side, &format!("link set {device} addrgenmode none up"));
         }
-        net
+    }
+
+    /// Deletes the interfaces at both ends and makes new ones of the same names and addresses.
+    pub fn replace_cable(&self) {
+        self.ip(Side::A, &format!("link delete {}", Side::A.device()));
+        self.lay_cable();
     }
 
     pub fn name(&self, side: Side) -> String {

@@ -225,6 +225,18 @@ impl<S> State<S> {
         tcp.table.iter().map(|(key, _)| key).collect()
     }
 
+    /// Those whose segments go by an interface.
+    pub fn connections_over(&self, interface: u32) -> Vec<FlowKey> {
+        let Some(tcp) = self.tcp.as_deref() else { return Vec::new() };
+        let goes = |index: u32| {
+            let block = tcp.blocks.get(index as usize)?.as_deref()?;
+            let ring = self.rings.get(block.way.ring()?.index())?;
+            Some(!ring.is_local() && ring.interface().index == interface)
+        };
+        let over = tcp.table.iter().filter(|(_, index)| goes(*index) == Some(true));
+        over.map(|(key, _)| key).collect()
+    }
+
     /// The socket that a connection belongs to, if it has one.
     pub fn owner_of(&mut self, key: &FlowKey) -> Option<SocketId> {
         let (tcp, _) = self.tcp()?;

@@ -127,6 +127,14 @@ impl<S> State<S> {
         blocks.filter_map(lives).chain(waiting).collect()
     }
 
+    /// The connection, if its program has closed it.
+    pub fn orphan_of(&self, key: &FlowKey) -> Option<Orphan> {
+        let tcp = self.tcp.as_deref()?;
+        let index = tcp.table.get(key)?;
+        let block = tcp.blocks.get(index as usize)?.as_deref()?;
+        (block.owner == Owner::Orphan).then_some(Orphan(index))
+    }
+
     /// Is there an orphan whose peer lacks something of ours?
     pub fn has_unfinished_orphans(&self) -> bool {
         use TcpState::{Closed, FinWait2, TimeWait};

@@ -102,7 +102,7 @@ fn plant(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> bool {
 }
 
 /// True also if there is nothing left to plant.
-fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
+pub(super) fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
     let Some(result) = snapshot(cutting, |snapshot| repair::plant(descriptor, snapshot)) else {
         return !matches!(cutting.connection.state(), TcpState::SynSent | TcpState::SynReceived);
     };
@@ -232,7 +232,7 @@ pub fn finish_orphans(stack: &Stack) {
 /// How long a process stays for connections that the kernel does not take.
 const PATIENCE_MILLIS: u32 = 2000;
 
-fn fresh_socket() -> Option<Fd> {
+pub(super) fn fresh_socket() -> Option<Fd> {
     let tcp = Some(ipproto::TCP);
     let (family, kind, flags) = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
     let socket = Fd::adopt(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()?;

@@ -8,7 +8,7 @@
 //! `connect` and `listen` open connections, `send` and `receive` move bytes, `shutdown` ends them,
 //! `options` sets and `tell` tells, `route` finds the way, `wait` blocks, `give_back` ends our part,
 //! `local` serves connections with processes of this host, `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
-//! the host's settings say, `watch` what the daemon is told.
+//! the host's settings say, `stranded` what becomes of connections whose interface is gone, `watch` what the daemon is told.
 
 pub mod connect;
 pub mod exceptions;
@@ -22,6 +22,7 @@ pub mod receive;
 mod route;
 pub mod send;
 pub mod shutdown;
+pub mod stranded;
 mod system;
 pub mod tell;
 mod wait;

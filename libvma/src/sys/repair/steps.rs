@@ -50,7 +50,13 @@ impl Target {
     /// ESTABLISHED with empty queues, the options and nothing sent.
     fn connect(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         match shadow::local_address(self.fd).map(|bound| bound.port()) {
-            Some(0) => self.address_call("bind", libc::SYS_bind, snapshot.local)?,
+            Some(0) => {
+                let bind = || self.address_call("bind", libc::SYS_bind, snapshot.local);
+                bind().or_else(|error| match error.errno {
+                    libc::EADDRNOTAVAIL => self.beyond_routes(bind),
+                    _ => Err(error),
+                })?;
+            }
             Some(port) if port == snapshot.local.port() => {}
             _ => return Err(Error { call: "bind", errno: libc::EINVAL }),
         }
@@ -67,6 +73,11 @@ impl Target {
         let segment_size = c_int::from(snapshot.segment_size).clamp(SMALLEST_MAXSEG, MOST_MAXSEG);
         self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, segment_size)?;
         let connected = self.address_call("connect", libc::SYS_connect, snapshot.remote);
+        let connected = connected.or_else(|error| match error.errno {
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL | libc::ENODEV => self
+                .beyond_routes(|| self.address_call("connect", libc::SYS_connect, snapshot.remote)),
+            _ => Err(error),
+        });
         self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, self.segment_size)?;
         connected?;
         // A socket that is bound to the port only got its address from the routes just now.
@@ -74,6 +85,26 @@ impl Target {
             return Err(Error { call: "connect", errno: libc::EADDRNOTAVAIL });
         }
         self.negotiate(snapshot)
+    }
+
+    /// Does what the kernel refuses while the local address, or every route to the peer, is gone: not
+    /// so for a socket that may have any address, nor for one that is bound to a device, whose link
+    /// it then takes the peer to be on.
+    fn beyond_routes(&self, call: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        let options = [
+            (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+            (libc::SOL_SOCKET, BIND_TO_INDEX, LOOPBACK_INDEX),
+        ];
+        let before = options.map(|(level, name, value)| {
+            let before = shadow::int_option(self.fd, level, name).unwrap_or(0);
+            shadow::set_int_option(self.fd, level, name, value);
+            before
+        });
+        let result = call();
+        for ((level, name, _), before) in options.into_iter().zip(before) {
+            shadow::set_int_option(self.fd, level, name, before);
+        }
+        result
     }
 
     /// What the SYN segments negotiated.
@@ -289,5 +320,7 @@ const SMALLEST_MAXSEG: c_int = 88;
 const MOST_MAXSEG: c_int = 32767;
 /// SO_BINDTOIFINDEX
 pub const BIND_TO_INDEX: c_int = 62;
+/// LOOPBACK_IFINDEX: the loopback interface of each network namespace.
+const LOOPBACK_INDEX: c_int = 1;
 /// SOCK_RCVBUF_LOCK, as SO_BUF_LOCK has it.
 const LOCK_RECEIVE: c_int = 2;

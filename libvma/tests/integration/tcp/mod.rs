@@ -11,6 +11,7 @@ mod neighbours;
 mod nginx;
 mod python;
 mod redis;
+mod replaced;
 mod sharing;
 mod soak;
 mod sockperf;

@@ -1,0 +1,36 @@
+//! Connections whose interface is gone. The kernel keeps its own, which know addresses and no interface, and
+//! they go on when another interface has the address: so these are handed to the kernel at once. Were
+//! they kept until there is a new interface to steer, the kernel would answer what comes by it
+//! meanwhile with resets.
+
+use super::give_back::plant_into;
+use super::{Stack, give_back};
+use crate::control::Control;
+use crate::shard::SocketId;
+use crate::socket::Plane;
+
+/// Forgets the interfaces that are gone; returns them.
+pub fn forget_interfaces(plane: &mut Plane) -> Vec<u32> {
+    let is_gone = |control: &Control, interface: u32| control.link(interface).is_none();
+    let gone = plane.rings.keys().copied().filter(|known| is_gone(&plane.control, *known));
+    let gone: Vec<u32> = gone.collect();
+    plane.rings.retain(|interface, _| !gone.contains(interface));
+    gone
+}
+
+/// The sockets whose connections went by an interface. What programs have closed already is handed over
+/// here.
+pub fn over(stack: &Stack, interface: u32) -> Vec<SocketId> {
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    let keys = state.connections_over(interface);
+    if keys.is_empty() {
+        return Vec::new();
+    }
+    state.catch_up();
+    state.run_tcp();
+    for orphan in keys.iter().filter_map(|key| state.orphan_of(key)).collect::<Vec<_>>() {
+        let Some(socket) = give_back::fresh_socket() else { break };
+        state.transplant_orphan(orphan, |cutting| plant_into(socket.raw(), cutting));
+    }
+    keys.iter().filter_map(|key| state.owner_of(key)).collect()
+}
