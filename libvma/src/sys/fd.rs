@@ -81,15 +81,6 @@ pub unsafe fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
-/// Closes a number by raw system call.
-///
-/// # Safety
-/// The number must belong to the caller.
-pub unsafe fn close_raw(fd: RawFd) {
-    // SAFETY: passed on to the caller.
-    unsafe { rustix::io::close(fd) };
-}
-
 /// Is the descriptor open, and stays so when another program takes over?
 pub fn survives_exec(fd: RawFd) -> bool {
     with_borrowed(fd, |fd| rustix::io::fcntl_getfd(fd))
@@ -285,6 +276,7 @@ pub unsafe fn own(fd: RawFd) -> OwnedFd {
 /// from any thread and a forked child walks it in its fork handler.
 pub mod internal {
     use super::{AtomicI32, Ordering, RawFd};
+    use crate::sys::wait::raw_syscall;
 
     const MOST: usize = 512;
     static LIST: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
@@ -322,9 +314,12 @@ pub mod internal {
             let fd = slot.load(Ordering::Acquire);
             if fd >= 0 && fd != keep {
                 slot.store(-1, Ordering::Release);
+                // fork() copies descriptors before memory: one that another thread has opened in between is
+                // listed and not open.
+                //
                 // SAFETY: the child inherited this number from the list of the parent's library;
                 // no object of the child refers to it, the child starts afresh.
-                unsafe { super::close_raw(fd) };
+                unsafe { raw_syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
             }
         }
     }

@@ -100,6 +100,25 @@ static void error_or_done(const struct state *s, const char *what, int error)
 		fail(s, what, error);
 }
 
+/* A process that does not end by itself has not said how its connection ended. */
+static void ended(pid_t child, int status)
+{
+	char line[100];
+	if (child > 0 && status != 0) {
+		snprintf(line, sizeof line, "FAIL a process ended with status %#x\n", status);
+		say(line);
+	}
+}
+
+/* Waits for a child, or for any (-1); 0 if there is none any more. */
+static int wait_for(pid_t child, int options)
+{
+	int status;
+	child = waitpid(child, &status, options);
+	ended(child, status);
+	return child > 0;
+}
+
 static void hand_to_helper(int fd, const struct state *s)
 {
 	char room[CMSG_SPACE(sizeof(int))] = {0};
@@ -119,8 +138,11 @@ static void help(int from)
 		char room[CMSG_SPACE(sizeof(int))];
 		struct iovec data = {&s, sizeof s};
 		struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
-		if (recvmsg(from, &message, 0) <= 0)
+		if (recvmsg(from, &message, 0) <= 0) {
+			while (wait_for(-1, 0))
+				;
 			_exit(0);
+		}
 		int fd;
 		memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
 		if (fork() == 0) {
@@ -128,7 +150,7 @@ static void help(int from)
 			_exit(0);
 		}
 		close(fd);
-		while (waitpid(-1, NULL, WNOHANG) > 0)
+		while (wait_for(-1, WNOHANG))
 			;
 	}
 }
@@ -182,18 +204,21 @@ static int change(int *fd, struct state *s)
 				fail(s, "exec", errno);
 				_exit(1);
 			}
+			/* Of connections that other threads have: two children that wait for the end of each
+			 * other's, and keep it from coming, would wait for ever. */
+			close_range(3, (unsigned)*fd - 1, 0), close_range((unsigned)*fd + 1, ~0u, 0);
 			finish(*fd, s);
 			_exit(0);
 		}
 		close(*fd);
-		waitpid(child, NULL, 0);
+		wait_for(child, 0);
 		return 1;
 	case PARENT_GOES_ON:
 		child = fork();
 		if (child == 0)
 			_exit(0);
 		if (next(&s->random) & 1)
-			waitpid(child, NULL, 0);
+			wait_for(child, 0);
 		return 0;
 	case PASS:
 		hand_to_helper(*fd, s);
@@ -363,7 +388,7 @@ static int server(char **words)
 	for (int i = 0; i < count && !forks; i++)
 		pthread_join(threads[i], NULL);
 	close(helper);
-	while (wait(NULL) > 0)
+	while (wait_for(-1, 0))
 		;
 	return 0;
 }
@@ -415,7 +440,7 @@ static int client(char **words)
 	for (int i = 0; i < threads; i++)
 		pthread_join(thread[i], NULL);
 	close(helper);
-	while (wait(NULL) > 0)
+	while (wait_for(-1, 0))
 		;
 	return 0;
 }
