@@ -3,8 +3,9 @@
 //!
 //! It takes the place of an AF_XDP socket's fill and RX ring. [`Slots`] knows the order of reads and
 //! writes and nothing of where the memory is, so that the same code runs under the model checker;
-//! [`Ingress`] is the memory, mapped from BPF maps, and the bell that wakes who sleeps.
+//! [`Ingress`] is the memory, mapped from BPF maps; [`Bell`] wakes who sleeps.
 
+mod bell;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -12,10 +13,10 @@ mod tests;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
+use self::bell::Bell;
 use super::ring::{CONTINUED, Descriptor, Mapping};
 use super::umem::{CHUNK, Umem};
 use crate::sys::Fd;
@@ -25,7 +26,6 @@ pub struct Maps {
     pub chunks: Fd,
     pub slots: Fd,
     pub control: Fd,
-    pub bell: Fd,
 }
 
 /// An atomic word that both sides see.
@@ -168,6 +168,7 @@ struct Reserve {
     head: AtomicU32,
     mask: AtomicU32,
     credit: AtomicU32,
+    mark: AtomicU32,
 }
 
 #[repr(C, align(64))]
@@ -275,9 +276,11 @@ pub struct Ingress {
 
 impl Ingress {
     /// `slots` is the number that the map was made with.
-    pub fn open(maps: Maps, slots: u32) -> Result<Ingress, Errno> {
+    pub fn open(maps: Maps, slots: u32, interface: u32) -> Result<Ingress, Errno> {
         let slots = Slots::new(Shared::map(&maps, slots)?);
-        Ok(Ingress { settled: slots.next, slots, bell: Bell::open(maps.bell)? })
+        let bell = Bell::open(interface)?;
+        slots.memory.control().reserve.0.mark.store(bell.mark(), Ordering::Relaxed);
+        Ok(Ingress { settled: slots.next, slots, bell })
     }
 
     #[inline]
@@ -334,7 +337,7 @@ impl Ingress {
 
     /// Readable when a packet has come since [`Ingress::fall_asleep`].
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
-        [self.bell.map.as_fd(), self.bell.own.as_fd()]
+        self.bell.descriptors()
     }
 
     /// Pieces that wait to be read.
@@ -350,47 +353,5 @@ impl Ingress {
     /// Frames that found no room, since the beginning.
     pub fn lost(&self) -> u64 {
         self.slots.memory.control().lost.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Where pages are larger, the kernel refuses a BPF ring buffer of this size, and the XDP hook is taken.
-const PAGE: usize = 4096;
-
-/// What the program rings, a BPF ring buffer, and what we ring ourselves when something came while
-/// we fell asleep.
-struct Bell {
-    map: Fd,
-    consumed: Mapping,
-    produced: Mapping,
-    own: Fd,
-    is_rung: bool,
-}
-
-impl Bell {
-    fn open(map: Fd) -> Result<Bell, Errno> {
-        // The first page is the consumer's position, the second one the producer's.
-        let consumed = Mapping::shared(&map, 0, PAGE)?;
-        let produced = Mapping::read_only(&map, PAGE as u64, PAGE)?;
-        let own = Fd::adopt(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
-        Ok(Bell { map, consumed, produced, own, is_rung: false })
-    }
-
-    fn hush(&mut self) {
-        let (consumed, produced) =
-            (self.consumed.at::<AtomicU64>(0), self.produced.at::<AtomicU64>(0));
-        // SAFETY: an aligned word in a mapping that `self` owns; any bits will do.
-        let consumed = unsafe { &*consumed };
-        // SAFETY: as above; it is only read.
-        let produced = unsafe { &*produced };
-        consumed.store(produced.load(Ordering::Acquire), Ordering::Release);
-        if core::mem::take(&mut self.is_rung) {
-            let _ = rustix::io::read(&self.own, &mut [0u8; 8]);
-        }
-    }
-
-    fn ring(&mut self) {
-        if !core::mem::replace(&mut self.is_rung, true) {
-            let _ = rustix::io::write(&self.own, &1u64.to_ne_bytes());
-        }
     }
 }

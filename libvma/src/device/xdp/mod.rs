@@ -114,7 +114,8 @@ impl Ring {
             None => (count, ring_size(limits.rx_posted, per_queue), rx_frames),
         };
         let umem = Umem::new(tx_base + tx_frames).map_err(failed("mmap of the UMEM"))?;
-        let (shared, mut ingress) = maps.map(|maps| share(maps, memory)).transpose()?.unzip();
+        let (shared, mut ingress) =
+            maps.map(|maps| share(maps, memory, interface.index)).transpose()?.unzip();
 
         let mut queues: Vec<Queue> = Vec::with_capacity(count as usize);
         for number in 0..count {
@@ -495,9 +496,10 @@ fn ring_size(wanted: u32, frames: u32) -> u32 {
 }
 
 /// The memory that the steering program writes frames to, and the ring that it fills.
-fn share(maps: Maps, sizes: program::Sizes) -> Result<(Umem, Ingress), OpenError> {
+fn share(maps: Maps, sizes: program::Sizes, interface: u32) -> Result<(Umem, Ingress), OpenError> {
     let memory = Umem::of_map(&maps.chunks, sizes.chunks).map_err(failed("mmap of the frames"))?;
-    let ingress = Ingress::open(maps, sizes.slots).map_err(failed("mmap of the ring"))?;
+    let ingress =
+        Ingress::open(maps, sizes.slots, interface).map_err(failed("opening the ring"))?;
     Ok((memory, ingress))
 }
 

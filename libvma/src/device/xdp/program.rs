@@ -167,8 +167,7 @@ impl Program {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
             Hook::Ingress => {
                 let (chunks, slots) = (map("chunks")?, map("slots")?);
-                let (control, bell) = (map("control")?, map("bell")?);
-                (None, Some(Maps { chunks, slots, control, bell }))
+                (None, Some(Maps { chunks, slots, control: map("control")? }))
             }
         };
 

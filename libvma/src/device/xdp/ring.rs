@@ -43,26 +43,12 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     /// What the kernel and we write.
     pub fn shared(file: impl AsFd, offset: u64, len: usize) -> rustix::io::Result<Mapping> {
-        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE)
-    }
-
-    /// What only the kernel writes.
-    pub fn read_only(file: impl AsFd, offset: u64, len: usize) -> rustix::io::Result<Mapping> {
-        Self::new(file, offset, len, ProtFlags::READ)
-    }
-
-    fn new(
-        file: impl AsFd,
-        offset: u64,
-        len: usize,
-        protection: ProtFlags,
-    ) -> rustix::io::Result<Mapping> {
         // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
         let base = unsafe {
             mmap(
                 core::ptr::null_mut(),
                 len,
-                protection,
+                ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::POPULATE,
                 file,
                 offset,
