@@ -4,7 +4,7 @@ use super::count::Counting;
 use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, is_crowded, look};
 use crate::shard::SocketId;
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Wait};
+use crate::socket::wait::{Next, Shift, Wait};
 use crate::sys::wait::{PollFd, PollSet, ppoll};
 
 /// An offloaded socket among the descriptors: its position and its name.
@@ -68,6 +68,7 @@ fn answer(
     mask: Option<&libc::sigset_t>,
     (wait, counting): (&mut Wait, &mut Counting<'_>),
 ) -> Result<usize, i32> {
+    let mut shift = Shift::new(stack);
     let mut asked = false;
     let mut first = true;
     loop {
@@ -85,8 +86,8 @@ fn answer(
         }
         if timeout == Some(0) {
             // The mask may let a pending signal through.
-            let interrupted =
-                mask.is_some() && question.sleep(stack, wait, mask, counting) == Next::Interrupted;
+            let interrupted = mask.is_some()
+                && question.sleep(&mut shift, wait, mask, counting) == Next::Interrupted;
             return if interrupted { Err(libc::EINTR) } else { Ok(0) };
         }
         counting.missed();
@@ -94,7 +95,7 @@ fn answer(
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match question.sleep(stack, wait, mask, counting) {
+            Next::Sleep => match question.sleep(&mut shift, wait, mask, counting) {
                 Next::TimedOut => {
                     question.clear();
                     return Ok(0);
@@ -198,11 +199,12 @@ impl Question<'_> {
 
     fn sleep(
         &self,
-        stack: &Stack,
+        shift: &mut Shift<'_>,
         wait: &mut Wait,
         mask: Option<&libc::sigset_t>,
         counting: &mut Counting<'_>,
     ) -> Next {
+        let stack = shift.begin();
         let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
         let Some((sleeper, waker)) = state.new_sleeper() else {
             drop(state);
@@ -225,8 +227,7 @@ impl Question<'_> {
         }
         let mut all = self.kernels();
         all.add_readable(waker);
-        state.sleep_on_rings(|fd| all.add_readable(fd));
-        let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
+        let bound = state.guard_rings(sleeper, |fd| all.add_readable(fd));
         drop(state);
         let next = match missed {
             true => Next::PollAgain,

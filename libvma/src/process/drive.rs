@@ -109,7 +109,9 @@ impl Drive {
             self.alone = true;
             self.quiet = self.quiet.saturating_add(1);
             if self.interval > 0 || state.has_tcp() || state.has_links() {
-                self.drain(&mut state);
+                if self.drain(&mut state) > 0 {
+                    state.replace_listener();
+                }
                 state.run_tcp();
             }
         } else if self.late == 0 && state.tcp_deadline().is_some_and(is_late) {
@@ -119,13 +121,14 @@ impl Drive {
     }
 
     /// Takes what has arrived, but not for ever: others want the lock.
-    fn drain(&self, state: &mut shard::State<Socket>) {
+    /// Returns how many packets that were.
+    fn drain(&self, state: &mut shard::State<Socket>) -> u64 {
         let mut taken = 0;
         loop {
             let packets = state.poll() as u64;
             taken += packets;
             if packets == 0 || taken >= self.most {
-                return;
+                return taken;
             }
         }
     }

@@ -102,6 +102,8 @@ pub struct State<S> {
     pipes: pipe::Pipes,
     reassembler: Reassembler,
     sleepers: Vec<Sleeper>,
+    /// The one that listens to the rings.
+    driver: Option<SleeperId>,
     sets: Vec<Option<Set>>,
     /// The host's own addresses, which nothing from a cable may come from, with their interfaces.
     own_addresses: Vec<(std::net::Ipv4Addr, u32)>,
@@ -140,6 +142,7 @@ impl<S> Default for Shard<S> {
                 pipes: pipe::Pipes::default(),
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
+                driver: None,
                 sets: Vec::new(),
                 own_addresses: Vec::new(),
                 matches: Vec::new(),

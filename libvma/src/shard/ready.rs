@@ -56,6 +56,47 @@ impl<S> State<S> {
             }
             sleeper.in_use = false;
         }
+        if self.driver == Some(id) {
+            self.driver = None;
+        }
+    }
+
+    /// Before a sleep. One sleeper guards the rings, whose descriptors `each` gets, takes what comes,
+    /// and wakes those for whom it is; it wakes at the time returned, too, to run TCP's timers. The
+    /// others sleep until it wakes them, or else every packet would wake all of them.
+    pub fn guard_rings(&mut self, sleeper: SleeperId, each: impl FnMut(i32)) -> Option<u64> {
+        let thread = |id: SleeperId| self.sleepers.get(id.0 as usize).map(|entry| entry.thread);
+        // A thread of which another sleep is registered is in a signal handler, or has left it by longjmp.
+        if self.driver.is_some_and(|driver| thread(driver) != thread(sleeper)) {
+            return None;
+        }
+        self.driver = Some(sleeper);
+        self.sleep_on_rings(each);
+        self.tcp_deadline().map(|deadline| deadline.as_nanos())
+    }
+
+    /// A thread that has slept goes back to the program: somebody else has to listen. One that is awake
+    /// already listens before it sleeps again, or calls this.
+    pub fn hand_over_rings(&mut self) {
+        let is_awake = |sleeper: &Sleeper| sleeper.in_use && sleeper.woken;
+        if self.driver.is_none() && !self.sleepers.iter().any(is_awake) {
+            self.wake_any();
+        }
+    }
+
+    /// For the internal thread, which has found packets that the listener should have taken: it may be
+    /// gone (longjmp out of a signal handler).
+    pub fn replace_listener(&mut self) {
+        if self.driver.take().is_some() {
+            self.wake_any();
+        }
+    }
+
+    fn wake_any(&mut self) {
+        let asleep = |sleeper: &Sleeper| sleeper.in_use && !sleeper.woken;
+        if let Some(index) = self.sleepers.iter().position(asleep) {
+            self.wake(SleeperId(index as u32));
+        }
     }
 
     /// Does a thread of the program sleep, and drives what the rings bring when it wakes?

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering;
 
 use super::message::ControlWriter;
-use super::wait::{Next, Patience, Wait};
+use super::wait::{Next, Patience, Shift, Wait};
 use super::{NOT_DUE, Origin, Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::{self, Direct, SocketId, clock};
 use crate::sys::thread;
@@ -51,6 +51,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
     if request.flags & OS_FLAGS != 0 {
         return Outcome::Os(WhyOs::Arguments);
     }
+    let mut shift = Shift::new(stack);
     let mut wait: Option<Wait> = None;
     let ratio = stack.config.rx_udp_poll_os_ratio;
     // The shadow was asked in this round and has nothing.
@@ -188,7 +189,7 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             }
             Next::TimedOut => return eagain(state, id),
             Next::Interrupted => return Outcome::Errno(libc::EINTR),
-            Next::Sleep => match sleep_after_polling(stack, state, id, wait) {
+            Next::Sleep => match sleep_after_polling(&mut shift, state, id, wait) {
                 Next::TimedOut => match stack.shard.lock() {
                     Ok(state) => return eagain(state, id),
                     Err(_) => return Outcome::Errno(libc::EAGAIN),
@@ -407,29 +408,35 @@ fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
 }
 
 /// It polled in vain: the call is a miss, for it blocks its thread.
-fn sleep_after_polling(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
+fn sleep_after_polling(
+    shift: &mut Shift<'_>,
+    mut state: Guard<'_>,
+    id: SocketId,
+    wait: &mut Wait,
+) -> Next {
     if let Some((endpoint, _)) = state.socket(id) {
         endpoint.counters.rx_poll_misses += 1;
     }
-    sleep(stack, state, id, wait)
+    sleep(shift, state, id, wait)
 }
 
-fn sleep(stack: &Stack, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
+fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
     let Some((sleeper, waker)) = state.new_sleeper() else {
         // No descriptor for a waker: poll on, gently.
         drop(state);
         thread::nap_millis(1);
         return Next::PollAgain;
     };
+    let stack = shift.begin();
     state.sleep_on(id, sleeper);
     let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
     let mut fds = PollSet::default();
     fds.add_readable(shadow);
     fds.add_readable(waker);
-    state.sleep_on_rings(|fd| fds.add_readable(fd));
     // What came between the last poll and now is in the rings, so their descriptors are readable.
+    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     drop(state);
-    let next = wait.sleep(fds.as_mut_slice(), None);
+    let next = wait.sleep_until(fds.as_mut_slice(), None, bound);
     let shadow_fired = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
     if let Ok(mut state) = stack.shard.lock() {
         state.leave(id, sleeper);

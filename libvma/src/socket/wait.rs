@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::Stack;
 use super::contention::{self, Advice};
 use crate::shard::clock;
 use crate::sys::load::Load;
@@ -27,6 +28,37 @@ static POLITE: AtomicBool = AtomicBool::new(false);
 /// From now on, who polls for long lets others run now and then.
 pub fn be_polite() {
     POLITE.store(true, Ordering::Relaxed);
+}
+
+/// What a blocking call owes to others that sleep, if it has slept itself: when it ends, another one has to
+/// listen to the rings. To be declared before any guard of the lock.
+pub struct Shift<'a> {
+    stack: &'a Stack,
+    has_slept: bool,
+}
+
+impl<'a> Shift<'a> {
+    #[inline]
+    pub fn new(stack: &'a Stack) -> Shift<'a> {
+        Shift { stack, has_slept: false }
+    }
+
+    /// The call sleeps.
+    pub fn begin(&mut self) -> &'a Stack {
+        self.has_slept = true;
+        self.stack
+    }
+}
+
+impl Drop for Shift<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.has_slept
+            && let Ok(mut state) = self.stack.shard.lock()
+        {
+            state.hand_over_rings();
+        }
+    }
 }
 
 /// How long a blocking call polls before it sleeps.

@@ -6,7 +6,7 @@ use super::{EDGE, Epoll, Event, ONESHOT};
 use crate::mux::count::Counting;
 use crate::mux::{READABLE, is_crowded, look, patience};
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Wait};
+use crate::socket::wait::{Next, Shift, Wait};
 use crate::sys::wait::PollSet;
 
 /// A wait as the program asked for it, and the two things only libc can do for it.
@@ -64,6 +64,7 @@ fn answer(
     (wait, counting): (&mut Wait, &mut Counting<'_>),
 ) -> Result<usize, i32> {
     let Call { epfd, timeout, mask, kernel, disarm } = call;
+    let mut shift = Shift::new(stack);
     let mut found = Found { out, count: 0, shared: Marks::default() };
     let mut asked = false;
     let mut first = true;
@@ -95,7 +96,8 @@ fn answer(
             Next::PollAgain => {}
             Next::TimedOut => return Ok(0),
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match sleep(stack, epoll, epfd, (&mut *wait, &mut *counting), mask) {
+            Next::Sleep => match sleep(&mut shift, epoll, epfd, (&mut *wait, &mut *counting), mask)
+            {
                 Next::TimedOut => return Ok(0),
                 Next::Interrupted => return Err(libc::EINTR),
                 Next::PollAgain | Next::Sleep => asked = false,
@@ -261,12 +263,13 @@ fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
 }
 
 fn sleep(
-    stack: &Stack,
+    shift: &mut Shift<'_>,
     epoll: &Epoll,
     epfd: i32,
     (wait, counting): (&mut Wait, &mut Counting<'_>),
     mask: Option<&libc::sigset_t>,
 ) -> Next {
+    let stack = shift.begin();
     let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
     let Some((sleeper, waker)) = state.new_sleeper() else {
         drop(state);
@@ -277,9 +280,8 @@ fn sleep(
     let mut fds = PollSet::default();
     fds.add_readable(epfd);
     fds.add_readable(waker);
-    state.sleep_on_rings(|fd| fds.add_readable(fd));
+    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     let missed = state.listed(epoll.set) > 0;
-    let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
     drop(state);
     let next = match missed {
         true => Next::PollAgain,

@@ -2,7 +2,7 @@
 
 use super::{Guard, local};
 use crate::shard::{Endpoint, SocketId};
-use crate::socket::wait::{Next, Patience, Wait};
+use crate::socket::wait::{Next, Patience, Shift, Wait};
 use crate::socket::{Outcome, Stack, State};
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet};
@@ -139,6 +139,7 @@ pub(super) fn until_or_partly<'a, T>(
     manner: Manner,
     mut check: impl FnMut(&mut Guard<'_>) -> Step<T>,
 ) -> Result<T, Ended> {
+    let mut shift = Shift::new(stack);
     let mut wait: Option<Wait> = None;
     let (handled, own_number) = thread::interruptions_and_id(false);
     let mut held = Some(state);
@@ -201,7 +202,7 @@ pub(super) fn until_or_partly<'a, T>(
         let next = match wait.after_miss(&stack.load, || state.shares_cpu()) {
             Next::Sleep => {
                 manner.call.count_miss(&mut state, id);
-                sleep(stack, state, id, manner, wait)
+                sleep(&mut shift, state, id, manner, wait)
             }
             other => {
                 drop(state);
@@ -223,7 +224,7 @@ pub(super) fn until_or_partly<'a, T>(
 }
 
 fn sleep(
-    stack: &Stack,
+    shift: &mut Shift<'_>,
     mut state: Guard<'_>,
     id: SocketId,
     manner: Manner,
@@ -235,6 +236,7 @@ fn sleep(
         crate::sys::thread::nap_millis(1);
         return Next::PollAgain;
     };
+    let stack = shift.begin();
     state.sleep_on(id, sleeper);
     let mut fds = PollSet::default();
     fds.add_readable(waker);
@@ -248,8 +250,7 @@ fn sleep(
         Watches::Nothing => (-1, 0),
     };
     fds.add(PollFd { fd: shadow, events, revents: 0 });
-    state.sleep_on_rings(|fd| fds.add_readable(fd));
-    let bound = state.tcp_deadline().map(|deadline| deadline.as_nanos());
+    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     drop(state);
     let next = wait.sleep_until(fds.as_mut_slice(), None, bound);
     let shadow_fired = fds.as_mut_slice().get(1).is_some_and(|entry| entry.revents != 0);
