@@ -8,6 +8,7 @@
 pub mod icmp;
 pub mod netlink;
 pub mod rendezvous;
+mod route_cache;
 mod udp_table;
 
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
 use crate::log::log_line;
 use netlink::{Address, Change, Error, Link, Monitor, Neighbour, Netlink, Route, RouteQuery};
+use route_cache::RouteCache;
 use udp_table::UdpTable;
 
 pub struct Control {
@@ -26,6 +28,7 @@ pub struct Control {
     addresses: Vec<Address>,
     neighbours: HashMap<(u32, Ipv4Addr), Neighbour>,
     udp_table: UdpTable,
+    routes: RouteCache,
 }
 
 /// What a change means for those who hold answers of ours.
@@ -89,6 +92,7 @@ impl Control {
             addresses: Vec::new(),
             neighbours: HashMap::new(),
             udp_table: UdpTable::default(),
+            routes: RouteCache::new(),
         };
         control.reload()?;
         Ok((control, monitor))
@@ -228,6 +232,11 @@ impl Control {
     /// What the kernel would do with a packet.
     pub fn route(&mut self, query: &RouteQuery) -> Result<Route, Error> {
         self.netlink.route(query)
+    }
+
+    /// The same for one of many connections.
+    pub fn route_of_connection(&mut self, query: &RouteQuery) -> Result<Route, Error> {
+        self.routes.route(&mut self.netlink, query)
     }
 
     /// The link-layer address of a neighbour, if the kernel has it; else the kernel is asked to

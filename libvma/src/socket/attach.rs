@@ -478,6 +478,11 @@ pub(super) fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
     if descriptor < 0 {
         return;
     }
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.is_shadow_watched = true;
+    }
     let events = epoll::EventFlags::IN | epoll::EventFlags::ERR | epoll::EventFlags::ET;
     let data = epoll::EventData::new_u64(id.to_bits());
     fd::with_borrowed(descriptor, |shadow| {

@@ -128,6 +128,8 @@ pub struct Socket {
     sharing: sharing::Sharing,
     /// The next hop of the last destination.
     route: Option<Box<CachedRoute>>,
+    /// The internal thread watches the shadow.
+    is_shadow_watched: bool,
     /// The shadow may have something to read.
     pub os_ready: bool,
     /// The shadow may have an error to report.
@@ -222,6 +224,7 @@ impl Socket {
             flows: Vec::new(),
             sharing: sharing::Sharing::default(),
             route: None,
+            is_shadow_watched: false,
             os_ready: false,
             os_error: false,
             pending_error: 0,
@@ -297,7 +300,9 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         endpoint.shadow = *living;
         return false;
     }
-    if let Some(watcher) = &stack.shadows {
+    if socket.is_shadow_watched
+        && let Some(watcher) = &stack.shadows
+    {
         // While epoll looks at a descriptor it holds the file: without this the port could still
         // be taken when close() has returned.
         fd::with_borrowed(shadow, |shadow| {

@@ -20,24 +20,18 @@ impl Fd {
     pub fn adopt(fd: OwnedFd) -> rustix::io::Result<Fd> {
         let low = fd.into_raw_fd();
         // SAFETY: `low` came out of an OwnedFd just now, so it is open and nobody else's.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(low) };
-        let moved = FLOORS
-            .iter()
-            .find_map(|floor| fcntl_dupfd_cloexec(borrowed, *floor).ok())
-            .map(IntoRawFd::into_raw_fd);
-        match moved {
-            Some(high) => {
-                // SAFETY: as above, `low` is open and ours; it is not used after this line.
-                unsafe { rustix::io::close(low) };
-                internal::add(high);
-                Ok(Fd(high))
-            }
-            None => {
-                // SAFETY: as above.
-                unsafe { rustix::io::close(low) };
-                Err(Errno::MFILE)
-            }
-        }
+        let moved = Fd::copy_of(unsafe { BorrowedFd::borrow_raw(low) });
+        // SAFETY: as above, `low` is open and ours; it is not used after this line.
+        unsafe { rustix::io::close(low) };
+        moved
+    }
+
+    /// A descriptor of our own for the same file.
+    pub fn copy_of(fd: BorrowedFd<'_>) -> rustix::io::Result<Fd> {
+        let copy = FLOORS.iter().find_map(|floor| fcntl_dupfd_cloexec(fd, *floor).ok());
+        let high = copy.map(IntoRawFd::into_raw_fd).ok_or(Errno::MFILE)?;
+        internal::add(high);
+        Ok(Fd(high))
     }
 
     pub fn raw(&self) -> RawFd {

@@ -55,6 +55,15 @@ impl Monitor {
         Ok(Self { socket: Socket::open(GROUPS)?, buffer: vec![0; BUFFER], lost: false })
     }
 
+    /// As [`Monitor::open`], but for what moves routes only.
+    ///
+    /// # Errors
+    /// Those of [`Socket::open`].
+    pub fn open_routes() -> Result<Self, Error> {
+        let groups = GROUPS & !NEIGHBOURS;
+        Ok(Self { socket: Socket::open(groups)?, buffer: vec![0; BUFFER], lost: false })
+    }
+
     /// Readable when [`Monitor::read`] has something to do.
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
@@ -154,6 +163,9 @@ fn moves_routes(kind: u16, change: Option<&Change>) -> bool {
 
 /// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE and _NEXTHOP: group n is bit n - 1.
 const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 31;
+
+/// RTNLGRP_NEIGH
+const NEIGHBOURS: u32 = 1 << 2;
 
 /// How many datagrams one `read` takes at most.
 const DATAGRAMS: u32 = 1024;

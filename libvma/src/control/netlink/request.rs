@@ -10,6 +10,7 @@ use netlink_packet_core::{
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkExtentMask, LinkMessage};
 use netlink_packet_route::neighbour::{NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::wire::{self, Message};
@@ -154,6 +155,24 @@ impl Netlink {
         }
     }
 
+    /// Does no rule look at ports, protocol or user, nor at anything that is not known here? Then one
+    /// question has one answer for all of them.
+    #[doc(alias = "RTM_GETRULE")]
+    pub fn rules_are_plain(&mut self) -> Result<bool, Error> {
+        let mut message = RuleMessage::default();
+        message.header.family = AddressFamily::Inet;
+        let request = RouteNetlinkMessage::GetRule(message);
+        let plain = |payload: &[u8]| {
+            let mut attributes = wire::attributes(payload, RULE_HEADER);
+            Some(
+                attributes
+                    .all(|attribute| !matches!(attribute.kind(), FRA_UID_RANGE | FRA_IP_PROTO..)),
+            )
+        };
+        let rules = self.dump("RTM_GETRULE", &request, wire::RTM_NEWRULE, plain)?;
+        Ok(rules.into_iter().all(|plain| plain))
+    }
+
     /// Reads a whole table: `parse` on every message of `kind`.
     fn dump<T>(
         &mut self,
@@ -277,6 +296,12 @@ fn encode(flags: u16, sequence: u32, request: &RouteNetlinkMessage) -> Vec<u8> {
     message.serialize(&mut bytes);
     bytes
 }
+
+/// Bytes of `struct fib_rule_hdr`.
+const RULE_HEADER: usize = 12;
+/// Of <linux/fib_rules.h>; behind the second one are the port ranges and what came later.
+const FRA_UID_RANGE: u16 = 20;
+const FRA_IP_PROTO: u16 = 22;
 
 /// Bytes. The kernel fills at most 32 KiB of a dump's buffer unless one object is larger by itself.
 pub(super) const BUFFER: usize = 64 * 1024;

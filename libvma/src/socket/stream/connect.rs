@@ -151,6 +151,8 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
         settings,
         flows: vec![(way.ring, flow)],
     };
+    // The internal thread looks after the others already, and will find this one.
+    let is_expected = state.has_tcp() && stack.config.progress_interval_msec > 0;
     if state.open_connection(id, opening).is_err() {
         state.remove_flow(way.ring, flow);
         return Err(Refusal::Errno(libc::EADDRNOTAVAIL));
@@ -165,7 +167,9 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     }
     set_phase(&mut state, id, Phase::Connecting);
     drop(state);
-    stack.nudge_internal_thread();
+    if !is_expected {
+        stack.nudge_internal_thread();
+    }
     Ok(())
 }
 

@@ -30,7 +30,7 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
     if plane.control.is_broadcast(destination) {
         return Err(WhyOs::Broadcast);
     }
-    let route = plane.control.route(query).map_err(|_| WhyOs::Route)?;
+    let route = plane.control.route_of_connection(query).map_err(|_| WhyOs::Route)?;
     match route.kind {
         RouteKind::Unicast => {}
         RouteKind::Local => return Err(WhyOs::LocalDestination),

@@ -73,13 +73,6 @@ pub fn shutdown(stack: &Stack, id: SocketId, how: i32) -> Outcome<()> {
 /// The program closed the last descriptor, this one; the caller closes the shadow, unless it is
 /// [`NO_SHADOW`].
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
-    if let Some(watcher) = &stack.shadows {
-        // While epoll looks at a descriptor it holds the file: without this the port could still
-        // be taken when close() has returned.
-        fd::with_borrowed(descriptor, |shadow| {
-            let _ = rustix::event::epoll::delete(watcher, shadow);
-        });
-    }
     if stack.shard.lock().is_ok_and(|mut state| super::local::has_pipe(&mut state, id)) {
         return super::local::end::close(stack, id, descriptor);
     }
@@ -112,8 +105,8 @@ fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Kep
     if state.connection(id)?.state() == TcpState::Closed {
         return None;
     }
-    let copy = fd::with_borrowed(descriptor, |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
-    Some(Box::new(Fd::adopt(copy.ok()?).ok()?))
+    let copy = fd::with_borrowed(descriptor, |fd| Fd::copy_of(fd))?;
+    Some(Box::new(copy.ok()?))
 }
 
 /// Was the connection there when the process forked?

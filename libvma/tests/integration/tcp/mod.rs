@@ -12,6 +12,7 @@ mod nginx;
 mod python;
 mod redis;
 mod replaced;
+mod routes;
 mod sharing;
 mod soak;
 mod sockperf;

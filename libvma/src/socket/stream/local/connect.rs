@@ -106,6 +106,11 @@ pub fn undo(state: &mut Shard, id: SocketId) {
 pub fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
     use epoll::EventFlags;
     let Some(watcher) = &stack.shadows else { return };
+    if let Ok(mut state) = stack.shard.lock()
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.is_shadow_watched = true;
+    }
     let events = EventFlags::IN
         | EventFlags::OUT
         | EventFlags::RDHUP

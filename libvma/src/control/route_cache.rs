@@ -1,0 +1,76 @@
+//! Answers to route queries, kept as long as the kernel would give them again: a program that makes many
+//! connections to one peer asks the same question for each, but for its port.
+//!
+//! What changes answers is announced, and queued for us before the call that changed it returns. So one
+//! look whether anything is queued tells whether the answers still hold. Path MTUs and redirects that the
+//! kernel learns are not announced: answers grow old soon.
+
+use super::netlink::{Change, Error, Monitor, Netlink, Route, RouteKind, RouteQuery};
+use crate::sys::time::monotonic_nanos;
+
+const AGE_NANOS: u64 = 100_000_000;
+/// Programs with more peers ask the kernel.
+const MOST: usize = 16;
+
+pub struct RouteCache {
+    /// None: it could not be opened, and nothing is kept.
+    changes: Option<Monitor>,
+    /// Ports and user take part in no answer. None: not asked since the last change.
+    are_alike: Option<bool>,
+    known: Vec<(RouteQuery, Route)>,
+    /// When the oldest of them was given.
+    since: u64,
+}
+
+impl RouteCache {
+    pub fn new() -> RouteCache {
+        RouteCache {
+            changes: Monitor::open_routes().ok(),
+            are_alike: None,
+            known: Vec::with_capacity(MOST),
+            since: 0,
+        }
+    }
+
+    /// As [`Netlink::route`].
+    pub fn route(&mut self, netlink: &mut Netlink, query: &RouteQuery) -> Result<Route, Error> {
+        let key = RouteQuery { protocol: None, sport: None, dport: None, ..*query };
+        self.expire();
+        if let Some((_, route)) = self.known.iter().find(|(known, _)| *known == key) {
+            return Ok(*route);
+        }
+        let route = netlink.route(query)?;
+        let is_kept = route.kind == RouteKind::Unicast && self.changes.is_some();
+        if is_kept && self.known.len() < MOST && self.are_alike(netlink) {
+            if self.known.is_empty() {
+                self.since = monotonic_nanos();
+            }
+            self.known.push((key, route));
+        }
+        Ok(route)
+    }
+
+    fn expire(&mut self) {
+        let Some(changes) = &mut self.changes else { return };
+        let mut moved = false;
+        let result = changes.read(&mut |change| {
+            moved |= matches!(change, Change::RouteChanged | Change::Resync);
+        });
+        if moved || result.is_err() {
+            self.are_alike = None;
+            self.known.clear();
+        } else if monotonic_nanos().saturating_sub(self.since) > AGE_NANOS {
+            self.known.clear();
+        }
+    }
+
+    fn are_alike(&mut self, netlink: &mut Netlink) -> bool {
+        let ask = || {
+            // 0: next hops are chosen by addresses alone.
+            let policy = crate::sys::fd::read_file("/proc/sys/net/ipv4/fib_multipath_hash_policy");
+            let by_address = policy.is_ok_and(|policy| policy.trim_ascii() == b"0");
+            by_address && netlink.rules_are_plain().unwrap_or(false)
+        };
+        *self.are_alike.get_or_insert_with(ask)
+    }
+}
