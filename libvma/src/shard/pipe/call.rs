@@ -56,15 +56,16 @@ impl<S> State<S> {
         self.pipes.has_offers()
     }
 
-    /// A connection was accepted: if its client has offered a pipe, this socket gets its other end.
+    /// A connection was accepted: if its client, whose socket has this inode, has offered a pipe, this socket
+    /// gets its other end.
     pub fn accept_pipe(
         &mut self,
-        peer: SocketAddrV4,
+        client: u32,
         local: SocketAddrV4,
         limit: u64,
         socket: impl FnOnce() -> S,
     ) -> Option<SocketId> {
-        let (link, from, offer) = self.pipes.take_offer(peer, local)?;
+        let (link, from, offer) = self.pipes.take_offer(client, local)?;
         let id = self.attach(socket(), 0);
         let now = clock::now().as_nanos();
         let index = match self.pipes_and_ring() {

@@ -20,11 +20,12 @@ impl Name {
     }
 }
 
-/// Addresses and ports of a connection to come.
+/// A connection to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The address is 0.0.0.0 if the kernel chooses it.
-    pub source: SocketAddrV4,
+    /// The inode of the client's socket. Its address and port are the kernel's connect() to choose: a port that
+    /// is reserved ahead of it cannot be one whose last connection is in TIME-WAIT.
+    pub socket: u32,
     pub destination: SocketAddrV4,
     /// How many bytes the client takes unread.
     pub limit: u32,
@@ -79,10 +80,9 @@ impl Message {
             Message::Data { to, read } => (DATA, [to.to_bits(), read, 0]),
             Message::Credit { to, read, limit } => (CREDIT, [to.to_bits(), read, limit]),
             Message::Offer { from, offer } => {
-                let ends = pair(offer.source.ip().to_bits(), offer.destination.ip().to_bits());
-                let ports =
-                    u32::from(offer.source.port()) << 16 | u32::from(offer.destination.port());
-                (OFFER, [from.to_bits(), ends, pair(offer.limit, ports)])
+                let Offer { socket, destination, limit } = offer;
+                let ends = pair(socket, destination.ip().to_bits());
+                (OFFER, [from.to_bits(), ends, pair(limit, u32::from(destination.port()))])
             }
             Message::Withdraw { from, closed } => {
                 (WITHDRAW, [from.to_bits(), u64::from(closed), 0])
@@ -110,15 +110,10 @@ impl Message {
             DATA => Message::Data { to: name, read: one },
             CREDIT => Message::Credit { to: name, read: one, limit: two },
             OFFER => {
-                let (source, destination) = halves(one);
-                let (limit, ports) = halves(two);
-                let end = |ip: u32, port: u32| SocketAddrV4::new(Ipv4Addr::from(ip), port as u16);
-                let offer = Offer {
-                    source: end(source, ports >> 16),
-                    destination: end(destination, ports),
-                    limit,
-                };
-                Message::Offer { from: name, offer }
+                let (socket, ip) = halves(one);
+                let (limit, port) = halves(two);
+                let destination = SocketAddrV4::new(Ipv4Addr::from(ip), port as u16);
+                Message::Offer { from: name, offer: Offer { socket, destination, limit } }
             }
             WITHDRAW => Message::Withdraw { from: name, closed: one != 0 },
             WITHDRAWN => Message::Withdrawn { to: name },
@@ -151,7 +146,7 @@ mod tests {
         let name = Name { index: 7, generation: u32::MAX };
         let other = Name { index: u32::MAX, generation: 1 };
         let offer = Offer {
-            source: SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 1), 65_535),
+            socket: u32::MAX - 1,
             destination: SocketAddrV4::new(Ipv4Addr::new(255, 1, 2, 3), 80),
             limit: 4 << 20,
         };

@@ -93,17 +93,14 @@ impl Pipes {
         !self.offers.is_empty()
     }
 
-    /// Takes the offer for a connection that was accepted.
+    /// Takes the offer for a connection that was accepted, of which this is the client's socket.
     pub(super) fn take_offer(
         &mut self,
-        peer: SocketAddrV4,
+        socket: u32,
         local: SocketAddrV4,
     ) -> Option<(LinkId, Name, Offer)> {
         let matches = |waiting: &Waiting| {
-            let Offer { source, destination, .. } = waiting.offer;
-            destination == local
-                && source.port() == peer.port()
-                && (source.ip().is_unspecified() || source.ip() == peer.ip())
+            waiting.offer.socket == socket && waiting.offer.destination == local
         };
         // The last one counts: older ones are of clients that are gone.
         let at = self.offers.iter().rposition(matches)?;

@@ -9,6 +9,7 @@
 //! shard locked.
 
 mod host;
+mod listeners;
 mod mappings;
 
 #[cfg(test)]
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use rustix::fd::AsRawFd;
 
 use self::host::Owner;
+use self::listeners::Listeners;
 use self::mappings::Mappings;
 use super::{Plane, Stack};
 use crate::config::rules::Moment;
@@ -68,6 +70,7 @@ struct Finder {
     rendezvous: Rendezvous<Segment, LinkId>,
     diag: Diag,
     mappings: Mappings,
+    listeners: Listeners,
     /// When the mappings and links were looked through.
     reviewed: u64,
 }
@@ -219,11 +222,23 @@ pub fn find_patiently(
     }
 }
 
-/// Is the peer of a connection within the host a socket of this process's user?
-pub fn is_own_users(stack: &Stack, protocol: u8, local: SocketAddrV4, peer: SocketAddrV4) -> bool {
-    let Some(mut opened) = open(stack) else { return false };
-    let Some(finder) = opened.as_mut() else { return false };
-    mappings::ask(&mut finder.diag, protocol, local, peer).is_some()
+/// The inode of the socket that is the peer of a connection within the host, if it is one of this process's
+/// user.
+pub fn own_users_socket(
+    stack: &Stack,
+    protocol: u8,
+    local: SocketAddrV4,
+    peer: SocketAddrV4,
+) -> Option<u32> {
+    let mut opened = open(stack)?;
+    let Key(inode) = mappings::ask(&mut opened.as_mut()?.diag, protocol, local, peer)?;
+    u32::try_from(inode).ok()
+}
+
+/// Is a listener one of several that the kernel spreads connections over?
+pub fn is_one_of_several(stack: &Stack, source: SocketAddrV4, destination: SocketAddrV4) -> bool {
+    let Ok(slot) = stack.local.finder.lock() else { return false };
+    slot.as_ref().is_some_and(|finder| finder.listeners.is_one_of_several(source, destination))
 }
 
 /// For the internal thread: attends to callers and peers, and looks now and then whether what is
@@ -251,7 +266,8 @@ impl Finder {
         let rendezvous =
             Rendezvous::open().inspect_err(|error| failed("no rendezvous", error)).ok()?;
         let diag = Diag::open().inspect_err(|error| failed("no sock_diag", error)).ok()?;
-        Some(Finder { rendezvous, diag, mappings: Mappings::default(), reviewed: 0 })
+        let (mappings, listeners) = Default::default();
+        Some(Finder { rendezvous, diag, mappings, listeners, reviewed: 0 })
     }
 
     fn find(
@@ -270,8 +286,7 @@ impl Finder {
             let news = self.rendezvous.news();
             self.mappings.receiver(&mut self.diag, (source, destination), news, now)
         } else {
-            // Every connection comes from another port.
-            mappings::ask(&mut self.diag, protocol, source, destination)
+            self.listeners.find(&mut self.diag, source, destination, now)
         };
         let known = key.map_or(nobody, |key| self.ask(stack, key));
         (key, known)
@@ -372,7 +387,8 @@ fn void_answers(stack: &Stack) {
     }
 }
 
-fn inode(descriptor: i32) -> Option<u64> {
+/// The number that fstat(2) and sock_diag(7) have for a socket.
+pub fn inode(descriptor: i32) -> Option<u64> {
     let status = fd::with_borrowed(descriptor, |fd| rustix::fs::fstat(fd))?.ok()?;
     Some(status.st_ino)
 }

@@ -12,6 +12,7 @@ mod hostile;
 mod iperf3;
 mod kills;
 mod nginx;
+mod ports;
 mod python;
 mod redis;
 mod rules;

@@ -132,7 +132,8 @@ pub fn socket() -> SocketId {
     SocketId::from_bits(1 << 32).expect("a name")
 }
 
-pub const CLIENT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 40_000);
+/// The inode of the client's socket.
+pub const CLIENT: u32 = 40_000;
 pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
 
 /// A client and a server that are linked.
@@ -178,7 +179,7 @@ impl Host {
     }
 
     pub fn offer(&mut self, limit: u32) {
-        let offer = Offer { source: CLIENT, destination: SERVER, limit };
+        let offer = Offer { socket: CLIENT, destination: SERVER, limit };
         let (index, _) = self.pipes.add(link(), socket(), u64::from(limit), 0);
         let from = self.pipes.name(index).expect("a name");
         assert!(self.carrier.tell(link(), Message::Offer { from, offer }));

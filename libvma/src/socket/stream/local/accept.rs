@@ -90,13 +90,11 @@ pub fn adopt(
     let peer = shadow::peer_address(descriptor)?;
     let own = shadow::local_address(descriptor)?;
     // An offer is believed for connections of this user's processes only.
-    if !local::is_own_users(stack, protocol::TCP, own, peer) {
-        return None;
-    }
+    let client = local::own_users_socket(stack, protocol::TCP, own, peer)?;
     let mut state = stack.shard.lock().ok()?;
     let socket = heir_of(stack, &mut state, listener, descriptor, nonblocking)?;
     let limit = super::limit(&socket);
-    let id = state.accept_pipe(peer, own, limit, move || socket)?;
+    let id = state.accept_pipe(client, own, limit, move || socket)?;
     if let Some((_, socket)) = state.socket(id) {
         (socket.local, socket.peer) = (Some(own), Some(peer));
     }

@@ -33,28 +33,24 @@ pub fn connect(
         return Some(Outcome::Os(WhyOs::Rule(place)));
     }
     let mut link = local::find_patiently(stack, protocol::TCP, from(bound.port()), peer)?;
-    let mut port = bound.port();
-    if port == 0 {
-        // The kernel's connect() keeps it.
+    if bound.port() == 0 && local::is_one_of_several(stack, from(0), peer) {
+        // Which of the listeners gets the connection depends on the port. The kernel's connect() keeps
+        // this one.
         shadow::bind_any(descriptor).ok()?;
-        port = shadow::local_address(descriptor)
-            .map(|bound| bound.port())
-            .filter(|port| *port != 0)?;
-        // Which of several listeners gets the connection depends on the port. If an old connection
-        // of that port is still known to the kernel, it says nothing of the next one.
+        let port = shadow::local_address(descriptor).map(|bound| bound.port())?;
+        // If an old connection of that port is still known to the kernel, it says nothing of the next one.
         if let Some(exact) = local::find_patiently(stack, protocol::TCP, from(port), peer) {
             link = exact;
         }
     }
+    let socket = u32::try_from(local::inode(descriptor)?).ok()?;
     {
         let mut state = stack.shard.lock().ok()?;
         if view(&mut state, id)?.phase != Phase::Fresh {
             return None;
         }
-        let (_, socket) = state.socket(id)?;
-        let limit = u32::try_from(super::limit(socket)).unwrap_or(u32::MAX);
-        let offer =
-            Offer { source: SocketAddrV4::new(*bound.ip(), port), destination: peer, limit };
+        let limit = u32::try_from(super::limit(state.socket(id)?.1)).unwrap_or(u32::MAX);
+        let offer = Offer { socket, destination: peer, limit };
         if !state.offer_pipe(id, link, offer) {
             return None;
         }

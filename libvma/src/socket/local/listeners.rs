@@ -1,0 +1,69 @@
+//! Which listeners of the host get connections: the kernel's answers, kept for a moment, because programs
+//! connect to one address many times in a row.
+//!
+//! An answer that is out of date does no harm: the listener that is offered the connection never accepts it,
+//! and the kernel serves it.
+
+use std::collections::HashMap;
+use std::net::SocketAddrV4;
+
+use super::mappings;
+use crate::control::netlink::Diag;
+use crate::control::rendezvous::Key;
+use crate::net::wire::ipv4::protocol;
+
+#[derive(Default)]
+pub(super) struct Listeners(HashMap<(SocketAddrV4, SocketAddrV4), Listener>);
+
+struct Listener {
+    key: Key,
+    /// Connections from other ports go to other listeners (SO_REUSEPORT).
+    one_of_several: bool,
+    /// When the kernel said so.
+    checked: u64,
+}
+
+const FRESH_NANOS: u64 = 100_000_000;
+const MOST: usize = 1024;
+/// How many ports more are asked about, to find out whether there are several listeners: so many of two
+/// seem to be one once in 4096 times, for a tenth of a second.
+const SAMPLES: u16 = 12;
+
+impl Listeners {
+    /// The listener that a connection from `source` reaches; port 0 is any port.
+    pub fn find(
+        &mut self,
+        diag: &mut Diag,
+        source: SocketAddrV4,
+        destination: SocketAddrV4,
+        now: u64,
+    ) -> Option<Key> {
+        if source.port() != 0 {
+            return mappings::ask(diag, protocol::TCP, source, destination);
+        }
+        let way = (source, destination);
+        if let Some(known) = self.0.get(&way)
+            && now.saturating_sub(known.checked) < FRESH_NANOS
+        {
+            return Some(known.key);
+        }
+        // That there is none is not kept: it may come at any moment.
+        self.0.remove(&way);
+        let key = mappings::ask(diag, protocol::TCP, source, destination)?;
+        let elsewhere = |port| {
+            let source = SocketAddrV4::new(*source.ip(), port);
+            mappings::ask(diag, protocol::TCP, source, destination) != Some(key)
+        };
+        // Ports that no connection has, as a rule.
+        let one_of_several = (1..=SAMPLES).any(elsewhere);
+        if self.0.len() >= MOST {
+            self.0.clear();
+        }
+        self.0.insert(way, Listener { key, one_of_several, checked: now });
+        Some(key)
+    }
+
+    pub fn is_one_of_several(&self, source: SocketAddrV4, destination: SocketAddrV4) -> bool {
+        self.0.get(&(source, destination)).is_some_and(|known| known.one_of_several)
+    }
+}
