@@ -13,6 +13,9 @@ use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::PollSet;
 
 const SECOND: u64 = 1_000_000_000;
+/// A program left data behind that is held until the peer acknowledges: how soon to look whether it
+/// polls. Doubles as long as it does, because then it needs nobody.
+const SOON: u64 = 100_000;
 /// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
 /// While nobody polls and there are but links, the intervals grow up to this, or the one configured
@@ -34,6 +37,10 @@ pub struct Drive {
     alone: bool,
     /// When the present interval ends.
     next: u64,
+    /// The interval while data is held. At its least, this thread sleeps on the rings all the same.
+    soon: u64,
+    /// It does so now.
+    lurks: bool,
     /// Times in a row that this thread looked and nobody else had polled.
     quiet: u32,
 }
@@ -48,6 +55,8 @@ impl Drive {
             seen: 0,
             alone: false,
             next: 0,
+            soon: SOON,
+            lurks: false,
             quiet: 0,
         }
     }
@@ -61,12 +70,18 @@ impl Drive {
         }
         let now = monotonic_nanos();
         let may_wait = !state.has_tcp() && !state.has_interfaces();
-        let tick = if may_wait { self.quiet_tick() } else { self.tick() };
+        let mut tick = if may_wait { self.quiet_tick() } else { self.tick() };
+        let holds = self.interval > 0 && !self.alone && state.holds_data();
+        if holds {
+            tick = tick.min(self.soon);
+        }
+        self.lurks = holds && self.soon == SOON;
         if self.next <= now || self.next > now.saturating_add(tick) {
             self.next = now.saturating_add(tick);
         }
         let mut wake = self.next;
-        let drives = self.alone && (state.has_tcp() || state.has_links()) || self.armed;
+        let drives =
+            self.alone && (state.has_tcp() || state.has_links()) || self.lurks || self.armed;
         if drives && !state.has_sleepers() {
             state.sleep_on_rings(|fd| set.add_readable(fd));
         }
@@ -99,14 +114,22 @@ impl Drive {
             self.drain(&mut state);
             state.run_tcp();
         } else if state.polls() != self.seen {
+            // What woke this thread is more likely the acknowledgment that data waits for than not.
+            if (self.alone || self.lurks) && state.holds_data() {
+                self.drain(&mut state);
+            }
             self.alone = false;
             self.quiet = 0;
+            if self.lurks || now >= self.next {
+                self.soon = self.soon.saturating_mul(2).min(self.interval.max(SOON));
+            }
             // A program that polls now and then is late for timers.
             if state.tcp_deadline().is_some_and(is_late) {
                 state.run_tcp();
             }
-        } else if self.alone || now >= self.next {
+        } else if self.alone || self.lurks || now >= self.next {
             self.alone = true;
+            self.soon = SOON;
             self.quiet = self.quiet.saturating_add(1);
             if self.interval > 0 || state.has_tcp() || state.has_links() {
                 if self.drain(&mut state) > 0 {

@@ -121,16 +121,19 @@ impl<S> State<S> {
             skip -= here;
             piece.get(here..).filter(|rest| !rest.is_empty())
         });
-        let result = tcp.with(&mut io, index, |connection, wire| {
+        let (result, holds) = tcp.with(&mut io, index, |connection, wire| {
             let result = connection.send(now, pieces, flags);
             wire.eager = true;
             if connection.wants_output() {
                 connection.output(now, wire);
             }
-            result
+            (result, connection.holds_data())
         })?;
         tcp.settle(&mut io, index);
         self.after_tcp();
+        if holds {
+            self.look_after_held(id);
+        }
         // What a busy device did not take of an early kick.
         self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
         Some(result)

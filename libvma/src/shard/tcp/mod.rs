@@ -154,6 +154,10 @@ pub(super) struct Tcp {
     /// Polls without a segment since the clock was read.
     idle: u32,
     watch: Watch,
+    /// Connections that held data when a send call ended, and that the internal thread looks after.
+    holding: Vec<Named>,
+    /// It has not been told yet.
+    unattended: bool,
 }
 
 /// The shard's other half, lent to TCP.
@@ -188,6 +192,8 @@ impl Tcp {
             now: None,
             idle: 0,
             watch: Watch::new(setup.pending),
+            holding: Vec::new(),
+            unattended: false,
         }
     }
 

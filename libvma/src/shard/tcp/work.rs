@@ -10,6 +10,8 @@ use crate::shard::{SocketId, State, clock};
 
 /// Without segments the clock is read once in so many polls.
 const CLOCK_STRIDE: u32 = 64;
+/// Connections that are looked after because they hold data.
+const MOST_HOLDING: usize = 64;
 /// How long a connection waits that found no room on its ring.
 const RETRY_NANOS: u64 = 1_000_000;
 
@@ -53,6 +55,35 @@ impl<S> State<S> {
         block.connection.queued() > 0
             && !block.connection.wants_output()
             && self.rings.iter().all(|ring| ring.unsent() == 0)
+    }
+
+    /// Data is held until the peer acknowledges what is out. The acknowledgment may be there already;
+    /// if it is not, somebody must look for it though the program may not call for a long time.
+    #[cold]
+    pub(super) fn look_after_held(&mut self, id: SocketId) {
+        self.poll();
+        let Some(index) = self.connection_of(id) else { return };
+        let Some(tcp) = self.tcp.as_deref_mut() else { return };
+        let Some(block) = tcp.block(index) else { return };
+        let named = (index, block.serial);
+        if block.connection.holds_data() && tcp.holding.last() != Some(&named) {
+            tcp.unattended |= tcp.holding.is_empty();
+            tcp.holding.push(named);
+            if tcp.holding.len() > MOST_HOLDING {
+                tcp.review_holding();
+            }
+        }
+    }
+
+    /// Did data begin to be held that the internal thread does not know of? Told once.
+    #[inline]
+    pub fn take_unattended(&mut self) -> bool {
+        self.tcp.as_deref_mut().is_some_and(|tcp| core::mem::take(&mut tcp.unattended))
+    }
+
+    /// Is there data that leaves when the peer acknowledges?
+    pub fn holds_data(&mut self) -> bool {
+        self.tcp.as_deref_mut().is_some_and(Tcp::review_holding)
     }
 
     /// Runs what is due now, for a thread that did nothing for a while.
@@ -133,6 +164,18 @@ impl<S> State<S> {
 }
 
 impl Tcp {
+    /// Forgets those that hold nothing any more; is one left?
+    fn review_holding(&mut self) -> bool {
+        let blocks = &self.blocks;
+        self.holding.retain(|(index, serial)| {
+            let block = blocks.get(*index as usize).and_then(Option::as_deref);
+            block.is_some_and(|it| it.serial == *serial && it.connection.holds_data())
+        });
+        // What is left is looked after as soon as there is one.
+        self.holding.truncate(MOST_HOLDING / 2);
+        !self.holding.is_empty()
+    }
+
     /// The output of the connection that waits longest for it.
     pub(super) fn finish_one(&mut self, io: &mut Io<'_>) {
         if self.touched.is_empty() {

@@ -28,7 +28,7 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
     let total: usize = data.iter().map(|piece| piece.len()).sum();
     let engine_flags =
         SendFlags { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
-    let mut sent = 0;
+    let (mut sent, mut unattended) = (0, false);
     let ended = until_or_partly(stack, state, id, manner, |state| {
         let handshaking = state.connection(id).is_some_and(|connection| {
             matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived)
@@ -40,7 +40,9 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
             // The next call tells why; asking here would use that up.
             return Step::Done(Err(libc::EPIPE));
         }
-        match state.stream_send(id, data, sent, engine_flags) {
+        let queued = state.stream_send(id, data, sent, engine_flags);
+        unattended |= state.take_unattended();
+        match queued {
             None => return Step::Done(Err(libc::EPIPE)),
             Some(Err(error)) => return Step::Done(Err(errno(error))),
             Some(Ok(count)) => {
@@ -54,6 +56,10 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
             _ => Step::Part,
         }
     });
+    if unattended {
+        // Without the lock, or it would find that taken.
+        stack.nudge_internal_thread();
+    }
     outcome(stack, id, ended, sent)
 }
 

@@ -14,6 +14,7 @@ mod redis;
 mod replaced;
 mod routes;
 mod sharing;
+mod small_writes;
 mod soak;
 mod sockperf;
 mod ssh;

@@ -138,7 +138,7 @@ impl<B> Connection<B> {
                     self.counters.bytes_received.wrapping_add(u64::from(piece.len));
                 self.rcv_nxt = arrival.end;
                 self.queue.push(piece, link);
-                self.note_data(arrival.len, arrival.now);
+                self.note_data(arrival.len, arrival.has(Flags::PSH), arrival.now);
                 events.insert(Events::READABLE);
             }
             piece => give_back(piece, link),

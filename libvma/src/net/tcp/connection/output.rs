@@ -24,6 +24,12 @@ impl<B> Connection<B> {
             || matches!(self.state, State::SynSent | State::SynReceived)
     }
 
+    /// Does the next acknowledgment, or something else of the peer's, make something leave?
+    #[inline]
+    pub fn holds_data(&self) -> bool {
+        self.snd_nxt < self.data_end() && !self.board.is_empty()
+    }
+
     /// Is an acknowledgment due that nothing has carried yet?
     #[inline]
     pub fn owes_acknowledgment(&self) -> bool {

@@ -127,7 +127,7 @@ impl<B> Connection<B> {
         while let Some(next) = self.reassembly.take(self.rcv_nxt, link) {
             self.take_in_order(next, link);
         }
-        self.note_data(self.rcv_nxt.since(before), arrival.now);
+        self.note_data(self.rcv_nxt.since(before), arrival.has(Flags::PSH), arrival.now);
         if filled {
             // RFC 5681 section 4.2: the filling of a gap is acknowledged at once.
             self.announced.due = true;

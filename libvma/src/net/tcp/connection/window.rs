@@ -34,8 +34,13 @@ pub(super) struct Announcement {
     quick: u8,
     /// The program answers what it receives: its data carries the acknowledgments.
     interactive: bool,
+    /// Segments since the last acknowledgment that seem to be the end of what the peer wrote, 2 at
+    /// most (Linux: ICSK_ACK_PUSHED and ICSK_ACK_PUSHED2).
+    pushed: u8,
     /// The largest segment received: two of them are acknowledged at once.
     segment: u32,
+    /// When data was received last; long ago if never.
+    received: Instant,
 }
 
 impl Announcement {
@@ -67,6 +72,14 @@ impl Announcement {
     pub fn forget(&mut self) {
         self.due = false;
         self.repeats = 0;
+        self.pushed = 0;
+    }
+
+    /// The program has read all there is: does the peer perhaps wait for the acknowledgment before it
+    /// sends more (Nagle)? One such segment may be a request, whose answer carries it; two are not.
+    #[inline]
+    fn is_awaited(&self) -> bool {
+        self.pushed > u8::from(self.interactive)
     }
 
     pub fn segment(&self) -> u32 {
@@ -132,10 +145,14 @@ impl Tuning {
 impl<B> Connection<B> {
     /// Data in order has arrived: when is it acknowledged?
     #[inline]
-    pub(super) fn note_data(&mut self, len: u32, now: Instant) {
+    pub(super) fn note_data(&mut self, len: u32, pushed: bool, now: Instant) {
         let full = self.mss;
         let announced = &mut self.announced;
+        announced.received = now;
         announced.segment = announced.segment.max(len.min(full));
+        if pushed || len < announced.segment {
+            announced.pushed = announced.pushed.saturating_add(1).min(2);
+        }
         let unacknowledged = self.rcv_nxt.since(announced.acknowledged);
         // RFC 9293 section 3.8.6.3: at least every second full segment.
         let due = unacknowledged > announced.segment
@@ -151,10 +168,11 @@ impl<B> Connection<B> {
         }
     }
 
-    /// The program sends: if that answers something, acknowledgments ride on answers.
+    /// The program sends: if that answers something, acknowledgments ride on answers. Only data can
+    /// be answered: what comes to somebody who only sends is acknowledgments.
     #[inline]
     pub(super) fn note_answer(&mut self, now: Instant) {
-        if now.nanos_since(self.last_received) < DELAY_NANOS {
+        if now.nanos_since(self.announced.received) < DELAY_NANOS {
             self.announced.interactive = true;
         }
     }
@@ -176,6 +194,7 @@ impl<B> Connection<B> {
         self.announced.acknowledged = self.rcv_nxt;
         self.announced.due = false;
         self.announced.repeats = 0;
+        self.announced.pushed = 0;
         self.timers.stop(Timer::DelayedAck);
         units as u16
     }
@@ -215,6 +234,9 @@ impl<B> Connection<B> {
         };
         let mss = self.mss;
         self.tuning.on_read(count, now, round_trip, mss, &self.settings.receive_buffer);
+        if self.queue.is_empty() && self.announced.is_awaited() && count > 0 {
+            self.announced.due = true;
+        }
         if !self.state.may_receive() || self.state == State::Closed {
             return;
         }

@@ -236,6 +236,75 @@ fn quick_acknowledgments_can_be_asked_for() {
     assert_eq!(script.sent(), ["A 1+0 a11"]);
 }
 
+/// A connection that has got what is acknowledged at once anyway, and the next number.
+fn settled() -> (Script, u32) {
+    let mut script = Script::established(plain());
+    let mut at = 1;
+    for _ in 0..20 {
+        script.give(segment(ACK, at, 1, 100));
+        at += 100;
+    }
+    script.read(2000);
+    script.pass(100);
+    script.sent();
+    (script, at)
+}
+
+// Linux: tcp_cleanup_rbuf.
+#[test]
+fn a_read_that_takes_all_acknowledges_what_was_pushed() {
+    let (mut script, at) = settled();
+    for k in 0..50 {
+        script.pass(1);
+        script.give(segment(ACK.with(Flags::PSH), at + 16 * k, 1, 16));
+        assert_eq!(script.sent(), Vec::<String>::new());
+        script.read(15);
+        assert_eq!(script.sent(), Vec::<String>::new(), "something is left to read");
+        script.read(1);
+        assert_eq!(script.sent(), [format!("A 1+0 a{}", at + 16 * k + 16)]);
+    }
+    // A full segment that was not pushed has others behind it.
+    let at = at + 16 * 50;
+    script.give(segment(ACK, at, 1, 100));
+    script.read(100);
+    assert_eq!(script.sent(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_program_answers_is_acknowledged_by_its_answers() {
+    let (mut script, mut at) = settled();
+    let mut turn = |script: &mut Script, mine: u32| {
+        script.give(segment(ACK.with(Flags::PSH), at, mine, 16));
+        script.read(16);
+        let early = script.sent().len();
+        at += 16;
+        script.write(16);
+        script.sent();
+        early
+    };
+    assert_eq!(turn(&mut script, 1), 1, "nothing was answered so far");
+    for k in 1..20 {
+        script.pass(1);
+        assert_eq!(turn(&mut script, 1 + 16 * k), 0);
+    }
+    // Two are no request: the peer sends, and may wait for it.
+    script.give(segment(ACK.with(Flags::PSH), at, 321, 16));
+    script.read(16);
+    script.give(segment(ACK.with(Flags::PSH), at + 16, 321, 10));
+    script.sent();
+    script.read(10);
+    // Whoever only sends gets acknowledgments, and does not answer those.
+    let (mut script, at) = settled();
+    script.write(16);
+    script.give(segment(ACK, at, 17, 0));
+    script.write(16);
+    script.sent();
+    script.pass(50);
+    script.give(segment(ACK.with(Flags::PSH), at, 33, 16));
+    script.read(16);
+    assert_eq!(script.sent(), [format!("A 33+0 a{}", at + 16)]);
+}
+
 #[test]
 fn data_carries_the_acknowledgment() {
     let mut script = Script::established(plain());
