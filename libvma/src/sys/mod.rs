@@ -7,6 +7,7 @@
 pub mod cancel;
 pub mod fd;
 pub mod fork_cell;
+pub mod kernel_start;
 pub mod load;
 pub mod lock;
 pub mod machine;

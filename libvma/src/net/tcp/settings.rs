@@ -61,6 +61,8 @@ pub struct Settings {
     pub timestamps: bool,
     pub window_scaling: bool,
     pub sack: bool,
+    /// RST does not end TIME-WAIT (tcp_rfc1337).
+    pub rfc_1337: bool,
     /// How long TIME-WAIT lasts.
     pub time_wait_millis: u32,
 }
@@ -93,6 +95,7 @@ impl Default for Settings {
             timestamps: true,
             window_scaling: true,
             sack: true,
+            rfc_1337: false,
             time_wait_millis: 60_000,
         }
     }

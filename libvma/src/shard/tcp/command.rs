@@ -8,11 +8,13 @@ use super::way::{Envelope, Way};
 use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
+use crate::net::tcp::seq::Seq;
 use crate::net::tcp::{
     Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
 };
 use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
+use crate::sys::kernel_start::Start;
 
 /// A connection to open.
 pub struct Opening {
@@ -23,6 +25,8 @@ pub struct Opening {
     pub tos: u8,
     pub settings: Settings,
     pub flows: Vec<(RingId, Flow)>,
+    /// As the kernel would begin, where that is known.
+    pub start: Option<Start>,
 }
 
 /// The addresses and ports are those of another connection.
@@ -34,20 +38,26 @@ impl<S> State<S> {
     pub fn open_connection(&mut self, id: SocketId, opening: Opening) -> Result<(), AddressInUse> {
         self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return Err(AddressInUse) };
-        let Opening { key, hop, ttl, tos, settings, flows } = opening;
+        let Opening { key, hop, ttl, tos, settings, flows, start } = opening;
+        let mut former = None;
         if let Some(index) = tcp.table.get(&key) {
             let waits =
                 tcp.block(index).is_none_or(|block| block.connection.state() == TcpState::TimeWait);
             if !waits {
                 return Err(AddressInUse);
             }
-            // The new initial sequence number is beyond the old ones (RFC 6528), so the wait may be
-            // cut short.
+            // What the peer may remember of the old connection is earlier than the new one, so the wait
+            // may be cut short (RFC 6191).
+            former = tcp.block(index).map(|block| block.connection.successor());
             tcp.bury(&mut io, index);
         }
         let now = tcp.now();
-        let iss = tcp.secret.initial_sequence(now, &key);
-        let stamp = tcp.secret.timestamp_offset(&key);
+        let own = || (tcp.secret.initial_sequence(now, &key), tcp.secret.timestamp_offset(&key));
+        let (iss, stamp) = former.unwrap_or_else(|| {
+            let (sequence, stamp) = own();
+            let kernels = start.and_then(|start| start.sequence).map(Seq::new);
+            (kernels.unwrap_or(sequence), start.map_or(stamp, |start| start.stamp_offset))
+        });
         let path = path(io.rings, hop.as_ref());
         let connection = Connection::connect(key, iss, stamp, path, settings, now);
         let index = tcp.insert(Block {

@@ -11,7 +11,7 @@ use crate::net::tcp::lookup::FlowKey;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;
-use crate::sys::{fd, repair, shadow};
+use crate::sys::{fd, kernel_start, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
 pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
@@ -139,6 +139,10 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
         false => five_tuple(&key),
     };
 
+    // A program that names its port uses the same one again, perhaps after a socket of the kernel's.
+    // Among all ports that the kernel gives, the same is rare.
+    let start = if bound.port() == 0 { None } else { kernel_start::of(key.local_endpoint(), peer) };
+
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     still_fresh(&mut state, id)?;
     state.set_own_addresses(plane.control.own_addresses());
@@ -150,6 +154,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
         tos,
         settings,
         flows: vec![(way.ring, flow)],
+        start,
     };
     // The internal thread looks after the others already, and will find this one.
     let is_expected = state.has_tcp() && stack.config.progress_interval_msec > 0;

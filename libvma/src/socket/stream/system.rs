@@ -2,15 +2,17 @@
 //! of the kernel's would; and random numbers for the engine.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use crate::net::siphash::Key;
 use crate::net::tcp::congestion::Algorithm;
 use crate::net::tcp::connection::window_scale;
 use crate::net::tcp::listen::ListenSettings;
 use crate::net::tcp::{Buffer, Settings};
 use crate::shard::tcp::Setup;
 use crate::socket::{Stack, clock};
-use crate::sys;
+use crate::sys::{self, kernel_start};
 
 /// What new sockets start with.
 #[derive(Clone, Debug)]
@@ -77,6 +79,7 @@ fn read(stack: &Stack) -> System {
     settings.fin_timeout = settings.fin_timeout.map(|it| seconds("ipv4/tcp_fin_timeout", it));
     settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
     settings.retries = count("ipv4/tcp_retries2", settings.retries);
+    settings.rfc_1337 = flag("ipv4/tcp_rfc1337", false);
     settings.max_segment = stack.config.max_segment();
     settings.nodelay = stack.config.tcp_nodelay;
     settings.always_quick_ack = stack.config.tcp_quickack;
@@ -117,6 +120,11 @@ pub fn setup(stack: &Stack) -> Setup {
     for (at, chunk) in secret.chunks_exact_mut(8).enumerate() {
         chunk.copy_from_slice(&state.hash_one((at, own)).to_ne_bytes());
     }
+    if let Some(common) = boot_secret()
+        && let Some(starts) = secret.first_chunk_mut()
+    {
+        *starts = common;
+    }
     Setup {
         secret,
         seed: state.hash_one((4, own)),
@@ -124,3 +132,29 @@ pub fn setup(stack: &Stack) -> Setup {
         pending: stack.watch.pending(),
     }
 }
+
+/// What all processes of this host and network namespace have in common until the next boot, whoever
+/// they run as, and nobody outside knows: connections begin by it where they do, so that one that a
+/// process opens is later, to a peer that remembers, than those of processes before it (RFC 6528
+/// section 3, RFC 6191).
+///
+/// The boot's name is known to those who get the host's logs, so the kernel's own secret, as it shows in
+/// the time stamps of a few pairs of endpoints, goes into it.
+fn boot_secret() -> Option<[u8; 16]> {
+    let text = sys::fd::read_file("/proc/sys/kernel/random/boot_id").ok()?;
+    let text = String::from_utf8_lossy(&text).replace('-', "");
+    let boot = u128::from_str_radix(text.trim(), 16).ok()?;
+    let namespace = sys::machine::network_namespace().unwrap_or(0);
+    let nobody = |port| SocketAddrV4::new(NOBODY, port);
+    let [a, b, c, d] =
+        kernel_start::stamp_offsets(PORTS.map(|port| (nobody(port), nobody(9)))).map(u64::from);
+    let key = Key::new(boot.to_le_bytes());
+    let half = |at: u64| key.hash([at, a << 32 | b, c << 32 | d, namespace]);
+    let both = u128::from(half(0)) | u128::from(half(1)) << 64;
+    Some(both.to_le_bytes())
+}
+
+/// Of the loopback interface, and hardly used.
+const NOBODY: Ipv4Addr = Ipv4Addr::new(127, 118, 109, 97);
+/// They are nobody's either, and the kernel gives them to nobody.
+const PORTS: [u16; 4] = [20_641, 20_642, 20_643, 20_644];

@@ -11,6 +11,7 @@ mod neighbours;
 mod nginx;
 mod python;
 mod redis;
+mod reincarnation;
 mod replaced;
 mod routes;
 mod sharing;

@@ -11,6 +11,9 @@ use crate::net::time::Instant;
 /// A peer repeats its FIN after 200 ms at the earliest, and a round trip later that has arrived.
 const LEAST_PATIENCE: Duration = Duration::from_secs(1);
 
+/// More than a window without scaling (Linux: tcp_twsk_unique).
+const BEYOND: u32 = 65_537;
+
 /// TCP_INFO (tcp(7)), as far as it is known here.
 #[derive(Clone, Copy, Debug)]
 pub struct Info {
@@ -150,6 +153,12 @@ impl<B> Connection<B> {
             fin_sent: self.fin_sent(),
             was_established: self.snd_una > self.iss,
         }
+    }
+
+    /// Where a connection that takes the place of this one begins, and its time stamps (Linux:
+    /// tcp_twsk_unique): beyond what the peer has seen.
+    pub fn successor(&self) -> (Seq, u32) {
+        (self.snd_nxt.plus(BEYOND), self.stamps.offset)
     }
 
     /// TIME-WAIT has begun, or was asked for the last acknowledgment again, so lately that the peer may

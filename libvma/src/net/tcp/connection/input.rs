@@ -13,6 +13,9 @@ use crate::net::wire::tcp::{Flags, Header};
 /// At most one answer to unacceptable segments in this time (RFC 5961 section 7; Linux:
 /// tcp_invalid_ratelimit).
 const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
+/// How long the peer has for the end of an old connection before our SYN comes again (Linux:
+/// TCP_TIMEOUT_MIN).
+const AFTER_STRAY: Duration = Duration::from_millis(2);
 /// After so long TS.Recent says nothing any more (RFC 7323 section 5.5).
 const STAMP_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -160,6 +163,10 @@ impl<B> Connection<B> {
             // applies, the connection stays.
             if !arrival.has(Flags::RST) {
                 self.reset_stray(arrival, link);
+                if self.rtt.backoffs() == 0 {
+                    // The reset ends that one, so the SYN is worth another try (as on Linux).
+                    self.timers.set(Timer::Retransmission, arrival.now.saturating_add(AFTER_STRAY));
+                }
             }
             return Events::NONE;
         }
@@ -388,8 +395,13 @@ impl<B> Connection<B> {
         }
         match self.state {
             State::TimeWait => {
-                // RFC 1337: a RST does not end TIME-WAIT.
-                Events::NONE
+                // RFC 1337 would have it stay, which Linux does if told. The peer that resets has a new
+                // connection that we do not let begin.
+                if self.settings.rfc_1337 {
+                    return Events::NONE;
+                }
+                self.finish();
+                Events::CLOSED
             }
             State::SynReceived => self.fail(Error::Refused),
             State::CloseWait => self.fail(Error::BrokenPipe),
@@ -430,15 +442,16 @@ impl<B> Connection<B> {
         if self.state != State::TimeWait || !is_syn {
             return false;
         }
-        let seq = Seq::new(header.seq);
+        let is_beyond = Seq::new(header.seq) > self.rcv_nxt;
         match header.options.timestamps.filter(|_| self.stamps.enabled) {
-            Some(stamps) => {
-                let newer = stamps.value != self.stamps.recent
-                    && is_not_older(stamps.value, self.stamps.recent);
-                let old = now.saturating_duration_since(self.stamps.recent_at) >= STAMP_LIFE;
-                newer || old || seq > self.rcv_nxt
+            Some(stamps) if stamps.value == self.stamps.recent => is_beyond,
+            Some(stamps) if is_not_older(stamps.value, self.stamps.recent) => true,
+            // An old duplicate (PAWS), whatever its number.
+            Some(_) => {
+                let age = now.saturating_duration_since(self.stamps.recent_at);
+                age >= STAMP_LIFE && is_beyond
             }
-            None => seq > self.rcv_nxt,
+            None => is_beyond,
         }
     }
 }

@@ -109,15 +109,41 @@ fn time_wait_gives_way_to_a_newer_syn() {
     assert!(script.connection.may_be_replaced_by(&syn(0, Some(1_000_101)), script.now));
     assert!(!script.connection.may_be_replaced_by(&syn(0, Some(1_000_100)), script.now));
     assert!(!script.connection.may_be_replaced_by(&syn(0, Some(1_000_000)), script.now));
+    // Old by its time stamp, whatever its number; by the number if the time stamp is the same.
+    assert!(!script.connection.may_be_replaced_by(&syn(100, Some(1_000_099)), script.now));
+    assert!(script.connection.may_be_replaced_by(&syn(100, Some(1_000_100)), script.now));
 }
 
 #[test]
-fn a_reset_does_not_end_time_wait() {
-    let mut script = Script::established(plain());
-    script.shutdown();
-    script.give(segment(FIN.with(ACK), 1, 2, 0));
-    script.give(segment(RST, 2, 0, 0));
-    assert_eq!(script.state(), State::TimeWait);
+fn a_reset_ends_time_wait_unless_told_otherwise() {
+    for (rfc_1337, state) in [(false, State::Closed), (true, State::TimeWait)] {
+        let mut script = Script::established(Settings { rfc_1337, ..plain() });
+        script.shutdown();
+        script.give(segment(FIN.with(ACK), 1, 2, 0));
+        script.give(segment(RST, 3, 0, 0));
+        assert_eq!(script.state(), State::TimeWait, "not the very next number");
+        script.give(segment(RST, 2, 0, 0));
+        assert_eq!(script.state(), state);
+    }
+}
+
+/// A peer in TIME-WAIT that the SYN looks old to acknowledges what it remembers.
+#[test]
+fn a_syn_comes_again_at_once_after_an_old_connection_was_reset() {
+    let mut script = Script::connecting(plain());
+    script.sent();
+    let start = script.now;
+    script.give(segment(ACK, 100, 5000, 0));
+    assert_eq!(script.sent(), ["R 5000+0"]);
+    script.pass(500);
+    assert_eq!(script.times_since(start), [2]);
+    // Once.
+    script.give(segment(ACK, 100, 5000, 0));
+    script.sent();
+    script.pass(500);
+    assert_eq!(script.sent(), Vec::<String>::new());
+    script.give(Script::answer(&plain()));
+    assert_eq!(script.state(), State::Established);
 }
 
 // checks: RFC5961

@@ -24,7 +24,15 @@ fn key(port: u16) -> FlowKey {
 fn open(state: &mut State<u32>, descriptor: u32, port: u16) -> SocketId {
     let id = state.attach(descriptor, 0);
     let settings = Settings::default();
-    let opening = Opening { key: key(port), hop: None, ttl: 64, tos: 0, settings, flows: vec![] };
+    let opening = Opening {
+        key: key(port),
+        hop: None,
+        ttl: 64,
+        tos: 0,
+        settings,
+        flows: vec![],
+        start: None,
+    };
     state.open_connection(id, opening).expect("the port is free");
     id
 }
@@ -126,7 +134,8 @@ fn a_hundred_thousand_connections_are_told_of_in_pieces_and_none_ends_in_silence
         let key =
             FlowKey { remote_port: (number / 50_000) as u16, ..key((number % 50_000) as u16) };
         let settings = Settings::default();
-        let opening = Opening { key, hop: None, ttl: 64, tos: 0, settings, flows: vec![] };
+        let opening =
+            Opening { key, hop: None, ttl: 64, tos: 0, settings, flows: vec![], start: None };
         state.open_connection(id, opening).expect("the ports are free");
         all.push(id);
     }
