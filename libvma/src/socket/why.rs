@@ -24,6 +24,8 @@ pub enum WhyOs {
     FlowRefused,
     /// Within the host.
     LocalDestination,
+    /// Within the host, where connections have been short.
+    Short,
     Broadcast,
     /// The process of this host that it is for does not keep up with what others send it.
     LinkFull,
@@ -97,6 +99,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::RingRefused => "the interface's ring could not be opened",
             WhyOs::FlowRefused => "the flow was refused",
             WhyOs::LocalDestination => "the destination is on this host",
+            WhyOs::Short => "connections to that address within the host are short",
             WhyOs::Broadcast => "the destination is a broadcast address",
             WhyOs::LinkFull => "the receiving process does not keep up",
             WhyOs::LocalMembers => "another process of this host joined the group",

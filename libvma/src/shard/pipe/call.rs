@@ -36,7 +36,8 @@ impl<S> State<S> {
     pub fn offer_pipe(&mut self, id: SocketId, link: LinkId, offer: Offer) -> bool {
         let now = clock::now().as_nanos();
         let Some((pipes, ring)) = self.pipes_and_ring() else { return false };
-        let (index, _) = pipes.add(link, id, u64::from(offer.limit), now);
+        let (index, pipe) = pipes.add(link, id, u64::from(offer.limit), now);
+        pipe.destination = Some(offer.destination);
         ring.set_note(link, index, 0);
         let from = pipes.name(index);
         let told = from.is_some_and(|from| ring.tell(link, Message::Offer { from, offer }));

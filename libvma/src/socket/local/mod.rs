@@ -8,6 +8,7 @@
 //! Lock order: the plane's, the one here, the shard's. No function here may be called with the
 //! shard locked.
 
+pub mod brevity;
 mod host;
 mod listeners;
 mod mappings;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use rustix::fd::AsRawFd;
 
+use self::brevity::Brevity;
 use self::host::Owner;
 use self::listeners::Listeners;
 use self::mappings::Mappings;
@@ -49,6 +51,7 @@ pub struct Local {
     served: AtomicBool,
     /// It was tried, and is not to be had.
     failed: AtomicBool,
+    pub brevity: Brevity,
 }
 
 /// Who serves an address.
@@ -88,6 +91,7 @@ impl Local {
             due: AtomicU64::new(NEVER),
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            brevity: Brevity::new(),
         }
     }
 

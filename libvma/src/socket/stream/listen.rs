@@ -154,7 +154,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
     match result {
         // The shadow's connections are to be looked at.
         Err(_) if other_processes::is_posted(stack, id) => {
-            attach::watch_shadow(stack, id, descriptor);
+            watch(stack, id, descriptor);
             Ok(())
         }
         Err(why) if !attach::may_pass(why) => {
@@ -165,10 +165,23 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             Err(why)
         }
         _ => {
-            attach::watch_shadow(stack, id, descriptor);
+            watch(stack, id, descriptor);
             stack.nudge_internal_thread();
             Ok(())
         }
+    }
+}
+
+/// Who waits in accept() shall hear of the kernel's connections while it polls. A listener that does not
+/// block is waited for by poll() and epoll, which ask the kernel themselves, and the internal thread
+/// would be woken by every connection.
+fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
+    let blocking = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        view(&mut state, id).is_some_and(|view| !view.nonblocking)
+    };
+    if blocking {
+        attach::watch_shadow(stack, id, descriptor);
     }
 }
 
@@ -307,6 +320,9 @@ pub fn accept(
         let (blocking, watches) = (!view.nonblocking, Watches::Listener);
         (Manner { blocking, timeout, watches, call: Call::Other }, view.shadow)
     };
+    if !manner.blocking {
+        return accept_at_once(stack, id, manner, os);
+    }
     let mut polls = 0u64;
     loop {
         let found = until(stack, id, manner, |state| {
@@ -343,16 +359,27 @@ pub fn accept(
                     Ok(fd) => return Outcome::Ours(Found::Os(fd)),
                 }
             }
-            // A non-blocking call found nothing of ours: did it ask the shadow?
-            Err(Ended::WouldBlock) if crate::sys::wait::poll_now(descriptor, libc::POLLIN) != 0 => {
-                return match os() {
-                    Ok(fd) => Outcome::Ours(Found::Os(fd)),
-                    Err(errno) => Outcome::Errno(errno),
-                };
-            }
             Err(Ended::Departed) => return Outcome::Os(WhyOs::Passed),
             Err(ended) => return Outcome::Errno(ended.errno()),
         }
+    }
+}
+
+/// accept(2) that does not wait: ours first, else what the shadow has.
+fn accept_at_once(
+    stack: &Stack,
+    id: SocketId,
+    manner: Manner,
+    os: &mut dyn FnMut() -> Result<i32, i32>,
+) -> Outcome<Found> {
+    match until(stack, id, manner, |state| state.accept(id)) {
+        Ok(accepted) => Outcome::Ours(Found::Ours(accepted)),
+        Err(Ended::WouldBlock) => match os() {
+            Ok(fd) => Outcome::Ours(Found::Os(fd)),
+            Err(errno) => Outcome::Errno(errno),
+        },
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        Err(ended) => Outcome::Errno(ended.errno()),
     }
 }
 

@@ -41,3 +41,35 @@ fn a_port_serves_a_connection_to_each_destination() {
     local.check_tcp(&watch, 0, 8 * PART);
     assert!(local.moved(&watch).lo_bytes < PART, "bytes by the kernel");
 }
+
+/// After a row of short connections, which are left to the kernel, one that lives has its pipe.
+// covers: API-05
+#[test]
+fn a_row_of_short_connections_is_not_held_against_later_ones() {
+    let local = Local::new(Under::Both);
+    let mut server = Puppet::start(local.server(PYTHON));
+    server.run("l = create_server(('127.0.0.1', 7000)); l.settimeout(10)");
+    let mut client = Puppet::start(local.client(PYTHON));
+    let serve = "for _ in range(300): a, _ = l.accept(); a.sendall(a.recv(9)); a.close()";
+    server.begin(serve);
+    let ask = "
+for n in range(300):
+    c = create_connection(('127.0.0.1', 7000), 10)
+    c.sendall(b'%d' % n)
+    assert c.recv(9) == b'%d' % n
+    assert c.recv(9) == b''
+    c.close()";
+    client.run(ask);
+    server.end(serve);
+    client.run("import time; time.sleep(0.5)");
+    client.run("c = create_connection(('127.0.0.1', 7000), 10); c.sendall(b'1')");
+    server.run("a, _ = l.accept(); a.recv(1); a.sendall(b'2')");
+    client.run("c.recv(1)");
+    let watch = local.sandbox.watch();
+    let send = format!("c.sendall(bytes({PART}))");
+    client.begin(&send);
+    server.run(&format!("n = {PART}"));
+    server.run("while n: n -= len(a.recv(n)) or 1 / 0");
+    client.end(&send);
+    assert!(local.moved(&watch).lo_bytes < PART / 2, "bytes by the kernel");
+}

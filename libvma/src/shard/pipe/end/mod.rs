@@ -6,6 +6,8 @@ mod finish;
 mod input;
 mod transfer;
 
+use std::net::SocketAddrV4;
+
 use super::message::{Message, Name};
 use super::queue::Queue;
 use super::{Carrier, Remains, SocketId};
@@ -150,6 +152,8 @@ pub struct Pipe {
     reset_told: bool,
     /// When it was offered, or withdrawn, in nanoseconds.
     pub since: u64,
+    /// The client: where it connects to.
+    pub destination: Option<SocketAddrV4>,
 }
 
 impl Pipe {
@@ -209,6 +213,7 @@ impl Pipe {
             reset: false,
             reset_told: false,
             since: now,
+            destination: None,
         }
     }
 
@@ -271,6 +276,21 @@ impl Pipe {
     /// Is the client still waiting for the other side to say that it uses the pipe?
     pub fn is_pending(&self) -> bool {
         !self.outgoing.switched && self.bond != Bond::Over
+    }
+
+    /// Of a client's connection that ends: where it went, and whether it was too short for a pipe to be worth
+    /// its while.
+    pub fn brevity(&self, now: u64) -> Option<(SocketAddrV4, bool)> {
+        const SHORT_NANOS: u64 = 250_000_000;
+        const FEW_BYTES: u64 = 64 * 1024;
+        const FEW_MESSAGES: u64 = 16;
+        let (incoming, outgoing) = (&self.incoming, &self.outgoing);
+        let carried = incoming.kernel_taken + incoming.read;
+        let bytes = outgoing.kernel + outgoing.sent + carried;
+        let was_short = now.saturating_sub(self.since) < SHORT_NANOS
+            && bytes < FEW_BYTES
+            && incoming.messages + outgoing.messages < FEW_MESSAGES;
+        self.destination.filter(|_| self.established).map(|there| (there, was_short))
     }
 
     pub fn is_offered(&self) -> bool {

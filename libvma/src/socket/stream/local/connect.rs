@@ -9,8 +9,8 @@ use super::super::{Outcome, Phase, Stack, WhyOs, set_phase, view};
 use super::Shard;
 use crate::config::rules::Moment;
 use crate::net::wire::ipv4::protocol;
-use crate::shard::SocketId;
 use crate::shard::pipe::Offer;
+use crate::shard::{SocketId, clock};
 use crate::socket::{State, local};
 use crate::sys::{fd, shadow};
 
@@ -24,6 +24,9 @@ pub fn connect(
 ) -> Option<Outcome<()>> {
     if !stack.config.local || peer.port() == 0 || !is_own(stack, *peer.ip()) {
         return None;
+    }
+    if stack.local.brevity.expects(peer, clock::now().as_nanos()) {
+        return Some(Outcome::Os(WhyOs::Short));
     }
     let bound = shadow::local_address(descriptor)?;
     let source = if bound.ip().is_unspecified() { likely_source(*peer.ip()) } else { *bound.ip() };

@@ -5,8 +5,8 @@ use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
 use super::{Shard, connect, shadow};
 use crate::log::log_line;
 use crate::process::inherit;
-use crate::shard::SocketId;
 use crate::shard::pipe::Remains;
+use crate::shard::{SocketId, clock};
 use crate::socket::{NO_SHADOW, State};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, fd, thread};
@@ -67,6 +67,10 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let Ok(mut state) = stack.shard.lock() else { return };
     state.catch_up();
     super::flush(&mut state, id);
+    let now = clock::now().as_nanos();
+    if let Some((destination, was_short)) = state.pipe(id).and_then(|pipe| pipe.brevity(now)) {
+        stack.local.brevity.note(destination, was_short, now);
+    }
     end(&mut state, id, descriptor, true);
     let counters = crate::socket::last_counters(stack, &mut state, id);
     state.detach(id);
@@ -271,7 +275,7 @@ pub fn tend(stack: &Stack) -> Vec<SocketId> {
         return Vec::new();
     }
     state.wind_up_pipes();
-    let late = crate::shard::clock::now().as_nanos().saturating_sub(LATE_NANOS);
+    let late = clock::now().as_nanos().saturating_sub(LATE_NANOS);
     for id in state.pipe_owners() {
         super::flush(&mut state, id);
     }
