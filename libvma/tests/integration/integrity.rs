@@ -18,8 +18,18 @@ fn is_long() -> bool {
     std::env::var_os("LIBVMA_LONG").is_some_and(|value| value != "0")
 }
 
+/// So many runs; a program has a minute.
+fn rounds() -> usize {
+    if is_long() { 20 } else { 1 }
+}
+
+/// In each run.
 fn connections(few: usize) -> usize {
-    if is_long() { 10_000 / MODELS.len() } else { few }
+    if is_long() { 10_000 / MODELS.len() / rounds() } else { few }
+}
+
+fn runs() -> impl Iterator<Item = (&'static str, usize)> {
+    MODELS.into_iter().flat_map(|model| (0..rounds()).map(move |round| (model, round)))
 }
 
 /// The first seed: connection n has the n-th after it.
@@ -32,8 +42,9 @@ fn server<'a>(program: Program<'a>, at: &str, model: &str, count: usize) -> Prog
     program.args(&format!("server {at} 7000 {model} {count}"))
 }
 
-fn client<'a>(program: Program<'a>, at: &str, count: usize) -> Program<'a> {
-    program.args(&format!("client {at} 7000 {count} {} {THREADS}", seed()))
+fn client<'a>(program: Program<'a>, at: &str, count: usize, round: usize) -> Program<'a> {
+    let seed = seed() + (count * round) as u64;
+    program.args(&format!("client {at} 7000 {count} {seed} {THREADS}"))
 }
 
 /// Each end of each connection has said that it is done, and nothing else.
@@ -56,7 +67,7 @@ fn check(what: &str, count: usize, ends: [Output; 2]) {
 /// Connections within one host.
 #[track_caller]
 fn within_the_host(at_server: bool, at_client: bool) {
-    for model in MODELS {
+    for (model, round) in runs() {
         let count = connections(150);
         let sandbox = Sandbox::new();
         let program = compile_in(&sandbox.dir, "integrity", SOURCE, &[]);
@@ -67,7 +78,7 @@ fn within_the_host(at_server: bool, at_client: bool) {
         };
         let running = server(new(at_server), "127.0.0.1", model, count).start_shown();
         sandbox.wait_for_listener(7000);
-        let clients = client(new(at_client), "127.0.0.1", count).start_shown().wait();
+        let clients = client(new(at_client), "127.0.0.1", count, round).start_shown().wait();
         let traffic = clients.traffic;
         check(&format!("within the host, {model}"), count, [running.wait(), clients]);
         // A server that forks for each connection gives it to the kernel before anything is sent.
@@ -80,7 +91,7 @@ fn within_the_host(at_server: bool, at_client: bool) {
 /// Connections over a cable that loses so many percent.
 #[track_caller]
 fn over_a_cable(library: Library, loss: u32) {
-    for model in MODELS {
+    for (model, round) in runs() {
         let count = connections(if loss > 0 { 40 } else { 80 });
         let ends = Ends::new(library);
         let relay = (loss > 0).then(|| Relay::splice(&ends.net, &format!("seed=3 loss={loss}")));
@@ -89,7 +100,7 @@ fn over_a_cable(library: Library, loss: u32) {
         let at = Side::A.ip().to_string();
         let running = server(ends.server(program), &at, model, count).start_shown();
         ends.net.wait_for_listener(Side::A, 7000);
-        let clients = client(ends.client(program), &at, count).start_shown().wait();
+        let clients = client(ends.client(program), &at, count, round).start_shown().wait();
         let traffic = clients.traffic;
         let what = format!("over a cable that loses {loss} %, {library:?}, {model}");
         check(&what, count, [running.wait(), clients]);
