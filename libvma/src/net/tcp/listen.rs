@@ -106,6 +106,15 @@ impl Listener {
         self.requests.len() == 0
     }
 
+    /// Whose handshake is under way.
+    pub fn half_open(&self) -> impl Iterator<Item = FlowKey> {
+        self.requests.keys()
+    }
+
+    pub fn is_half_open(&self, key: &FlowKey) -> bool {
+        self.requests.find(key).is_some()
+    }
+
     /// A segment for this port that belongs to no connection.
     pub fn on_segment(
         &mut self,

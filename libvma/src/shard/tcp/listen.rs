@@ -7,6 +7,7 @@ use super::receive::Arrival;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
 use super::{Birthright, Block, Body, Io, NEVER, Owner, Tcp, covers, path};
+use crate::device::Ring;
 use crate::net::drop_reason::DropReason;
 use crate::net::tcp::connection::own_mss;
 use crate::net::tcp::listen::{Context, ListenSettings, Listener, Verdict};
@@ -14,7 +15,7 @@ use crate::net::tcp::lookup::{FlowKey, FlowTable};
 use crate::net::tcp::{Connection, Events, Settings};
 use crate::net::time::Instant;
 use crate::net::wire::tcp::Flags;
-use crate::shard::{Flow, NextHop, SocketId, State, clock};
+use crate::shard::{Flow, NextHop, RingId, SocketId, State, clock};
 
 /// A listener of the shard.
 pub(super) struct Listening {
@@ -30,6 +31,10 @@ pub(super) struct Listening {
     seed: u64,
     /// Until then segments may come that are for connections of the kernel: the flows are new.
     settled: Instant,
+    /// Other processes accept from it, too: clients that come now are the kernel's.
+    left: bool,
+    /// Of handshakes that were under way then.
+    flows: Vec<(FlowKey, RingId)>,
 }
 
 /// How long it takes at most to find the kernel's connections and to except them.
@@ -43,6 +48,26 @@ impl Listening {
             self.ways = FlowTable::new(self.seed);
         }
         self.ways.insert(arrival.key, arrival.hop);
+    }
+
+    /// The flow that a handshake has got of its own is its connection's.
+    fn take_flow(&mut self, key: &FlowKey) -> Vec<(RingId, Flow)> {
+        match self.flows.iter().position(|(of, _)| of == key) {
+            Some(at) => vec![(self.flows.swap_remove(at).1, five_tuple(key))],
+            None => Vec::new(),
+        }
+    }
+
+    /// Flows of handshakes that came to nothing go.
+    fn drop_flows(&mut self, rings: &mut [Ring], all: bool) {
+        let engine = &self.engine;
+        self.flows.retain(|(key, ring)| {
+            let kept = !all && engine.is_half_open(key);
+            if !kept && let Some(ring) = rings.get_mut(ring.index()) {
+                ring.remove_flow(five_tuple(key));
+            }
+            kept
+        });
     }
 }
 
@@ -99,6 +124,8 @@ impl<S> State<S> {
             ways,
             seed,
             settled,
+            left: false,
+            flows: Vec::new(),
         };
         let index = match tcp.listeners.iter().position(Option::is_none) {
             Some(index) => index,
@@ -193,6 +220,7 @@ impl<S> State<S> {
         if let Some(same) = tcp.listening.get_mut(&listening.local.port()) {
             same.retain(|other| *other != listener);
         }
+        listening.drop_flows(io.rings, true);
         let mut resets = Vec::new();
         listening.engine.close(|key, header| resets.push((key, header)));
         for (key, header) in resets {
@@ -204,6 +232,25 @@ impl<S> State<S> {
             tcp.abort(&mut io, index);
         }
         self.after_tcp();
+    }
+
+    /// Other processes accept from the socket's listener, too: the handshakes that are under way end here, on
+    /// flows of their own, and new clients are the kernel's. To be called before the listener's flows go.
+    pub fn leave_listening(&mut self, id: SocketId) {
+        let listener = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
+        let Some((tcp, io)) = self.tcp() else { return };
+        let Some(listening) = listener.and_then(|listener| tcp.listener(listener)) else { return };
+        if core::mem::replace(&mut listening.left, true) {
+            return;
+        }
+        for key in listening.engine.half_open() {
+            if let Some(hop) = listening.ways.get(&key)
+                && let Some(ring) = io.rings.get_mut(hop.ring.index())
+                && ring.add_flow(five_tuple(&key)).is_ok()
+            {
+                listening.flows.push((key, hop.ring));
+            }
+        }
     }
 
     /// The connections that live on the flows of a listener at this address: they need their own
@@ -285,14 +332,19 @@ impl Tcp {
     ) -> Result<(), DropReason> {
         let now = self.now();
         if Tcp::is_excepted(io, &arrival.hop, &arrival.key) {
-            super::body::release(io.rings, &mut self.heaps, body);
-            return Err(DropReason::KernelsConnection);
+            return self.pass(io, arrival, body);
         }
         let Some(number) = self.listener_for(&arrival.key) else {
             super::body::release(io.rings, &mut self.heaps, body);
             self.reset(io, arrival);
             return Err(DropReason::NoSocket);
         };
+        let is_new = arrival.header.flags.contains(Flags::SYN);
+        if self.listener(number).is_some_and(|listening| {
+            listening.left && is_new && !listening.engine.is_half_open(&arrival.key)
+        }) {
+            return self.pass(io, arrival, body);
+        }
         let path = path(io.rings, Some(&arrival.hop));
         let verdict = {
             let Some(listening) =
@@ -316,6 +368,13 @@ impl Tcp {
         self.listeners_due =
             self.listeners.iter().flatten().filter_map(|one| one.engine.deadline()).min();
         let Verdict::Established(request) = verdict else {
+            let foreign = matches!(verdict, Verdict::NotMine)
+                && self
+                    .listener(number)
+                    .is_some_and(|listening| listening.left || now < listening.settled);
+            if foreign {
+                return self.pass(io, arrival, body);
+            }
             super::body::release(io.rings, &mut self.heaps, body);
             match verdict {
                 Verdict::Drop(reason) => return Err(reason),
@@ -328,9 +387,6 @@ impl Tcp {
                     self.reply(io, &arrival.hop, arrival.key, &header);
                 }
                 Verdict::NotMine => {
-                    if self.listener(number).is_some_and(|listening| now < listening.settled) {
-                        return Err(DropReason::KernelsConnection);
-                    }
                     self.reset(io, arrival);
                     return Err(DropReason::NoSocket);
                 }
@@ -342,12 +398,13 @@ impl Tcp {
         let connection = Connection::accept(&request, path, listening.settings.clone(), now);
         let (socket, envelope) = (listening.socket, listening.envelope);
         let birthright = Some(Box::new(listening.birthright.clone()));
+        let flows = listening.take_flow(&arrival.key);
         let index = self.insert(Block {
             serial: 0,
             connection,
             way: Way::new(&arrival.key, Some(&arrival.hop), envelope),
             owner: Owner::Backlog(number),
-            flows: Vec::new(),
+            flows,
             birthright,
             events: Events::NONE,
             touched: false,
@@ -374,6 +431,7 @@ impl Tcp {
             let mut answers = Vec::new();
             if let Some(listening) = self.listener(number as u32) {
                 listening.engine.on_timer(now, |key, header| answers.push((key, header)));
+                listening.drop_flows(io.rings, false);
                 answers.retain(|(key, _)| listening.ways.get(key).is_some());
             }
             for (key, header) in answers {

@@ -10,6 +10,7 @@
 mod body;
 mod command;
 mod listen;
+mod pass;
 mod read;
 mod receive;
 mod transplant;
@@ -39,6 +40,7 @@ use self::way::Way;
 use super::clock::Clock;
 use super::{Flow, NextHop, RingId, SocketId, State};
 use crate::device::Ring;
+use crate::device::xdp::Injector;
 use crate::net::tcp::State::TimeWait;
 use crate::net::tcp::isn::Secret;
 use crate::net::tcp::lookup::FlowTable;
@@ -158,6 +160,8 @@ pub(super) struct Tcp {
     holding: Vec<Named>,
     /// It has not been told yet.
     unattended: bool,
+    /// Made for the first segment that is passed to the kernel.
+    injector: Option<Injector>,
 }
 
 /// The shard's other half, lent to TCP.
@@ -194,6 +198,7 @@ impl Tcp {
             watch: Watch::new(setup.pending),
             holding: Vec::new(),
             unattended: false,
+            injector: None,
         }
     }
 

@@ -119,10 +119,14 @@ pub(super) fn leave_to_kernel(state: &mut Guard<'_>, id: SocketId) {
     state.catch_up();
     let Some((_, socket)) = state.socket(id) else { return };
     let flows = core::mem::take(&mut socket.flows);
-    if let Some(local) = socket.local {
+    let local = socket.local;
+    state.leave_listening(id);
+    if let Some(local) = local {
         state.steer_accepted(local);
     }
     for (ring, flow) in flows {
         state.remove_flow(ring, flow);
     }
+    // What came meanwhile goes on to the kernel.
+    state.catch_up();
 }

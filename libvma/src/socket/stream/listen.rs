@@ -112,7 +112,7 @@ pub fn give_up_ahead(stack: &Stack) {
 }
 
 fn cancel_ahead(state: &mut Guard<'_>, id: SocketId) {
-    state.end_listening(id);
+    state.leave_listening(id);
     let Some((_, socket)) = state.socket(id) else { return };
     if let Some(stream) = socket.stream.as_mut() {
         stream.ahead = false;
@@ -121,6 +121,9 @@ fn cancel_ahead(state: &mut Guard<'_>, id: SocketId) {
     for (ring, flow) in flows {
         state.remove_flow(ring, flow);
     }
+    // Clients that came meanwhile are the kernel's.
+    state.catch_up();
+    state.end_listening(id);
 }
 
 /// Somebody waits for connections on the socket: from now on they come to us. False if the socket

@@ -82,6 +82,10 @@ impl RequestQueue {
         self.deadlines.pop_due(now)
     }
 
+    pub fn keys(&self) -> impl Iterator<Item = FlowKey> {
+        self.requests.iter().flatten().map(|request| request.key)
+    }
+
     /// Takes out all of them.
     pub fn drain(&mut self) -> impl Iterator<Item = Request> {
         let ids = 0..u32::try_from(self.requests.len()).unwrap_or(u32::MAX);
