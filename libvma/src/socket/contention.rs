@@ -2,12 +2,13 @@
 //!
 //! A poll that goes on while more threads want to run than there are CPUs keeps the very thread from
 //! running that would end it, up to a slice of the scheduler (milliseconds). So a wait looks at others after
-//! some microseconds, and then now and then. A thread that found the CPUs crowded sleeps at once in
-//! its next waits, for a pause that grows as long as it finds them so.
+//! some microseconds, and then now and then. A thread that found the CPUs crowded gives the others a
+//! few turns and then sleeps, also in its next waits, for a pause that grows as long as it finds them so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::load::{self, Load};
+use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 
 /// The first pause.
@@ -27,6 +28,28 @@ struct Mood {
 
 thread_local! {
     static MOOD: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
+}
+
+/// A turn of the others that takes longer is one of somebody who computes, and does not wait.
+const LONG_TURN: u64 = 100_000;
+
+thread_local! {
+    /// As [`MOOD`], for giving the CPU away instead of sleeping.
+    static TURNS: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
+}
+
+/// May a thread that finds the CPUs crowded let the others have a turn, and poll again? Where all of
+/// them wait for each other that is far cheaper than sleeping and being woken.
+pub fn may_take_turns() -> bool {
+    TURNS.with(|mood| monotonic_nanos() >= mood.until.load(Ordering::Relaxed))
+}
+
+/// Lets the others have a turn.
+pub fn give_turn() {
+    let before = monotonic_nanos();
+    thread::yield_now();
+    let long = monotonic_nanos().saturating_sub(before) > LONG_TURN;
+    TURNS.with(|mood| mood.note(long, LONGEST_BY_YIELD));
 }
 
 /// What a wait that begins may do.

@@ -108,15 +108,20 @@ pub struct Wait {
     owes: Owes,
     /// The count of polls at which it looks at others next.
     look_at: u64,
-    /// Others want the CPU: no more polls.
+    /// Others want the CPU: no more polls, but for those between their turns.
     is_crowded: bool,
+    turns: u8,
 }
+
+/// Turns that it gives others before it sleeps.
+const TURNS: u8 = 8;
 
 /// What a wait does as soon as it holds no lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owes {
     Nothing,
     Yield,
+    Turn,
     Look,
 }
 
@@ -139,6 +144,7 @@ impl Wait {
             owes: Owes::Nothing,
             look_at: FIRST_LOOK,
             is_crowded: false,
+            turns: TURNS,
         }
     }
 
@@ -183,11 +189,11 @@ impl Wait {
             return self.owe_yield();
         }
         if self.is_crowded {
-            return Next::Sleep;
+            return self.give_turn();
         }
         if self.loops == 1 {
             match contention::advice() {
-                Advice::Sleep => return Next::Sleep,
+                Advice::Sleep => return self.give_turn(),
                 Advice::LookFirst => self.owes = Owes::Look,
                 Advice::Poll => {}
             }
@@ -199,6 +205,16 @@ impl Wait {
             return Next::PollAgain;
         }
         self.owe_yield()
+    }
+
+    fn give_turn(&mut self) -> Next {
+        if self.turns == 0 || !contention::may_take_turns() {
+            return Next::Sleep;
+        }
+        self.is_crowded = true;
+        self.turns -= 1;
+        self.owes = Owes::Turn;
+        Next::PollAgain
     }
 
     fn owe_yield(&mut self) -> Next {
@@ -226,6 +242,7 @@ impl Wait {
                 self.is_crowded = contention::look(load, thorough);
             }
             Owes::Yield => thread::yield_now(),
+            Owes::Turn => contention::give_turn(),
             Owes::Nothing => {}
         }
     }
@@ -297,6 +314,7 @@ impl Wait {
             self.look_at = FIRST_LOOK;
         }
         self.is_crowded = false;
+        self.turns = TURNS;
         next
     }
 }
