@@ -52,6 +52,78 @@ fn select_polls_as_long_as_said() {
     }
 }
 
+/// Programs that compute, as many as there are CPUs and one more: they end with the value.
+struct Crowd(Vec<std::process::Child>);
+
+impl Crowd {
+    fn new() -> Crowd {
+        let cpus = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let busy = || {
+            let mut program = std::process::Command::new("sh");
+            program.args(["-c", "while :; do :; done"]).spawn().expect("a shell")
+        };
+        Crowd((0..=cpus).map(|_| busy()).collect())
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            child.kill().expect("it runs");
+            child.wait().expect("it ends");
+        }
+    }
+}
+
+#[test]
+fn nobody_polls_while_others_want_the_cpus() {
+    let net = Namespaces::new();
+    let mut program =
+        puppet(&net, &[("VMA_RX_POLL", "100000000"), ("VMA_SELECT_POLL", "100000000")]);
+    let (setup, wait) = blocked("s = udp(('10.99.0.1', 5000))");
+    program.run(&setup);
+    let select = "select.select([s], [], [], 0.3)";
+    let _crowd = Crowd::new();
+    for call in [wait.as_str(), select] {
+        let effort = effort(&mut program, call);
+        assert!(effort < 0.02, "{call}: {effort} s of polling");
+    }
+}
+
+#[test]
+fn a_packet_wakes_the_thread_that_waits_for_it_and_not_all() {
+    // The one that listens to the ring, the receiver, and the internal thread sleep again and again; the
+    // others, if they did, 200 times each.
+    let (two, eight) = (sleeps_of_receivers(2), sleeps_of_receivers(8));
+    assert!(eight < two + 600, "{two} {eight}");
+}
+
+/// Calls of ppoll() of a program with so many threads that each wait for datagrams on a socket, while
+/// 200 come for the first of them.
+fn sleeps_of_receivers(threads: usize) -> usize {
+    let net = Namespaces::new();
+    let code = format!(
+        "import threading\n\
+         def wait(port):\n\
+         \x20s = socket.socket(2, 2); s.bind(('10.99.0.1', port))\n\
+         \x20s.setsockopt(1, 20, struct.pack('ll', 2, 0))\n\
+         \x20try:\n\
+         \x20\x20while True: s.recv(9)\n\
+         \x20except BlockingIOError: pass\n\
+         threads = [threading.Thread(target=wait, args=(5000 + i,)) for i in range({threads})]\n\
+         for t in threads: t.start()\n\
+         for t in threads: t.join()"
+    );
+    let mut peer = net.puppet(Side::B);
+    peer.run("s = udp()");
+    peer.begin("time.sleep(1)\nfor _ in range(200): s.sendto(b'x', ('10.99.0.1', 5000)); time.sleep(0.003)");
+    let before = net.kernel_datagrams(Side::A);
+    let sleeps = system_calls(&net, &[("VMA_RX_POLL", "0")], "ppoll", &code);
+    peer.end("the sending");
+    assert_eq!(net.kernel_datagrams(Side::A), before);
+    sleeps
+}
+
 /// Counts the system calls of a script that strace names.
 fn system_calls(net: &Namespaces, set: &[(&str, &str)], call: &str, code: &str) -> usize {
     let trace = net.file("trace");
