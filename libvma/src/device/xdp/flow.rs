@@ -5,11 +5,13 @@
 //! kernel's though a 3-tuple of ours covers it. The program remembers what it found to be ours, for the
 //! length of an *epoch*: one ends with everything that ceases to be ours.
 
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{HashMap, HashSet};
 
 use rustix::io::Errno;
 
 use super::bpf;
+use super::ring::Mapping;
 use crate::device::Flow;
 use crate::sys::Fd;
 
@@ -41,7 +43,7 @@ unsafe impl bpf::Plain for ThreeTuple {}
 pub struct FlowTable {
     three: Fd,
     five: Fd,
-    epoch: Fd,
+    epoch: Mapping,
     /// So many epochs are over.
     ended: u64,
     users: HashMap<Flow, u32>,
@@ -57,17 +59,19 @@ const EVERY_PEER: u32 = 1;
 const MOST_PEERS: u32 = 2;
 
 impl FlowTable {
-    pub fn new(three: Fd, five: Fd, epoch: Fd) -> FlowTable {
+    pub fn new(three: Fd, five: Fd, epoch: &Fd) -> Result<FlowTable, Errno> {
+        let epoch = Mapping::shared(epoch, 0, size_of::<u64>())?;
         let (users, exceptions, excepted) = (HashMap::new(), HashSet::new(), HashMap::new());
-        FlowTable { three, five, epoch, ended: 0, users, exceptions, excepted }
+        Ok(FlowTable { three, five, epoch, ended: 0, users, exceptions, excepted })
     }
 
     /// What the program remembers is void. Called after a change of its tables, never before.
     fn end_epoch(&mut self) {
         self.ended += 1;
-        // The element of an array is always there: this fails only where the change did, too (a process
-        // without its former capabilities, on kernels that ask again).
-        let _ = bpf::map_update(&self.epoch, &0u32, &self.ended);
+        let epoch = self.epoch.at::<AtomicU64>(0);
+        // SAFETY: an aligned word in a mapping that `self` owns; any bits will do.
+        let epoch = unsafe { &*epoch };
+        epoch.store(self.ended, Ordering::SeqCst);
     }
 
     pub fn is_empty(&self) -> bool {

@@ -162,7 +162,8 @@ impl Program {
                 .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))
         };
         let interface = map("interface")?;
-        let flows = FlowTable::new(map("flows3")?, map("flows5")?, map("epoch")?);
+        let flows = FlowTable::new(map("flows3")?, map("flows5")?, &map("epoch")?)
+            .map_err(system("mmap of the epoch"))?;
         let (sockets, memory) = match hook {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
             Hook::Ingress => {

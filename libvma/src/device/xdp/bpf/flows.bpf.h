@@ -38,6 +38,8 @@ struct flow5 {
 	__u32 protocol;
 };
 
+#define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
+
 struct flow3 {
 	__u32 daddr;
 	__u16 dport;
@@ -110,6 +112,7 @@ struct bpf_map_def SEC("maps") epoch = {
 	.key_size = sizeof(__u32),
 	.value_size = sizeof(__u64),
 	.max_entries = 1,
+	.map_flags = MMAPABLE,
 };
 
 struct bpf_map_def SEC("maps") interface = {

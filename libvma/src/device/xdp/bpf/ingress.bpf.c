@@ -19,8 +19,6 @@ static long (*skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len
 static long (*skb_pull_data)(void *skb, __u32 len) = (void *)BPF_FUNC_skb_pull_data;
 static long (*skb_change_type)(struct __sk_buff *skb, __u32 type) = (void *)BPF_FUNC_skb_change_type;
 
-#define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
-
 #define CHUNK 2048
 // A frame of the largest MTU, 65535 bytes and the Ethernet header.
 #define MOST_CHUNKS 33
