@@ -55,7 +55,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
     // Path MTUs and neighbours that the kernel changes without a message are asked for again.
     let refresh_nanos = stack.config.refresh_msec * 1_000_000;
     let mut drive = Drive::new(stack);
-    let mut reviews = Reviews::new();
+    let mut reviews = Reviews::default();
     let (mut icmp, mut icmp_tried) = (None, false);
     let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
     let (mut unsent, mut seen_kicks) = (false, 0);

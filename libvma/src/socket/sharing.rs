@@ -32,16 +32,13 @@ const COST_SHARE: u64 = 100;
 /// one piece, so that one review may miss a socket.
 const REVIEWS_ALONE: u32 = 10;
 
-/// Reviews the sockets now and then; in the internal thread.
+/// Reviews the sockets now and then, at once at first; in the internal thread.
+#[derive(Default)]
 pub struct Reviews {
     next: u64,
 }
 
 impl Reviews {
-    pub fn new() -> Reviews {
-        Reviews { next: 0 }
-    }
-
     /// Nanoseconds until the next review; None: there is nothing to review.
     pub fn patience(&self) -> Option<u64> {
         (self.next != u64::MAX).then(|| self.next.saturating_sub(monotonic_nanos()))

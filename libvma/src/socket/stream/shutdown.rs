@@ -105,7 +105,7 @@ fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Kep
     if state.connection(id)?.state() == TcpState::Closed {
         return None;
     }
-    let copy = fd::with_borrowed(descriptor, |fd| Fd::copy_of(fd))?;
+    let copy = fd::with_borrowed(descriptor, Fd::copy_of)?;
     Some(Box::new(copy.ok()?))
 }
 
