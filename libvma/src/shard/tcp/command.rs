@@ -9,9 +9,7 @@ use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::seq::Seq;
-use crate::net::tcp::{
-    Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
-};
+use crate::net::tcp::{Connection, Error, Events, Readiness, SendFlags, Settings};
 use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
 use crate::sys::kernel_start::Start;
@@ -34,6 +32,12 @@ pub struct Opening {
 pub struct AddressInUse;
 
 impl<S> State<S> {
+    /// May a connection with these addresses and ports begin? One in TIME-WAIT makes room.
+    pub fn has_room_for_connection(&mut self, key: &FlowKey) -> bool {
+        let Some((tcp, _)) = self.tcp() else { return true };
+        tcp.table.get(key).is_none_or(|index| tcp.makes_room(index))
+    }
+
     /// Actively opens a connection for a socket: its SYN leaves.
     pub fn open_connection(&mut self, id: SocketId, opening: Opening) -> Result<(), AddressInUse> {
         self.begin();
@@ -41,13 +45,9 @@ impl<S> State<S> {
         let Opening { key, hop, ttl, tos, settings, flows, start } = opening;
         let mut former = None;
         if let Some(index) = tcp.table.get(&key) {
-            let waits =
-                tcp.block(index).is_none_or(|block| block.connection.state() == TcpState::TimeWait);
-            if !waits {
+            if !tcp.makes_room(index) {
                 return Err(AddressInUse);
             }
-            // What the peer may remember of the old connection is earlier than the new one, so the wait
-            // may be cut short (RFC 6191).
             former = tcp.block(index).map(|block| block.connection.successor());
             tcp.bury(&mut io, index);
         }

@@ -232,6 +232,13 @@ impl Tcp {
         self.blocks.get_mut(index as usize)?.as_deref_mut()
     }
 
+    /// Would a connection give its addresses and ports to a new one? What the peer may remember of it is
+    /// earlier than the new one, so that TIME-WAIT may be cut short (RFC 6191).
+    fn makes_room(&mut self, index: u32) -> bool {
+        self.block(index)
+            .is_none_or(|block| block.connection.state() == crate::net::tcp::State::TimeWait)
+    }
+
     /// Calls `call` with a connection and its way out.
     #[inline]
     fn with<T>(

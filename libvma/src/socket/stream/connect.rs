@@ -127,13 +127,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(own)) {
         return Err(Refusal::Os(WhyOs::Rule(place)));
     }
-    let local = reserve(descriptor, bound, way.source).ok_or(WhyOs::Unbound)?;
-    let key = FlowKey {
-        local: way.source,
-        local_port: local.port(),
-        remote: *peer.ip(),
-        remote_port: peer.port(),
-    };
+    let key = choose_port(stack, descriptor, bound, way.source, peer)?;
     let flow = match stack.config.tcp_3t_rules {
         true => three_tuple(&key),
         false => five_tuple(&key),
@@ -188,6 +182,46 @@ fn still_fresh(state: &mut Guard<'_>, id: SocketId) -> Result<(), Refusal> {
 
 /// net.ipv4.ip_default_ttl is hardly ever changed.
 const DEFAULT_TTL: u8 = 64;
+
+/// So many ports are tried before there seems to be none.
+const PORTS_TRIED: u32 = 32;
+
+/// The connection's addresses and ports. The kernel gives a port again when its socket is closed, though
+/// our connection is not at its end yet; only to another peer it is free then.
+fn choose_port(
+    stack: &Stack,
+    descriptor: i32,
+    bound: SocketAddrV4,
+    source: Ipv4Addr,
+    peer: SocketAddrV4,
+) -> Result<FlowKey, Refusal> {
+    for _ in 0..PORTS_TRIED {
+        let local = reserve(descriptor, bound, source).ok_or(WhyOs::Unbound)?;
+        let key = FlowKey {
+            local: source,
+            local_port: local.port(),
+            remote: *peer.ip(),
+            remote_port: peer.port(),
+        };
+        let is_free =
+            stack.shard.lock().map_err(|_| WhyOs::Reentered)?.has_room_for_connection(&key);
+        if is_free || bound.port() != 0 {
+            return Ok(key);
+        }
+        release_port(descriptor).ok_or(WhyOs::Unbound)?;
+    }
+    Err(Refusal::Errno(libc::EADDRNOTAVAIL))
+}
+
+/// Undoes [`reserve`]. The kernel takes a port that it chose back only from a socket that leaves a state:
+/// for these microseconds it listens.
+fn release_port(descriptor: i32) -> Option<()> {
+    fd::with_borrowed(descriptor, |fd| {
+        rustix::net::listen(fd, 0)?;
+        rustix::net::connect_unspec(fd)
+    })?
+    .ok()
+}
 
 /// The port is the kernel's to give, so that no other socket of the host gets it.
 fn reserve(descriptor: i32, bound: SocketAddrV4, source: Ipv4Addr) -> Option<SocketAddrV4> {

@@ -1,6 +1,7 @@
 //! Connections between the same endpoints, one after the other, from processes under the library and
 //! from others: each must look later than the one before it to a server that holds TIME-WAIT.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Namespaces, PYTHON, Puppet, Side};
@@ -61,4 +62,33 @@ fn clients_with_and_without_the_library_take_turns_on_one_port() {
     let clients = [true, false, false, true, true, false, true, false];
     nobody_waits(&connect_in_turn(false, &clients));
     nobody_waits(&connect_in_turn(true, &clients));
+}
+
+/// More connections that wait for their end than keep their ports from the kernel's other sockets.
+const HALF_CLOSED: &str = "
+import socket
+refused = []
+for n in range(450):
+    c = socket.socket()
+    try:
+        c.connect(('10.99.0.2', 7000))
+    except OSError as error:
+        refused.append(f'{n}: {error!r}')
+    c.close()
+print('refused', refused)
+";
+
+// covers: NET-04
+#[test]
+fn a_port_whose_connection_is_not_over_is_not_taken_for_another_to_the_same_peer() {
+    let net = Namespaces::new();
+    net.sysctl(Side::A, "net.ipv4.ip_local_port_range", "40000 40599");
+    let listener = net.within(Side::B, || TcpListener::bind("0.0.0.0:7000").unwrap());
+    // It closes nothing, so that the client's end of each connection waits for a FIN.
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let watch = net.watch_tcp(Side::A);
+    let program = net.program(Side::A, PYTHON).with_library();
+    let output = program.arg("-c").arg(HALF_CLOSED).run().ok();
+    assert!(output.stdout.contains("refused []\n"), "{}", output.stdout);
+    watch.still(450);
 }
