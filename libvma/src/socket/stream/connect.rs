@@ -11,7 +11,7 @@ use crate::net::tcp::lookup::FlowKey;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;
-use crate::sys::{fd, kernel_start, repair, shadow};
+use crate::sys::{Fd, fd, kernel_start, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
 pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
@@ -184,7 +184,7 @@ fn still_fresh(state: &mut Guard<'_>, id: SocketId) -> Result<(), Refusal> {
 const DEFAULT_TTL: u8 = 64;
 
 /// So many ports are tried before there seems to be none.
-const PORTS_TRIED: u32 = 32;
+const PORTS_TRIED: usize = 256;
 
 /// The connection's addresses and ports. The kernel gives a port again when its socket is closed, though
 /// our connection is not at its end yet; only to another peer it is free then.
@@ -195,7 +195,9 @@ fn choose_port(
     source: Ipv4Addr,
     peer: SocketAddrV4,
 ) -> Result<FlowKey, Refusal> {
-    for _ in 0..PORTS_TRIED {
+    // The kernel would give the same ones again.
+    let mut tried = Vec::new();
+    while tried.len() < PORTS_TRIED {
         let local = reserve(descriptor, bound, source).ok_or(WhyOs::Unbound)?;
         let key = FlowKey {
             local: source,
@@ -209,8 +211,18 @@ fn choose_port(
             return Ok(key);
         }
         release_port(descriptor).ok_or(WhyOs::Unbound)?;
+        tried.push(hold_port(local));
     }
     Err(Refusal::Errno(libc::EADDRNOTAVAIL))
+}
+
+/// None if somebody else has it by now.
+fn hold_port(local: SocketAddrV4) -> Option<Fd> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
+    bind(&socket, &local).ok()?;
+    Fd::adopt(socket).ok()
 }
 
 /// Undoes [`reserve`]. The kernel takes a port that it chose back only from a socket that leaves a state:
