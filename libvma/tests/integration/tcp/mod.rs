@@ -1,6 +1,7 @@
 //! TCP programs that people run, under the library at one end and at both, and what TCP owes them
 //! when processes end or cables are bad. A file for each family of programs.
 
+mod ahead;
 pub mod curl;
 mod departure;
 mod faults;

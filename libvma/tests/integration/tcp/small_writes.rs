@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
 
-// covers: NET-06
 #[test]
 fn a_reader_acknowledges_small_writes_as_soon_as_it_has_read_them() {
     let ends = Ends::new(Library::Server);
@@ -29,7 +28,6 @@ fn a_reader_acknowledges_small_writes_as_soon_as_it_has_read_them() {
     watch.still(5);
 }
 
-// covers: NET-06
 #[test]
 fn what_nagle_holds_leaves_though_the_program_calls_nobody() {
     let ends = Ends::new(Library::Server);

@@ -71,7 +71,9 @@ impl<B> Connection<B> {
         (self.send_limit() as usize).saturating_sub(self.buffer.len())
     }
 
-    /// SO_SNDBUF, or what the flow needs of it: twice the congestion window, as Linux has it.
+    /// SO_SNDBUF, or what the flow needs of it: twice the congestion window, as Linux has it; and four
+    /// times what was acknowledged so far. Linux's congestion window is there soon, if nothing is lost; ours
+    /// is not when the peer reads so fast that it is never full.
     #[inline]
     fn send_limit(&self) -> u32 {
         let buffer = &self.settings.send_buffer;
@@ -81,7 +83,9 @@ impl<B> Connection<B> {
         // A window that shrinks leaves the buffer as large as what is out needs: new data follows as that
         // is acknowledged.
         let outstanding = self.snd_nxt.ahead_of(self.snd_una);
-        let wanted = self.congestion.cwnd().max(outstanding).saturating_mul(2);
+        let acknowledged = self.snd_una.since(self.iss);
+        let flow = self.congestion.cwnd().max(outstanding);
+        let wanted = flow.saturating_mul(2).max(acknowledged.saturating_mul(4));
         buffer.limit.max(wanted.min(buffer.most))
     }
 

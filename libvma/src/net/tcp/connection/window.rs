@@ -88,9 +88,15 @@ impl Announcement {
 }
 
 /// Receive-buffer tuning (dynamic right-sizing, as Linux does it): the buffer is to hold twice what
-/// the program reads in a round trip.
+/// the program reads in a round trip, and eight times what it has read at all.
+///
+/// The latter is for a program that reads at once and then not for a while, because its own peer writes on
+/// before it reads: each of its reads was small. Linux comes to as much by the bursts that interrupts and
+/// its scheduler make.
 #[derive(Debug)]
 pub(super) struct Tuning {
+    /// What the program has read of the connection.
+    total: u32,
     /// What the program has read since `since`.
     read: u32,
     since: Instant,
@@ -102,7 +108,8 @@ pub(super) struct Tuning {
 
 impl Tuning {
     pub fn new(limit: u32, now: Instant) -> Tuning {
-        Tuning { read: 0, since: now, space: INITIAL_SPACE.min(limit.wrapping_shr(1)), limit }
+        let space = INITIAL_SPACE.min(limit.wrapping_shr(1));
+        Tuning { total: 0, read: 0, since: now, space, limit }
     }
 
     pub fn limit(&self) -> u32 {
@@ -115,7 +122,9 @@ impl Tuning {
             self.limit = buffer.limit;
             return;
         }
-        self.limit = self.limit.max(buffer.limit.min(buffer.most));
+        self.total = self.total.saturating_add(count);
+        let proven = self.total.saturating_mul(8).max(buffer.limit);
+        self.limit = self.limit.max(proven.min(buffer.most));
         if self.read <= self.space && self.read < self.limit {
             // Cheap while the flow does not grow: the clock is not even looked at.
             if now.nanos_since(self.since) > round_trip {
