@@ -16,6 +16,7 @@ mod interfaces;
 mod live;
 mod local;
 mod members;
+mod prefork;
 mod programs;
 mod python;
 mod regress;
