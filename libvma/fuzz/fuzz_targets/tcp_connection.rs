@@ -109,7 +109,7 @@ impl Choices {
         };
         settings.send_buffer = buffer(self.send_buffer, on(7));
         settings.receive_buffer = buffer(self.receive_buffer, on(8));
-        settings.window_clamp = self.clamp.map(u32::from);
+        settings.window_clamp = self.clamp.map_or(u32::MAX, u32::from);
         settings.user_timeout = self.user_timeout.map(|it| Duration::from_millis(u64::from(it)));
     }
 

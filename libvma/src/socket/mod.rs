@@ -124,8 +124,8 @@ pub struct Socket {
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
-    /// Flows not installed for it, because other sockets of the host have a part in them.
-    sharing: sharing::Sharing,
+    /// Flows not installed for it, because other sockets of the host have a part in them; most have none.
+    sharing: Option<Box<sharing::Sharing>>,
     /// The next hop of the last destination.
     route: Option<Box<CachedRoute>>,
     /// The internal thread watches the shadow.
@@ -222,7 +222,7 @@ impl Socket {
             peer: None,
             options: options::Options::new(config),
             flows: Vec::new(),
-            sharing: sharing::Sharing::default(),
+            sharing: None,
             route: None,
             is_shadow_watched: false,
             os_ready: false,

@@ -105,7 +105,8 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
         // Where others of this host send through the kernel, too, a look at our rings is not all.
         let local = stack.config.local && (socket.named || socket.starts_locally);
         let local = local && (socket.kernel_led || socket.look_beside);
-        let beside = local || !socket.sharing.withheld.is_empty();
+        let beside =
+            local || socket.sharing.as_ref().is_some_and(|sharing| !sharing.withheld.is_empty());
         let doubtful = !live || wait.is_none() && beside;
         // What came by a link is older than what the kernel's socket has, unless it says otherwise;
         // what comes later is not. Of a wire, the kernel gets what is in some way odd: that comes first.

@@ -94,7 +94,7 @@ fn review_one(stack: &Stack, plane: &mut Plane, id: SocketId) {
     let changes = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some((_, socket)) = state.socket(id) else { return };
-        let sharing = &mut socket.sharing;
+        let sharing = socket.sharing.get_or_insert_default();
         let left = sharing.withheld.iter().any(|address| !now.contains(address));
         sharing.alone = if left { sharing.alone + 1 } else { 0 };
         let ends = sharing.alone >= REVIEWS_ALONE;
@@ -131,20 +131,21 @@ pub fn withheld(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4A
     let (_, possible) = addresses(stack, id, &own).unwrap_or_default();
     let Ok(mut state) = stack.shard.lock() else { return all };
     let Some((_, socket)) = state.socket(id) else { return all };
-    socket.sharing.withheld.retain(|address| possible.contains(address));
+    let shadow = socket.shadow();
+    let withheld = &mut socket.sharing.get_or_insert_default().withheld;
+    withheld.retain(|address| possible.contains(address));
     for address in &all {
-        if !socket.sharing.withheld.contains(address) {
+        if !withheld.contains(address) {
             log_line!(
                 Debug,
-                "fd {}: {address} is received by the kernel: another socket of this host has the port",
-                socket.shadow()
+                "fd {shadow}: {address} is received by the kernel: another socket of this host has the port"
             );
         }
     }
-    all.extend(&socket.sharing.withheld);
+    all.extend(withheld.iter());
     all.sort_unstable();
     all.dedup();
-    socket.sharing.withheld.clone_from(&all);
+    withheld.clone_from(&all);
     all
 }
 

@@ -39,10 +39,10 @@ pub struct Settings {
     pub reset_on_close: bool,
     /// TCP_MAXSEG.
     pub max_segment: Option<u16>,
-    /// TCP_WINDOW_CLAMP.
-    pub window_clamp: Option<u32>,
-    /// TCP_NOTSENT_LOWAT.
-    pub unsent_low_water: Option<u32>,
+    /// TCP_WINDOW_CLAMP; u32::MAX is none.
+    pub window_clamp: u32,
+    /// TCP_NOTSENT_LOWAT; u32::MAX is none.
+    pub unsent_low_water: u32,
     /// TCP_SYNCNT: retransmissions of a SYN.
     pub syn_retries: u8,
     /// Retransmissions of data before giving up (tcp_retries2).
@@ -81,8 +81,8 @@ impl Default for Settings {
             fin_timeout: Some(Duration::from_secs(60)),
             reset_on_close: false,
             max_segment: None,
-            window_clamp: None,
-            unsent_low_water: None,
+            window_clamp: u32::MAX,
+            unsent_low_water: u32::MAX,
             syn_retries: 6,
             retries: 15,
             orphan_retries: 8,

@@ -203,7 +203,8 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
     let stream = socket.stream.as_ref()?;
     let system = system::of(stack);
     let mut listen = system::of_listener(&stream.settings, &system.listen);
-    listen.defer_accept = stream.defer_accept;
+    let seconds = |seconds| Duration::from_secs(u64::from(seconds));
+    listen.defer_accept = stream.defer_accept.map(seconds);
     Some(ListenSpec {
         local: socket.local?,
         // A negative backlog is a huge one.
@@ -409,9 +410,9 @@ pub fn put_back(stack: &Stack, id: SocketId, accepted: Accepted) {
 struct Heritage {
     options: Options,
     settings: Settings,
-    linger: Option<Duration>,
+    linger: Option<u32>,
     send_timeout: Option<u64>,
-    low_water: usize,
+    low_water: u32,
     inherited: Vec<Inherited>,
 }
 

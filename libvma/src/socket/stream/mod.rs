@@ -33,7 +33,6 @@ pub use shutdown::close;
 pub use system::System;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::Duration;
 
 use super::{Outcome, Socket, Stack, WhyOs};
 use crate::config::rules::Protocol;
@@ -58,16 +57,16 @@ pub struct Stream {
     pub bound_by_us: bool,
     /// SHUT_RD while it was not connected, which the program sees nevertheless.
     pub reading_shut: bool,
-    /// SO_LINGER with a time that is not 0.
-    pub linger: Option<Duration>,
+    /// SO_LINGER with a time that is not 0, in seconds.
+    pub linger: Option<u32>,
     /// SO_SNDTIMEO in nanoseconds.
     pub send_timeout: Option<u64>,
     /// SO_RCVLOWAT.
-    pub low_water: usize,
+    pub low_water: u32,
     /// SO_PEEK_OFF: where the next MSG_PEEK starts.
-    pub peek_offset: Option<usize>,
-    /// TCP_DEFER_ACCEPT.
-    pub defer_accept: Option<Duration>,
+    pub peek_offset: Option<u32>,
+    /// TCP_DEFER_ACCEPT in seconds.
+    pub defer_accept: Option<u32>,
     /// A thread accepts from the shadow: others that tried would block in the kernel.
     pub os_accepting: bool,
     /// listen()'s, as the program said it.
@@ -115,8 +114,7 @@ impl Phase {
 impl Stream {
     /// SO_LINGER as the program has set it; None is off.
     pub fn linger_seconds(&self) -> Option<u32> {
-        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        self.linger.map(seconds).or(self.settings.reset_on_close.then_some(0))
+        self.linger.or(self.settings.reset_on_close.then_some(0))
     }
 
     pub fn new(settings: Settings) -> Stream {

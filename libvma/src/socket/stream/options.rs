@@ -190,16 +190,15 @@ fn socket_level(socket: &mut Socket, descriptor: i32, name: i32, value: &[u8]) {
             stream.send_timeout = timeout(descriptor, libc::SO_SNDTIMEO, value);
         }
         libc::SO_RCVLOWAT => {
-            stream.low_water = usize::try_from(read(name)).unwrap_or(usize::MAX).max(1);
+            stream.low_water = u32::try_from(read(name)).unwrap_or(u32::MAX).max(1);
         }
         libc::SO_LINGER => {
             let mut value = [0u8; 8];
             shadow::option(descriptor, libc::SOL_SOCKET, name, &mut value);
             let (on, seconds) = (int(&value), int(value.get(4..).unwrap_or_default()));
-            let seconds = u64::try_from(seconds).unwrap_or(0);
-            stream.linger = (on != 0 && seconds > 0).then(|| Duration::from_secs(seconds));
+            stream.linger = u32::try_from(seconds).ok().filter(|seconds| on != 0 && *seconds > 0);
         }
-        libc::SO_PEEK_OFF => stream.peek_offset = usize::try_from(int(value)).ok(),
+        libc::SO_PEEK_OFF => stream.peek_offset = u32::try_from(int(value)).ok(),
         libc::SO_MARK => socket.options.mark = read(name) as u32,
         libc::SO_REUSEPORT => socket.options.reuse_port = read(name) != 0,
         libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
@@ -271,7 +270,7 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
             change(stack, id, |settings| settings.fin_timeout = timeout);
         }
         libc::TCP_WINDOW_CLAMP => {
-            let clamp = Some(positive).filter(|clamp| *clamp != 0);
+            let clamp = if positive == 0 { u32::MAX } else { positive };
             change(stack, id, |settings| settings.window_clamp = clamp);
         }
         libc::TCP_USER_TIMEOUT => {
@@ -281,7 +280,7 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
         }
         libc::TCP_NOTSENT_LOWAT => {
             // The default reads as the largest number.
-            let low = Some(value as u32).filter(|low| *low != u32::MAX && *low != 0);
+            let low = if value == 0 { u32::MAX } else { value as u32 };
             change(stack, id, |settings| settings.unsent_low_water = low);
         }
         TCP_RTO_MIN_US => {}
@@ -311,12 +310,12 @@ fn defer_accept(stack: &Stack, id: SocketId) {
     let Some(descriptor) = shadow_of(stack, id) else { return };
     // Rounded to retransmissions by the kernel.
     let value = shadow::int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT);
-    let seconds = value.and_then(|value| u64::try_from(value).ok()).filter(|value| *value > 0);
+    let seconds = value.and_then(|value| u32::try_from(value).ok()).filter(|value| *value > 0);
     if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
         && let Some(stream) = socket.stream.as_mut()
     {
-        stream.defer_accept = seconds.map(Duration::from_secs);
+        stream.defer_accept = seconds;
     }
 }
 

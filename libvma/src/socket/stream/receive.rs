@@ -38,7 +38,7 @@ pub fn receive_up_to(
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.options.receive_timeout;
     let stream = socket.stream.as_ref();
-    let low_water = stream.map_or(1, |stream| stream.low_water);
+    let low_water = stream.map_or(1, |stream| stream.low_water as usize);
     let peek_offset = stream.and_then(|stream| stream.peek_offset);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner = Manner { blocking, timeout, watches: Watches::Nothing, call: Call::Receive };
@@ -57,7 +57,7 @@ pub fn receive_up_to(
     // A call with no room waits all the same, for something to be there.
     let plain = flags & (libc::MSG_PEEK | libc::MSG_TRUNC) == 0 && room > 0;
     let mut copied = 0;
-    let start = peek_offset.unwrap_or(0);
+    let start = peek_offset.unwrap_or(0) as usize;
     let ended = until_or_partly(stack, state, id, manner, |state| {
         // Nearly always one short look is all: nothing yet, or one whole segment.
         if plain
@@ -202,7 +202,9 @@ fn move_peek_offset(stack: &Stack, id: SocketId, copied: usize, peeked: bool) {
         && let Some(stream) = socket.stream.as_mut()
         && let Some(offset) = &mut stream.peek_offset
     {
-        *offset = if peeked { *offset + copied } else { offset.saturating_sub(copied) };
+        let copied = u32::try_from(copied).unwrap_or(u32::MAX);
+        *offset =
+            if peeked { offset.saturating_add(copied) } else { offset.saturating_sub(copied) };
     }
 }
 

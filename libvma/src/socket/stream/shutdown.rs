@@ -126,6 +126,7 @@ fn linger(stack: &Stack, id: SocketId) {
         }
         let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
         let Some(time) = stream.and_then(|stream| stream.linger) else { return };
+        let time = std::time::Duration::from_secs(u64::from(time));
         if state.connection(id).is_some_and(|connection| connection.readable() > 0) {
             // The close resets, there is nothing to wait for.
             return;

@@ -500,7 +500,7 @@ pub fn window_scale(settings: &Settings) -> u8 {
     }
     let buffer = &settings.receive_buffer;
     let most = if buffer.automatic { buffer.most.max(buffer.limit) } else { buffer.limit };
-    let most = settings.window_clamp.map_or(most, |clamp| most.min(clamp));
+    let most = most.min(settings.window_clamp);
     let bits = u32::BITS.saturating_sub(most.leading_zeros());
     (bits.saturating_sub(16) as u8).min(MAX_WINDOW_SCALE)
 }

@@ -100,7 +100,7 @@ impl<B> Connection<B> {
         let unsent = self.data_end().ahead_of(self.snd_nxt);
         room >= self.buffer.len().wrapping_shr(1)
             && room > 0
-            && self.settings.unsent_low_water.is_none_or(|most| unsent < most)
+            && unsent < self.settings.unsent_low_water
     }
 
     /// May a read take what is queued without a look at anything else: no mark, no end, no error?

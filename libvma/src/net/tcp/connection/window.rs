@@ -224,7 +224,7 @@ impl<B> Connection<B> {
     /// RCV.BUFF, as far as windows can and may tell of it.
     #[inline]
     fn receive_limit(&self) -> u32 {
-        let limit = self.settings.window_clamp.unwrap_or(u32::MAX).min(self.tuning.limit());
+        let limit = self.settings.window_clamp.min(self.tuning.limit());
         limit.min(u32::from(u16::MAX).wrapping_shl(u32::from(self.rcv_scale)))
     }
 

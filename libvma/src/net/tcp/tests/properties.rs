@@ -64,7 +64,10 @@ fn any_settings(rng: &mut Rng) -> Settings {
         keep_interval: Duration::from_secs(1),
         keep_count: 100,
         max_segment: rng.chance(200_000).then(|| spread(rng, 88, 2000) as u16),
-        window_clamp: rng.chance(100_000).then(|| spread(rng, 4096, 1 << 20) as u32),
+        window_clamp: match rng.chance(100_000) {
+            true => spread(rng, 4096, 1 << 20) as u32,
+            false => u32::MAX,
+        },
         fin_timeout: Some(Duration::from_secs(600)),
         congestion: algorithms[rng.below(3) as usize],
         send_buffer: buffer(rng),

@@ -13,7 +13,7 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     let descriptor = socket.shadow();
     let stream = socket.stream.as_ref()?;
     let (low_water, reading_shut) = (stream.low_water, stream.reading_shut);
-    let low_water = low_water.min(super::MOST_LOW_WATER);
+    let low_water = (low_water as usize).min(super::MOST_LOW_WATER);
     if !super::is_established(state, id) {
         return Some(from_poll(shadow::events(descriptor)));
     }

@@ -55,7 +55,7 @@ pub fn receive(
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.options.receive_timeout;
     let low_water = socket.stream.as_ref().map_or(1, |stream| stream.low_water);
-    let low_water = low_water.min(super::MOST_LOW_WATER);
+    let low_water = (low_water as usize).min(super::MOST_LOW_WATER);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner = Manner {
         blocking,
