@@ -104,13 +104,16 @@ fn sleeps_of_receivers(threads: usize) -> usize {
     let net = Namespaces::new();
     let code = format!(
         "import threading\n\
-         def wait(port):\n\
+         def bound(port):\n\
          \x20s = socket.socket(2, 2); s.bind(('10.99.0.1', port))\n\
          \x20s.setsockopt(1, 20, struct.pack('ll', 2, 0))\n\
+         \x20return s\n\
+         def wait(s):\n\
          \x20try:\n\
          \x20\x20while True: s.recv(9)\n\
          \x20except BlockingIOError: pass\n\
-         threads = [threading.Thread(target=wait, args=(5000 + i,)) for i in range({threads})]\n\
+         sockets = [bound(5000 + i) for i in range({threads})]\n\
+         threads = [threading.Thread(target=wait, args=(s,)) for s in sockets]\n\
          for t in threads: t.start()\n\
          for t in threads: t.join()"
     );
@@ -180,7 +183,7 @@ fn the_kernels_descriptors_are_looked_at_as_often_as_said() {
                 for _ in range(200): p.poll(5)";
     let looks = |set: &[(&str, &str)]| system_calls(&net, set, "ppoll", code);
     let rarely = looks(&[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_RATIO", "0")]);
-    let often = looks(&[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_RATIO", "500")]);
+    let often = looks(&[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_RATIO", "5000")]);
     let forced = looks(&[("VMA_SELECT_POLL", "-1"), ("VMA_SELECT_POLL_OS_FORCE", "1")]);
     assert!(rarely + 100 < often && often * 2 < forced, "{rarely} {often} {forced}");
 }
