@@ -243,6 +243,7 @@ impl Question<'_> {
                 state.leave(member.id, sleeper);
             }
             state.end_sleeper(sleeper);
+            state.run_tcp();
         }
         next
     }

@@ -104,6 +104,8 @@ pub struct State<S> {
     sleepers: Vec<Sleeper>,
     /// The one that listens to the rings.
     driver: Option<SleeperId>,
+    /// When it wakes by itself, in nanoseconds.
+    driver_until: u64,
     sets: Vec<Option<Set>>,
     /// The host's own addresses, which nothing from a cable may come from, with their interfaces.
     own_addresses: Vec<(std::net::Ipv4Addr, u32)>,
@@ -143,6 +145,7 @@ impl<S> Default for Shard<S> {
                 reassembler: Reassembler::default(),
                 sleepers: Vec::new(),
                 driver: None,
+                driver_until: u64::MAX,
                 sets: Vec::new(),
                 own_addresses: Vec::new(),
                 matches: Vec::new(),

@@ -63,16 +63,20 @@ impl<S> State<S> {
 
     /// Before a sleep. One sleeper guards the rings, whose descriptors `each` gets, takes what comes,
     /// and wakes those for whom it is; it wakes at the time returned, too, to run TCP's timers. The
-    /// others sleep until it wakes them, or else every packet would wake all of them.
+    /// others sleep until it wakes them, or else every packet would wake all of them; but a timer that
+    /// was set since it fell asleep is for the next one that does.
     pub fn guard_rings(&mut self, sleeper: SleeperId, each: impl FnMut(i32)) -> Option<u64> {
         let thread = |id: SleeperId| self.sleepers.get(id.0 as usize).map(|entry| entry.thread);
         // A thread of which another sleep is registered is in a signal handler, or has left it by longjmp.
         if self.driver.is_some_and(|driver| thread(driver) != thread(sleeper)) {
-            return None;
+            let deadline = self.tcp_deadline().map(|deadline| deadline.as_nanos());
+            return deadline.filter(|deadline| *deadline < self.driver_until);
         }
         self.driver = Some(sleeper);
         self.sleep_on_rings(each);
-        self.tcp_deadline().map(|deadline| deadline.as_nanos())
+        let deadline = self.tcp_deadline().map(|deadline| deadline.as_nanos());
+        self.driver_until = deadline.unwrap_or(u64::MAX);
+        deadline
     }
 
     /// A thread that has slept goes back to the program: somebody else has to listen. One that is awake
@@ -85,10 +89,12 @@ impl<S> State<S> {
     }
 
     /// For the internal thread, which has found packets that the listener should have taken: it may be
-    /// gone (longjmp out of a signal handler).
+    /// gone (longjmp out of a signal handler). Without a listener one that seems to be awake, and would
+    /// be the next, may be gone, too.
     pub fn replace_listener(&mut self) {
-        if self.driver.take().is_some() {
-            self.wake_any();
+        match self.driver.take() {
+            Some(_) => self.wake_any(),
+            None => self.wake_all(),
         }
     }
 

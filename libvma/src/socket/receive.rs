@@ -442,6 +442,7 @@ fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut W
     if let Ok(mut state) = stack.shard.lock() {
         state.leave(id, sleeper);
         state.end_sleeper(sleeper);
+        state.run_tcp();
         if shadow_fired && let Some((_, socket)) = state.socket(id) {
             socket.os_ready = true;
         }

@@ -295,6 +295,7 @@ fn sleep(
     if let Ok(mut state) = stack.shard.lock() {
         state.leave_set(epoll.set, sleeper);
         state.end_sleeper(sleeper);
+        state.run_tcp();
     }
     next
 }
