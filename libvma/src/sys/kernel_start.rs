@@ -44,14 +44,19 @@ pub fn of(local: SocketAddrV4, remote: SocketAddrV4) -> Option<Start> {
     Some(Start { sequence: deferred.sequence(), stamp_offset })
 }
 
-/// What is added to CLOCK_MONOTONIC between each two endpoints, exactly: takes up to a millisecond. 0
-/// where the kernel does not tell.
-pub fn stamp_offsets<const N: usize>(endpoints: [(SocketAddrV4, SocketAddrV4); N]) -> [u32; N] {
+/// What is added to CLOCK_MONOTONIC between each two endpoints, exactly: takes up to a millisecond.
+/// None if the kernel does not tell all of them.
+pub fn stamp_offsets<const N: usize>(
+    endpoints: [(SocketAddrV4, SocketAddrV4); N],
+) -> Option<[u32; N]> {
     let mut deferred =
         endpoints.map(|(local, remote)| Some((Deferred::open(local, remote)?, None)));
-    let mut found = [0; N];
+    let mut found = [None; N];
     let end = milliseconds().wrapping_add(PATIENCE);
-    while deferred.iter().any(Option::is_some) && milliseconds() != end {
+    while deferred.iter().any(Option::is_some) {
+        if end.wrapping_sub(milliseconds()) > PATIENCE {
+            return None;
+        }
         for (slot, found) in deferred.iter_mut().zip(&mut found) {
             let Some((socket, seen)) = slot else { continue };
             let Some((offset, now)) = socket.stamp_offset() else { continue };
@@ -61,14 +66,15 @@ pub fn stamp_offsets<const N: usize>(endpoints: [(SocketAddrV4, SocketAddrV4); N
                 None => *seen = Some((offset, now)),
                 Some((_, before)) if before == now => {}
                 Some((other, before)) if now.wrapping_sub(before) == 1 => {
-                    *found = if offset.wrapping_sub(other) == 1 { offset } else { other };
+                    *found = Some(if offset.wrapping_sub(other) == 1 { offset } else { other });
                     *slot = None;
                 }
                 Some(_) => *seen = Some((offset, now)),
             }
         }
     }
-    found
+    let all = found.iter().all(Option::is_some);
+    all.then(|| found.map(Option::unwrap_or_default))
 }
 
 /// Between two readings of the clock a millisecond may begin, hardly several times in a row.
@@ -150,8 +156,8 @@ mod tests {
         let local = shadow::local_address(own.as_raw_fd()).unwrap();
         let first = of(local, remote).unwrap();
         let again = of(local, remote).unwrap();
-        let exact = stamp_offsets([(local, remote)]);
-        assert_eq!(stamp_offsets([(local, remote)]), exact);
+        let exact = stamp_offsets([(local, remote)]).unwrap();
+        assert_eq!(stamp_offsets([(local, remote)]), Some(exact));
         for start in [first, again] {
             assert!(exact[0].wrapping_sub(start.stamp_offset) <= 1, "{exact:?} {start:?}");
         }

@@ -139,7 +139,8 @@ pub fn setup(stack: &Stack) -> Setup {
 /// section 3, RFC 6191).
 ///
 /// The boot's name is known to those who get the host's logs, so the kernel's own secret, as it shows in
-/// the time stamps of a few pairs of endpoints, goes into it.
+/// the time stamps of a few pairs of endpoints, goes into it. Where the kernel does not show it, there is
+/// no such secret. Users of this host can find it out; those of other hosts cannot.
 fn boot_secret() -> Option<[u8; 16]> {
     let text = sys::fd::read_file("/proc/sys/kernel/random/boot_id").ok()?;
     let text = String::from_utf8_lossy(&text).replace('-', "");
@@ -147,7 +148,7 @@ fn boot_secret() -> Option<[u8; 16]> {
     let namespace = sys::machine::network_namespace().unwrap_or(0);
     let nobody = |port| SocketAddrV4::new(NOBODY, port);
     let [a, b, c, d] =
-        kernel_start::stamp_offsets(PORTS.map(|port| (nobody(port), nobody(9)))).map(u64::from);
+        kernel_start::stamp_offsets(PORTS.map(|port| (nobody(port), nobody(9))))?.map(u64::from);
     let key = Key::new(boot.to_le_bytes());
     let half = |at: u64| key.hash([at, a << 32 | b, c << 32 | d, namespace]);
     let both = u128::from(half(0)) | u128::from(half(1)) << 64;

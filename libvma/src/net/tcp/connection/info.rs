@@ -151,7 +151,7 @@ impl<B> Connection<B> {
             peer_closed: self.peer_closed,
             writing_ended: self.fin_queued,
             fin_sent: self.fin_sent(),
-            was_established: self.snd_una > self.iss,
+            was_established: self.snd_una != self.iss,
         }
     }
 
