@@ -83,7 +83,7 @@ impl<B> Connection<B> {
         // A window that shrinks leaves the buffer as large as what is out needs: new data follows as that
         // is acknowledged.
         let outstanding = self.snd_nxt.ahead_of(self.snd_una);
-        let acknowledged = self.snd_una.since(self.iss);
+        let acknowledged = u32::try_from(self.counters.bytes_acked).unwrap_or(u32::MAX);
         let flow = self.congestion.cwnd().max(outstanding);
         let wanted = flow.saturating_mul(2).max(acknowledged.saturating_mul(4));
         buffer.limit.max(wanted.min(buffer.most))
