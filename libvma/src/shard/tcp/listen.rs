@@ -339,10 +339,10 @@ impl Tcp {
             self.reset(io, arrival);
             return Err(DropReason::NoSocket);
         };
-        let is_new = arrival.header.flags.contains(Flags::SYN);
-        if self.listener(number).is_some_and(|listening| {
-            listening.left && is_new && !listening.engine.is_half_open(&arrival.key)
-        }) {
+        // A handshake that began here ends here.
+        let begins = arrival.header.flags.contains(Flags::SYN);
+        let may_pass = !self.is_half_open(number, &arrival.key);
+        if may_pass && begins && self.listener(number).is_some_and(|listening| listening.left) {
             return self.pass(io, arrival, body);
         }
         let path = path(io.rings, Some(&arrival.hop));
@@ -368,31 +368,15 @@ impl Tcp {
         self.listeners_due =
             self.listeners.iter().flatten().filter_map(|one| one.engine.deadline()).min();
         let Verdict::Established(request) = verdict else {
-            let foreign = matches!(verdict, Verdict::NotMine)
+            let is_kernels = may_pass
                 && self
                     .listener(number)
                     .is_some_and(|listening| listening.left || now < listening.settled);
-            if foreign {
+            if is_kernels && matches!(verdict, Verdict::NotMine) {
                 return self.pass(io, arrival, body);
             }
             super::body::release(io.rings, &mut self.heaps, body);
-            match verdict {
-                Verdict::Drop(reason) => return Err(reason),
-                Verdict::Reply(header) | Verdict::Reset(header) => {
-                    if header.flags.contains(Flags::SYN)
-                        && let Some(listening) = self.listener(number)
-                    {
-                        listening.remember_way(arrival);
-                    }
-                    self.reply(io, &arrival.hop, arrival.key, &header);
-                }
-                Verdict::NotMine => {
-                    self.reset(io, arrival);
-                    return Err(DropReason::NoSocket);
-                }
-                Verdict::Established(_) => {}
-            }
-            return Ok(());
+            return self.answer(io, number, arrival, verdict);
         };
         let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
         let connection = Connection::accept(&request, path, listening.settings.clone(), now);
@@ -421,6 +405,37 @@ impl Tcp {
         }
         self.feed(io, index, arrival, body);
         self.tell(socket);
+        Ok(())
+    }
+
+    fn is_half_open(&mut self, number: u32, key: &FlowKey) -> bool {
+        self.listener(number).is_some_and(|listening| listening.engine.is_half_open(key))
+    }
+
+    /// What a listener says to a segment that completes no handshake.
+    fn answer(
+        &mut self,
+        io: &mut Io<'_>,
+        number: u32,
+        arrival: &Arrival<'_>,
+        verdict: Verdict,
+    ) -> Result<(), DropReason> {
+        match verdict {
+            Verdict::Drop(reason) => return Err(reason),
+            Verdict::Reply(header) | Verdict::Reset(header) => {
+                if header.flags.contains(Flags::SYN)
+                    && let Some(listening) = self.listener(number)
+                {
+                    listening.remember_way(arrival);
+                }
+                self.reply(io, &arrival.hop, arrival.key, &header);
+            }
+            Verdict::NotMine => {
+                self.reset(io, arrival);
+                return Err(DropReason::NoSocket);
+            }
+            Verdict::Established(_) => {}
+        }
         Ok(())
     }
 

@@ -235,8 +235,7 @@ impl Tcp {
     /// Would a connection give its addresses and ports to a new one? What the peer may remember of it is
     /// earlier than the new one, so that TIME-WAIT may be cut short (RFC 6191).
     fn makes_room(&mut self, index: u32) -> bool {
-        self.block(index)
-            .is_none_or(|block| block.connection.state() == crate::net::tcp::State::TimeWait)
+        self.block(index).is_none_or(|block| block.connection.state() == TimeWait)
     }
 
     /// Calls `call` with a connection and its way out.

@@ -127,6 +127,9 @@ pub(super) fn leave_to_kernel(state: &mut Guard<'_>, id: SocketId) {
     for (ring, flow) in flows {
         state.remove_flow(ring, flow);
     }
-    // What came meanwhile goes on to the kernel.
+    // What came meanwhile goes on to the kernel, but for the ends of handshakes, whose connections are new.
     state.catch_up();
+    if let Some(local) = local {
+        state.steer_accepted(local);
+    }
 }
