@@ -168,22 +168,20 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             Err(why)
         }
         _ => {
-            watch(stack, id, descriptor);
             stack.nudge_internal_thread();
             Ok(())
         }
     }
 }
 
-/// Who waits in accept() shall hear of the kernel's connections while it polls. A listener that does not
-/// block is waited for by poll() and epoll, which ask the kernel themselves, and the internal thread
-/// would be woken by every connection.
+/// accept() that blocks has to learn of the kernel's connections while it polls. poll() and epoll ask the
+/// kernel themselves, and the internal thread would be woken by every connection.
 fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
-    let blocking = {
+    let is_watched = {
         let Ok(mut state) = stack.shard.lock() else { return };
-        view(&mut state, id).is_some_and(|view| !view.nonblocking)
+        state.socket(id).is_none_or(|(_, socket)| socket.is_shadow_watched)
     };
-    if blocking {
+    if !is_watched {
         attach::watch_shadow(stack, id, descriptor);
     }
 }
@@ -327,6 +325,7 @@ pub fn accept(
     if !manner.blocking {
         return accept_at_once(stack, id, manner, os);
     }
+    watch(stack, id, descriptor);
     let mut polls = 0u64;
     loop {
         let found = until(stack, id, manner, |state| {
