@@ -160,7 +160,7 @@ pub struct Socket {
     polls_since_os: u32,
     /// What it has counted is told of among the kernel's from now on.
     goes_on: bool,
-    /// How often the process had forked when it was made.
+    /// How often the process had forked when it was made: a child made since then has it, too.
     forks: u32,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,

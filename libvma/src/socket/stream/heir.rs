@@ -10,6 +10,7 @@ use crate::socket::{Socket, options};
 /// The parent's listener, as the child's memory has it.
 pub struct Heirloom {
     stream: Stream,
+    forks: u32,
     options: options::Options,
     nonblocking: bool,
     descriptors: Vec<i32>,
@@ -23,6 +24,7 @@ pub fn find(parent: &Stack, id: SocketId) -> Option<Heirloom> {
     let stream = socket.stream.as_deref()?;
     (stream.phase == Phase::Listening { steered: false }).then(|| Heirloom {
         stream: stream.clone(),
+        forks: socket.forks,
         options: socket.options.clone(),
         nonblocking: socket.nonblocking,
         descriptors: socket.descriptors.clone(),
@@ -32,7 +34,7 @@ pub fn find(parent: &Stack, id: SocketId) -> Option<Heirloom> {
 impl Heirloom {
     /// Was only one child forked since it was made, out of so many?
     pub fn has_one_heir(&self, forks: u32) -> bool {
-        forks == self.stream.forks.wrapping_add(1)
+        forks == self.forks.wrapping_add(1)
     }
 
     pub fn descriptors(&self) -> &[i32] {
@@ -56,7 +58,6 @@ pub fn adopt(
         phase: Phase::Fresh,
         ahead: false,
         left: false,
-        forks: inherit::forks(),
         heir: Some(forks),
         ..heirloom.stream
     }));

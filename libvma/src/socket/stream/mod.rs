@@ -37,7 +37,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use super::{Outcome, Socket, Stack, WhyOs};
 use crate::config::rules::Protocol;
 use crate::net::tcp::{Connection, Error, Settings};
-use crate::process::inherit;
 use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
 use crate::sys::lock::Guard as LockGuard;
@@ -75,8 +74,6 @@ pub struct Stream {
     pub ahead: bool,
     /// A listener that other processes accept from, too: new connections are the kernel's.
     pub left: bool,
-    /// How often the process had forked when it was made.
-    pub forks: u32,
     /// A listener that this process inherited: how often its parent had forked by then. If it
     /// forked again, another child may accept, too.
     pub heir: Option<u32>,
@@ -133,7 +130,6 @@ impl Stream {
             backlog: 0,
             ahead: false,
             left: false,
-            forks: inherit::forks(),
             heir: None,
             inherited: Vec::new(),
         }

@@ -3,10 +3,9 @@
 use super::wait::{Call, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, view};
 use crate::net::tcp::State as TcpState;
-use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::Kept;
-use crate::socket::NO_SHADOW;
+use crate::socket::{NO_SHADOW, hand_over};
 use crate::sys::{Fd, fd};
 
 /// shutdown(2) of a connection.
@@ -112,8 +111,7 @@ fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Kep
 /// Was the connection there when the process forked?
 fn is_shared(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
-    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
-    stream.is_some_and(|stream| stream.forks != inherit::forks())
+    state.socket(id).is_some_and(|(_, socket)| hand_over::is_shared(socket))
         && super::is_established(&mut state, id)
 }
 

@@ -4,10 +4,9 @@
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
 use super::{Shard, connect, shadow};
 use crate::log::log_line;
-use crate::process::inherit;
 use crate::shard::pipe::Remains;
 use crate::shard::{SocketId, clock};
-use crate::socket::{NO_SHADOW, State};
+use crate::socket::{NO_SHADOW, State, hand_over};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, fd, thread};
 
@@ -53,8 +52,7 @@ const PATIENCE_MILLIS: u64 = 2000;
 pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let shared = {
         let Ok(mut state) = stack.shard.lock() else { return };
-        let forks = state.socket(id).and_then(|(_, socket)| Some(socket.stream.as_ref()?.forks));
-        forks.is_some_and(|forks| forks != inherit::forks())
+        state.socket(id).is_some_and(|(_, socket)| hand_over::is_shared(socket))
     };
     if descriptor != NO_SHADOW && shared && give_back_to(stack, id, descriptor, WhyOs::Passed) {
         // A forked child may go on with it; if none does, the kernel ends it.
@@ -175,7 +173,7 @@ pub fn leave(stack: &Stack) -> Vec<SocketId> {
     for id in &ids {
         let Some((_, socket)) = state.socket(*id) else { continue };
         let descriptor = socket.shadow();
-        if socket.stream.as_ref().is_some_and(|stream| stream.forks != inherit::forks()) {
+        if hand_over::is_shared(socket) {
             shared.push((*id, descriptor));
             continue;
         }
