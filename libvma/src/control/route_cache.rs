@@ -1,9 +1,9 @@
 //! Answers to route queries, kept as long as the kernel would give them again: a program that makes many
 //! connections to one peer asks the same question for each, but for its port.
 //!
-//! What changes answers is announced, and queued for us before the call that changed it returns. So one
-//! look whether anything is queued tells whether the answers still hold. Path MTUs and redirects that the
-//! kernel learns are not announced: answers grow old soon.
+//! The kernel announces each change of routes, rules and addresses, and queues the message for our netlink
+//! socket before the call that made the change returns. If no message is queued, the answers still hold.
+//! Path MTUs and redirects that the kernel learns are not announced, so answers expire after 100 ms.
 
 use super::netlink::{Change, Error, Monitor, Netlink, Route, RouteKind, RouteQuery};
 use crate::sys::time::monotonic_nanos;

@@ -51,7 +51,7 @@ impl Mode {
     }
 }
 
-/// What is known of another process that holds an interface.
+/// Whether another process holds an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
     /// A process that is alive steers packets to itself.
@@ -192,7 +192,7 @@ impl Program {
         match bpf::programs_at_ingress(self.on) {
             Err(_) => Rival::None,
             Ok(there) if there.all <= own => Rival::None,
-            // What cannot be told is taken for what is likely.
+            // The kernel may not tell the programs' names: then another program is likely a process of ours.
             Ok(there) if there.ours.is_none_or(|ours| ours > own) => Rival::Living,
             Ok(_) => Rival::Possible,
         }

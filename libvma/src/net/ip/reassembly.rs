@@ -227,7 +227,7 @@ struct Key {
     protocol: u8,
 }
 
-/// Who sends fragments; there as long as a datagram of theirs waits.
+/// The sender of fragments; kept as long as one of its datagrams waits.
 #[derive(Debug, Default)]
 struct Source {
     /// How many have come.

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::config::settings::Settings;
 use crate::control::{Control, Effect};
 
-/// What the monitor's messages that are there now mean together.
+/// Applies all messages that wait at the monitor; returns the sum of their effects.
 fn followed(control: &mut Control, monitor: &mut Monitor) -> Effect {
     let mut all = Effect::default();
     for change in changes(monitor) {

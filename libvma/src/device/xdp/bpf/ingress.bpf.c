@@ -59,7 +59,7 @@ struct control {
 	// Slots with a free chunk that nobody has reserved. Below zero for a moment when two processors want
 	// the last ones at once.
 	__s32 credit;
-	// What marks a frame that is the bell. The process says it once.
+	// The mark (skb->mark) of a frame that wakes the process. The process sets it once.
 	__u32 mark;
 	__u8 pad[LINE - 16];
 	// Somebody sleeps until the bell rings.
@@ -182,10 +182,10 @@ int ingress(struct __sk_buff *skb)
 	__sync_lock_test_and_set(&slot->turn, first + 1);
 
 	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0)) {
-		// The frame itself is the bell: a packet socket of the process waits for this mark, and the kernel
-		// drops, before it counts anything, what is another host's. A BPF ring buffer would do, too, but it
-		// wakes by an interrupt that the processor sends to itself, in a virtual machine the most
-		// expensive thing of all that happens to a packet.
+		// The frame itself wakes the process: a packet socket of the process waits for this mark. IP drops
+		// the frame as another host's, which only the interface's rx_otherhost_dropped counts. A BPF ring
+		// buffer could wake the process, too, but it does so by an interrupt that the processor sends to
+		// itself: in a virtual machine the most expensive step on the way of a packet.
 		skb->mark = ring->mark;
 		if (!skb_change_type(skb, OTHER_HOST))
 			return RING;

@@ -1,8 +1,8 @@
-//! What wakes who sleeps until a frame comes.
+//! Wakes a thread that sleeps until a frame comes.
 //!
-//! The program at the tc ingress hook hands the frame that somebody waits for to the kernel, marked, and
-//! as if it were another host's, so that nobody takes it but a packet socket of ours. What that socket
-//! delivers says nothing; the frame lies in the ring.
+//! When a thread sleeps, the program at the tc ingress hook lets the frame go on to the kernel, with a mark
+//! and addressed as if to another host, so that only a packet socket of ours takes it. The socket's data
+//! are not used: the frame lies in the ring already.
 
 use core::mem::size_of;
 
@@ -46,7 +46,7 @@ impl Bell {
         Ok(Bell { packets, mark, own, is_rung: false })
     }
 
-    /// What the program marks a frame with to ring.
+    /// The mark (skb->mark) by which the packet socket knows a frame.
     pub fn mark(&self) -> u32 {
         self.mark
     }
