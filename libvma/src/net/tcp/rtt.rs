@@ -80,6 +80,29 @@ impl RttEstimator {
         }
     }
 
+    /// Goes on with what another stack has measured.
+    pub fn resume(
+        smoothed: Duration,
+        variation: Duration,
+        minimum: Option<Duration>,
+        now: Instant,
+    ) -> Self {
+        let smoothed = nanos(smoothed).clamp(1, nanos(MAX_RTO));
+        let minimum = minimum.map_or(smoothed, nanos).clamp(1, smoothed);
+        let variation = saturate(nanos(variation));
+        Self {
+            smoothed,
+            latest: smoothed,
+            minimum,
+            half_window_end: now.saturating_add(HALF_MIN_RTT_WINDOW),
+            round_end: now.plus_nanos(smoothed),
+            deviation: variation,
+            peak_deviation: variation,
+            variation,
+            ..Self::new()
+        }
+    }
+
     /// Takes in one valid measurement, which ends all [`backoff`](Self::backoff) (RFC 6298 5.7's
     /// note: only a new measurement may collapse the timeout again).
     pub fn sample(&mut self, rtt: Duration, now: Instant) {

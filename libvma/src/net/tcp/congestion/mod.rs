@@ -283,6 +283,19 @@ impl Congestion {
         }
     }
 
+    /// Starts with the window and the threshold that another stack has found, as far as they are known.
+    pub fn resume(&mut self, cwnd: Option<u32>, ssthresh: Option<u32>) {
+        if self.is_unlimited() {
+            return;
+        }
+        if let Some(ssthresh) = ssthresh {
+            self.window.set_ssthresh(ssthresh);
+        }
+        if let Some(cwnd) = cwnd {
+            self.window.set(cwnd);
+        }
+    }
+
     fn is_unlimited(&self) -> bool {
         matches!(self.state, State::None)
     }

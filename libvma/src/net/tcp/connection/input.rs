@@ -462,8 +462,9 @@ pub(super) fn give_back<B>(piece: Option<Piece<B>>, link: &mut impl Link<B>) {
     }
 }
 
-/// Modular order of time stamps (RFC 7323 section 5.2).
+/// Modular order of time stamps (RFC 7323 section 5.2). A TS.Recent of 0 is unknown, as on Linux
+/// (`tcp_paws_check`): any time stamp may follow it.
 #[inline]
 fn is_not_older(value: u32, recent: u32) -> bool {
-    value.wrapping_sub(recent) as i32 >= 0
+    value.wrapping_sub(recent) as i32 >= 0 || recent == 0
 }

@@ -10,6 +10,7 @@
 //! - `output` decides what leaves and when, `window` what is announced and acknowledged;
 //! - `timers` is what happens when nothing arrives;
 //! - `program` holds the calls of the program, `info` what can be asked;
+//! - `resume` begins with a connection that another stack has led so far;
 //! - `segment` puts a segment together.
 
 mod ack;
@@ -20,6 +21,7 @@ mod invariant;
 mod output;
 mod program;
 mod recovery;
+mod resume;
 mod segment;
 mod text;
 mod timers;
@@ -29,6 +31,7 @@ pub use info::{Info, Transplant};
 #[cfg(test)]
 pub use input::PREDICTS;
 pub use program::SendFlags;
+pub use resume::Resumed;
 
 use core::time::Duration;
 

@@ -116,6 +116,12 @@ impl Tuning {
         self.limit
     }
 
+    /// The buffer is to hold so much more.
+    pub fn raise(&mut self, count: u32, buffer: &Buffer) {
+        let raised = self.limit.saturating_add(count).min(buffer.most);
+        self.limit = self.limit.max(raised);
+    }
+
     fn on_read(&mut self, count: u32, now: Instant, round_trip: u64, mss: u32, buffer: &Buffer) {
         self.read = self.read.saturating_add(count);
         if !buffer.automatic {

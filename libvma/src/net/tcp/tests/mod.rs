@@ -10,6 +10,7 @@ mod goodput;
 mod losses;
 mod options;
 mod properties;
+mod resume;
 mod script;
 mod sim;
 mod states;

@@ -12,7 +12,7 @@ use crate::net::tcp::connection::PREDICTS;
 use crate::net::tcp::{Buffer, Path, Settings};
 
 /// Runs `check` for a number of seeds.
-fn for_seeds(count: u64, check: impl Fn(u64)) {
+pub fn for_seeds(count: u64, check: impl Fn(u64)) {
     struct Tell(u64);
     impl Drop for Tell {
         fn drop(&mut self) {
@@ -44,7 +44,7 @@ fn micros(rng: &mut Rng, least: u64, most: u64) -> Duration {
     Duration::from_micros(spread(rng, least, most))
 }
 
-fn flip(rng: &mut Rng) -> bool {
+pub fn flip(rng: &mut Rng) -> bool {
     rng.chance(500_000)
 }
 
@@ -148,7 +148,7 @@ fn any_part(rng: &mut Rng) -> Part {
     }
 }
 
-fn any_world(seed: u64) -> (Open, [Part; 2], Rng) {
+pub fn any_world(seed: u64) -> (Open, [Part; 2], Rng) {
     let mut rng = Rng::new(seed ^ 0x7cb0);
     let mut parts = [any_part(&mut rng), any_part(&mut rng)];
     for reader in 0..2 {
@@ -166,7 +166,7 @@ fn any_world(seed: u64) -> (Open, [Part; 2], Rng) {
 /// How long a program may take to read what the other one wrote.
 const LONGEST: Duration = Duration::from_secs(200);
 
-const HOUR: Duration = Duration::from_secs(3600);
+pub const HOUR: Duration = Duration::from_secs(3600);
 
 #[test]
 fn every_byte_arrives_once_and_in_order() {

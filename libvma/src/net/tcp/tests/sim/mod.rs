@@ -216,7 +216,7 @@ impl World {
     }
 
     /// What was sent goes on the wire.
-    fn carry(&mut self) {
+    pub fn carry(&mut self) {
         for at in 0..2 {
             for packet in core::mem::take(&mut self.sides[at].sent) {
                 self.sides[at].segments += 1;

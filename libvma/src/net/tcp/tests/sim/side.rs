@@ -265,6 +265,30 @@ impl Side {
         Some(result)
     }
 
+    /// Does something with a connection that is not yet the side's.
+    pub fn put(
+        &mut self,
+        connection: &mut Connection<Body>,
+        call: impl FnOnce(&mut Connection<Body>, &mut Port<'_>),
+    ) {
+        let mut port = Port {
+            key: self.key,
+            path: self.path,
+            sent: &mut self.sent,
+            edge: None,
+            full: false,
+            refused: false,
+            coalesce: self.coalesce,
+        };
+        call(connection, &mut port);
+        assert!(self.sent.is_empty(), "it has sent something");
+    }
+
+    /// A body of received payload.
+    pub fn body(&self, bytes: Vec<u8>) -> Body {
+        Body::new(bytes, &self.bodies)
+    }
+
     /// A packet has arrived.
     pub fn receive(&mut self, now: Instant, packet: &Packet) {
         let (bytes, len) = (&packet.bytes[..], packet.bytes.len());
