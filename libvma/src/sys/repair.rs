@@ -25,6 +25,7 @@
 mod calls;
 mod forge;
 mod steps;
+mod take;
 #[cfg(test)]
 mod tests;
 
@@ -34,6 +35,7 @@ use std::sync::OnceLock;
 
 use super::{Fd, shadow};
 use steps::Target;
+pub use take::{Counted, Measured, Origin, Taken, take};
 
 /// A connection between two segments.
 ///
@@ -130,7 +132,7 @@ pub fn plant(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
     // Repair mode overwrites it and its end clears it (`SK_FORCE_REUSE` in the kernel).
     let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
     // A filter that the program attached is not replaced.
-    let unfiltered = shadow::option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []) == Some(0);
+    let unfiltered = !shadow::has_filter(fd);
     // In repair mode it would answer for the connection.
     let segment_size = shadow::int_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
     let segment_size = segment_size.filter(|size| *size != DEFAULT_MAXSEG).unwrap_or(0);

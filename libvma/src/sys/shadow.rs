@@ -93,6 +93,17 @@ pub fn option(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<
     (result >= 0).then_some((len as usize).min(value.len()))
 }
 
+/// Is a socket filter attached (socket(7), SO_ATTACH_FILTER, SO_ATTACH_BPF)? True if that is unknown.
+pub fn has_filter(fd: c_int) -> bool {
+    // Without room the kernel tells the number of instructions. It counts the room in those, too.
+    let mut len: libc::socklen_t = 0;
+    let at = core::ptr::from_mut(&mut len) as usize;
+    let (level, name) = (libc::SOL_SOCKET as usize, libc::SO_GET_FILTER as usize);
+    // SAFETY: `len` outlives the call; with a length of 0 nothing else is written.
+    let result = unsafe { raw_syscall(libc::SYS_getsockopt, [fd as usize, level, name, 0, at, 0]) };
+    result < 0 || len > 0
+}
+
 /// Sets an integer option.
 pub fn set_int_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
     let at = core::ptr::from_ref(&value) as usize;

@@ -106,6 +106,36 @@ impl Target {
         check(call, result).map(|_| ())
     }
 
+    /// TCP_QUEUE_SEQ of the queue that is chosen: the sequence number behind its last byte, a received
+    /// FIN included.
+    pub fn queue_sequence(&self) -> Result<u32, Error> {
+        let mut word = [0; 4];
+        self.get("TCP_QUEUE_SEQ", libc::TCP_QUEUE_SEQ, &mut word)?;
+        Ok(u32::from_ne_bytes(word))
+    }
+
+    pub fn repair_window(&self) -> Result<RepairWindow, Error> {
+        let mut words = [[0; 4]; 5];
+        self.get("TCP_REPAIR_WINDOW", libc::TCP_REPAIR_WINDOW, words.as_flattened_mut())?;
+        let words = words.map(u32::from_ne_bytes);
+        let [update_sequence, send_window, largest_send_window, receive_window, receive_update] =
+            words;
+        Ok(RepairWindow {
+            update_sequence,
+            send_window,
+            largest_send_window,
+            receive_window,
+            receive_update,
+        })
+    }
+
+    /// An option of TCP's that is exactly so long.
+    fn get(&self, call: &'static str, name: c_int, value: &mut [u8]) -> Result<(), Error> {
+        let len = shadow::option(self.fd, libc::IPPROTO_TCP, name, value);
+        // The errno is not told; in repair mode none is expected.
+        if len == Some(value.len()) { Ok(()) } else { Err(Error { call, errno: libc::EINVAL }) }
+    }
+
     pub fn set_int(
         &self,
         call: &'static str,
@@ -131,7 +161,7 @@ impl Target {
     }
 }
 
-fn check(call: &'static str, result: isize) -> Result<usize, Error> {
+pub fn check(call: &'static str, result: isize) -> Result<usize, Error> {
     usize::try_from(result).map_err(|_| Error { call, errno: -result as c_int })
 }
 

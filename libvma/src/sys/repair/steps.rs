@@ -1,6 +1,7 @@
 //! The steps of a transplantation, and of undoing it.
 
 use core::ffi::c_int;
+use std::net::SocketAddrV4;
 
 use super::calls::{Queue, RepairOption, RepairWindow};
 use super::{Error, REPAIR_OFF_SILENTLY, REPAIR_ON, Snapshot, State, WindowScale, forge};
@@ -29,7 +30,7 @@ impl Target {
 
     /// Lets the socket receive nothing: a segment that came between two of the steps would be
     /// judged by half a state.
-    fn deafen(&self) {
+    pub fn deafen(&self) {
         if !self.unfiltered {
             return;
         }
@@ -41,7 +42,7 @@ impl Target {
         let _ = self.set("SO_ATTACH_FILTER", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program);
     }
 
-    fn hear(&self) {
+    pub fn hear(&self) {
         if self.unfiltered {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0);
         }
@@ -50,13 +51,7 @@ impl Target {
     /// ESTABLISHED with empty queues, the options and nothing sent.
     fn connect(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         match shadow::local_address(self.fd).map(|bound| bound.port()) {
-            Some(0) => {
-                let bind = || self.address_call("bind", libc::SYS_bind, snapshot.local);
-                bind().or_else(|error| match error.errno {
-                    libc::EADDRNOTAVAIL => self.beyond_routes(bind),
-                    _ => Err(error),
-                })?;
-            }
+            Some(0) => self.bind(snapshot.local)?,
             Some(port) if port == snapshot.local.port() => {}
             _ => return Err(Error { call: "bind", errno: libc::EINVAL }),
         }
@@ -85,6 +80,15 @@ impl Target {
             return Err(Error { call: "connect", errno: libc::EADDRNOTAVAIL });
         }
         self.negotiate(snapshot)
+    }
+
+    /// Also to an address that is gone.
+    pub fn bind(&self, local: SocketAddrV4) -> Result<(), Error> {
+        let bind = || self.address_call("bind", libc::SYS_bind, local);
+        bind().or_else(|error| match error.errno {
+            libc::EADDRNOTAVAIL => self.beyond_routes(bind),
+            _ => Err(error),
+        })
     }
 
     /// Does what the kernel refuses while the local address, or every route to the peer, is gone: not
@@ -281,16 +285,21 @@ impl Target {
         shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, locks);
     }
 
-    /// Takes everything out again, without a word to the peer.
-    pub fn uproot(&self) {
-        shadow::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
+    /// Ends the connection, in repair mode without a word to the peer.
+    pub fn disconnect(&self) -> Result<(), Error> {
         let nobody = libc::sockaddr_in {
             sin_family: libc::AF_UNSPEC as libc::sa_family_t,
             sin_port: 0,
             sin_addr: libc::in_addr { s_addr: 0 },
             sin_zero: [0; 8],
         };
-        let _ = self.sockaddr_call("connect", libc::SYS_connect, &nobody);
+        self.sockaddr_call("connect", libc::SYS_connect, &nobody)
+    }
+
+    /// Takes everything out again, without a word to the peer.
+    pub fn uproot(&self) {
+        shadow::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
+        let _ = self.disconnect();
         // Reading it clears the ECONNABORTED that a connection in repair leaves behind.
         let _ = shadow::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR);
         let silently = REPAIR_OFF_SILENTLY;

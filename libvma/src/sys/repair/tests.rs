@@ -5,6 +5,7 @@ mod closing;
 mod conversation;
 mod failure;
 mod taken;
+mod taking;
 mod wire;
 
 use core::mem::size_of;
@@ -34,6 +35,15 @@ fn impatient(stream: TcpStream) -> TcpStream {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
+}
+
+/// A socket filter that lets everything pass.
+fn attach_filter(stream: &TcpStream) {
+    let code = (libc::BPF_RET | libc::BPF_K) as u16;
+    let mut program = [libc::sock_filter { code, jt: 0, jf: 0, k: u32::MAX }];
+    let program = libc::sock_fprog { len: 1, filter: program.as_mut_ptr() };
+    let target = Target { fd: stream.as_raw_fd(), unfiltered: false, segment_size: 0 };
+    target.set("filter", libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program).unwrap();
 }
 
 /// Bytes that show where in the stream they belong.
@@ -66,7 +76,7 @@ fn chat(one: &mut TcpStream, other: &mut TcpStream) {
     }
 }
 
-fn until(what: &str, condition: impl Fn() -> bool) {
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let limit = Instant::now() + Duration::from_secs(20);
     while !condition() {
         assert!(Instant::now() < limit, "waited in vain: {what}");
