@@ -22,7 +22,7 @@ pub enum Body {
 /// A payload below this size is not worth a frame while others wait before it.
 const SMALL: u32 = 512;
 /// The most bytes that are gathered in one allocation.
-const HEAP: usize = 64 * 1024;
+pub(super) const HEAP: usize = 64 * 1024;
 /// Allocations kept for the next slow reader.
 const SPARE: usize = 16;
 

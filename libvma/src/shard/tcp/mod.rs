@@ -3,9 +3,9 @@
 //!
 //! `receive` takes segments to connections and listeners, `wire` takes segments to the rings by a
 //! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted
-//! elsewhere, `command` is what sockets ask for, `read` how they take what was received, `listen` the
-//! passive side, `work` what is put off to the end of a batch, and the timers, `watch` what is told of
-//! connections outside the process.
+//! elsewhere, `take_over` goes on with one that the kernel had, `command` is what sockets ask for, `read`
+//! how they take what was received, `listen` the passive side, `work` what is put off to the end of a
+//! batch, and the timers, `watch` what is told of connections outside the process.
 
 mod body;
 mod command;
@@ -13,6 +13,7 @@ mod listen;
 mod pass;
 mod read;
 mod receive;
+mod take_over;
 mod transplant;
 mod watch;
 mod way;
@@ -29,6 +30,7 @@ pub use command::{AddressInUse, Opening};
 pub use listen::{Accepted, ListenSpec, five_tuple, three_tuple};
 pub use read::Taken;
 pub(in crate::shard) use receive::way_back;
+pub use take_over::Resumption;
 pub use transplant::{Cutting, Orphan};
 pub use watch::{Pending, Report};
 pub use wire::Wire;
