@@ -95,6 +95,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_RX_POLL_ON_TX_TCP", "1", field!(rx_poll_on_tx_tcp), "true", "a_send_call_takes_what_has_arrived_if_said"),
     effect("VMA_XDP", "all", field!(xdp), "All", "switched_off_by_vma_xdp"),
     effect("VMA_XDP_MODE", "generic", field!(xdp_mode), "Generic", "the_steering_program_runs_where_is_said"),
+    effect("VMA_XDP_ATTACH", "foreground", field!(attaches_in_background), "false", "an_interface_is_attached_when_is_said"),
     effect("VMA_LOCAL", "0", field!(local), "false", "nothing_is_found_where_it_is_switched_off"),
     effect("VMA_IO_URING", "1", field!(io_uring), "true", "io_uring_is_there_if_asked_for"),
     effect("VMA_TX_OFFLOAD", "0", |config, settings| group(config, settings, Moment::Send), "VMA_TX_OFFLOAD=0", "parameters_of_2008_are_rules_for_multicast"),

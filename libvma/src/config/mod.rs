@@ -87,6 +87,8 @@ pub struct Config {
     pub local: bool,
     pub xdp: XdpInterfaces,
     pub xdp_mode: XdpMode,
+    /// Interfaces are attached while the kernel serves the sockets that need them.
+    pub attaches_in_background: bool,
     /// Unsuccessful polls before a blocking receive call sleeps; -1 for ever.
     pub rx_poll: i64,
     /// The same of a socket to which nothing is steered.
@@ -185,6 +187,7 @@ impl Config {
                 "tc" => XdpMode::Tc,
                 _ => XdpMode::Auto,
             },
+            attaches_in_background: settings.text("VMA_XDP_ATTACH") != "foreground",
             rx_poll: number("VMA_RX_POLL"),
             rx_poll_init: number("VMA_RX_POLL_INIT"),
             rx_udp_poll_os_ratio: count("VMA_RX_UDP_POLL_OS_RATIO"),

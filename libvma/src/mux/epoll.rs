@@ -10,8 +10,10 @@
 //! What is registered lies with the sockets, in the readiness sets of the shard. `wait` is
 //! epoll_wait(2).
 
+mod registrations;
 mod wait;
 
+pub use registrations::are_told as is_instance;
 pub use wait::{Call, wait};
 
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use super::count::Calls;
 use super::{Seen, Turn, UNASKED, look};
 use crate::shard::{Interest, Registration, SetId, SocketId, State};
 use crate::socket::{Socket, Stack, WhyOs, attach};
-use crate::sys::fd::with_borrowed;
+use crate::sys::fd::{inode, with_borrowed};
 use crate::sys::lock::Lock;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -304,13 +306,19 @@ pub fn is_watched(stack: &Stack, id: SocketId) -> bool {
 }
 
 /// A stream becomes the kernel's: so do its registrations. Its shadow is already what it will be.
-pub fn hand_over(stack: &Stack, id: SocketId) {
-    let Ok(mut state) = stack.shard.lock() else { return };
+///
+/// Returns the instances that have one.
+pub fn hand_over(stack: &Stack, id: SocketId) -> Vec<i32> {
+    let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
+    give_back(&mut state, id)
+}
+
+/// As [`hand_over`], under the lock.
+pub fn give_back(state: &mut State<Socket>, id: SocketId) -> Vec<i32> {
     let registrations = state.share_registrations(id);
-    let Some((_, socket)) = state.socket(id) else { return };
+    let Some((_, socket)) = state.socket(id) else { return Vec::new() };
     let descriptors = socket.descriptors.clone();
     state.leave_sets(id);
-    drop(state);
     for registration in &registrations {
         let own = registration.interest.descriptor;
         // A registration outlives the number it was made by.
@@ -319,6 +327,35 @@ pub fn hand_over(stack: &Stack, id: SocketId) {
             tell_kernel(registration, *descriptor);
         }
     }
+    registrations.iter().map(|registration| registration.instance).collect()
+}
+
+/// A connection that the kernel had is served here from now on: its registrations leave the kernel's instances
+/// for the readiness sets. False, and nothing is changed, if one cannot be told or moved.
+pub fn take_over(state: &mut State<Socket>, id: SocketId, instances: &[(i32, Arc<Epoll>)]) -> bool {
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let descriptors = socket.descriptors.clone();
+    let Some(inode) = descriptors.first().map(|fd| inode(*fd)) else { return false };
+    let mut moved = Vec::new();
+    for (number, instance) in instances {
+        let Some(registered) = registrations::of(*number, inode) else { return false };
+        for interest in registered {
+            if instance.is_nested() || !descriptors.contains(&interest.descriptor) {
+                return false;
+            }
+            moved.push((*number, instance.set, interest));
+        }
+    }
+    for (number, set, interest) in moved {
+        with_borrowed(number, |instance| {
+            with_borrowed(interest.descriptor, |fd| {
+                let _ = epoll::delete(instance, fd);
+            });
+        });
+        let seen = look(state, id);
+        register(state, set, id, interest, seen);
+    }
+    true
 }
 
 /// Puts a registration into the kernel's instance.

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::cancel::cancellable;
-use super::{errno, export, fork, fresh, real};
+use super::{errno, export, fork, fresh, passed, real, take_over};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::report::kernels;
@@ -77,6 +77,7 @@ pub fn hand_over(fd: c_int) {
         return;
     }
     let before = errno::get();
+    take_over::keep(fd);
     match process.fds.get(fd) {
         Some(Object::Socket(id)) => {
             attach::un_offload(&process.stack, id, WhyOs::Stream);
@@ -114,6 +115,7 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
         errno::set(libc::EBUSY);
         return -1;
     }
+    let _calls = (passed::during(old), passed::during(new));
     if old != new && crate::sys::wait::is_open(old) {
         inherit::drop_inherited(new);
         if let Some(process) = ours(new) {
@@ -135,6 +137,7 @@ cancellable! {
     /// close(2).
     fn close(fd: c_int) -> c_int {
         inherit::drop_inherited(fd);
+        let _call = passed::during(fd);
         if let Some(process) = ours(fd) {
             forget(process, fd);
         } else if is_internal(fd) {
@@ -154,11 +157,14 @@ export! {
             // SAFETY: passed on.
             return unsafe { real::close_range(first, last, flags) };
         }
+        let mut calls = Vec::new();
         if first <= last
             && flags & CLOEXEC == 0
             && let Some(process) = process::current()
         {
-            process.fds.within(first, last).into_iter().for_each(|fd| forget(process, fd));
+            let within = process.fds.within(first, last);
+            calls.extend(within.iter().filter_map(|fd| passed::during(*fd)));
+            within.into_iter().for_each(|fd| forget(process, fd));
         }
         let mut from = first;
         while let Some(kept) = c_int::try_from(from)
@@ -194,6 +200,7 @@ export! {
     fn dup(fd: c_int) -> c_int {
         // As with dup2: the lowest number may be the one that it wants (inetd).
         inherit::touch(fd);
+        let _call = passed::during(fd);
         // SAFETY: passed on.
         let new = fresh(unsafe { real::dup(fd) });
         if new >= 0 && let Some(process) = ours(fd) {

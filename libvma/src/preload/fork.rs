@@ -10,6 +10,7 @@ use core::ffi::c_int;
 
 use super::{export, real};
 use crate::process::{self, Process, inherit};
+use crate::socket::report::kernels;
 use crate::sys::thread;
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
@@ -20,6 +21,8 @@ pub fn hook() {
 
 extern "C" fn before() {
     if let Some(process) = process::current() {
+        // The child shares them.
+        kernels::keep_all(&process.stack);
         crate::socket::stream::listen::give_up_ahead(&process.stack);
     }
     inherit::before_fork();
@@ -134,5 +137,9 @@ pub unsafe extern "C" fn vfork() -> libc::pid_t {
 #[cfg(target_arch = "x86_64")]
 extern "C" fn find_vfork() -> *mut core::ffi::c_void {
     thread::note_vfork();
+    if let Some(process) = process::current() {
+        // A program that the child starts may have them.
+        kernels::keep_all(&process.stack);
+    }
     real::address(real::Symbol::vfork)
 }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::FileType;
 
-use super::{Found, convert, export, find, fork, real};
+use super::{Found, convert, export, find, fork, real, take_over};
 use crate::process::{self, Process, inherit};
+use crate::socket::report::kernels;
 
 /// The process ends by exit(): the destructor.
 #[cold]
@@ -127,6 +128,7 @@ fn before_program() {
     inherit::before_fork();
     let before = super::errno::get();
     if let Some(process) = process::current() {
+        kernels::keep_all(&process.stack);
         process.before_program();
     }
     super::errno::set(before);
@@ -172,6 +174,7 @@ export! {
 
     /// posix_spawn_file_actions_adddup2(3): the new program gets the socket.
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int {
+        take_over::keep(old);
         if let Found::Datagram(process, id) | Found::Stream(process, id) = find(old) {
             process.release(id, crate::socket::WhyOs::Passed);
         }

@@ -2,7 +2,7 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `cancel`, `crash`, `syscall` and
+//! `socket`, `receive`, `send`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `cancel`, `crash`, `syscall`, `take_over` and
 //! `aliases` hold the functions by theme. `calls.list` says of every function of libc and of every system call what is done about it.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
@@ -28,6 +28,7 @@ mod socket;
 mod stream;
 mod symbols;
 mod syscall;
+mod take_over;
 mod transfer;
 
 /// Defines C functions under their C names. The whole module exists only in the shared object: a

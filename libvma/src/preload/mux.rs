@@ -3,7 +3,7 @@
 mod instance;
 mod waits;
 
-pub use instance::nest;
+pub use instance::{instance, nest};
 pub use waits::after_fork;
 
 use core::ffi::{c_int, c_void};
@@ -11,11 +11,12 @@ use core::ffi::{c_int, c_void};
 use self::instance::{Room, control_alone, control_shared};
 use super::cancel::cancellable;
 use super::convert::{self, millis};
-use super::{errno, export, fresh, real};
+use super::{errno, export, fresh, passed, real, take_over};
 use crate::fd::Object;
 use crate::mux::poll::{Member, Question, Told};
 use crate::mux::{self, epoll, select as sets};
 use crate::process::{self, Process, inherit};
+use crate::socket::report::kernels;
 use crate::socket::stream::listen;
 use crate::socket::{SocketId, clock};
 use crate::sys::wait::PollFd;
@@ -76,6 +77,14 @@ fn poll_ours(
     Some(mux::poll::poll(&process.stack, &process.poll_turn, question, timeout, mask))
 }
 
+/// Connections of the kernel's among the descriptors, which stay that while they are waited for.
+fn calls_on(fds: &[PollFd]) -> Vec<passed::Call> {
+    if !process::current().is_some_and(|process| kernels::has_candidates(&process.stack)) {
+        return Vec::new();
+    }
+    fds.iter().filter_map(|entry| passed::during(entry.fd)).collect()
+}
+
 /// Somebody waits for connections on a listener: they are to come to us from now on. False if they
 /// cannot: then it is the kernel's.
 fn steer(process: &'static Process, id: SocketId) -> bool {
@@ -112,7 +121,9 @@ cancellable! {
     /// poll(2).
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
         // SAFETY: the program's array, by the contract of the call.
-        match poll_ours(unsafe { list(fds, count) }, Told::Unasked, millis(timeout), None) {
+        let list = unsafe { list(fds, count) };
+        let _calls = calls_on(list);
+        match poll_ours(list, Told::Unasked, millis(timeout), None) {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => unsafe { real::poll(fds, count, timeout) },
@@ -134,7 +145,9 @@ cancellable! {
         // SAFETY: null or a signal set, by the contract of the call.
         let set = unsafe { mask.as_ref() };
         // SAFETY: the program's array, by the contract of the call.
-        match poll_ours(unsafe { list(fds, count) }, Told::Unasked, limit, set) {
+        let list = unsafe { list(fds, count) };
+        let _calls = calls_on(list);
+        match poll_ours(list, Told::Unasked, limit, set) {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => unsafe { real::ppoll(fds, count, timeout, mask) },
@@ -190,7 +203,8 @@ cancellable! {
         };
         let since = clock::now();
         // SAFETY: the program's sets, by the contract of the call.
-        let result = match unsafe { select_ours(count, [read, write, except], limit, None) } {
+        let (result, _calls) = unsafe { select_ours(count, [read, write, except], limit, None) };
+        let result = match result {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => return unsafe { real::select(count, read, write, except, timeout) },
@@ -222,7 +236,8 @@ cancellable! {
         // SAFETY: null or a signal set, by the contract of the call.
         let set = unsafe { mask.as_ref() };
         // SAFETY: the program's sets, by the contract of the call.
-        match unsafe { select_ours(count, [read, write, except], limit, set) } {
+        let (result, _calls) = unsafe { select_ours(count, [read, write, except], limit, set) };
+        match result {
             Some(result) => errno::result(result) as c_int,
             // SAFETY: passed on.
             None => unsafe { real::pselect(count, read, write, except, timeout, mask) },
@@ -294,6 +309,7 @@ export! {
     /// epoll_ctl(2). What the kernel has a say in goes to it first, which knows every error.
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: Events) -> c_int {
         let before = errno::get();
+        let _call = passed::during(fd);
         // SAFETY: the program's event, by the contract of the call.
         match unsafe { control_alone(epfd, operation, fd, event) } {
             None => {}
@@ -315,13 +331,15 @@ export! {
             // SAFETY: the kernel has accepted the pointer: null (for DEL) or an event.
             let event = unsafe { event.as_ref() }.copied();
             control_shared(epfd, operation, fd, event);
+            take_over::note_instance(epfd, fd);
             errno::set(before);
         }
         result
     }
 }
 
-/// select on sets that hold sockets of ours; None if they do not.
+/// select on sets that hold sockets of ours; None if they do not: then the calls of [`calls_on`] are to be kept
+/// while the kernel selects.
 ///
 /// # Safety
 /// Each set is null or has room for `count` bits.
@@ -330,29 +348,30 @@ unsafe fn select_ours(
     sets: [FdSet; 3],
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
-) -> Option<Result<usize, i32>> {
-    if process::current().is_none() && !inherit::is_child() {
-        return None;
-    }
-    let nfds = usize::try_from(count).ok()?;
+) -> (Option<Result<usize, i32>>, Vec<passed::Call>) {
+    let nobodys = process::current().is_none() && !inherit::is_child();
+    let Some(nfds) = usize::try_from(count).ok().filter(|_| !nobodys) else {
+        return (None, Vec::new());
+    };
     // Beyond what an fd_set holds the kernel looks only as far as its descriptor table goes:
     // select(getdtablesize(), ...) is an old habit, and the sets are not that large.
     let nfds = if nfds > libc::FD_SETSIZE { nfds.min(table_size()) } else { nfds };
     let bytes = sets::words(nfds) * size_of::<usize>();
     if sets.iter().any(|set| !set.is_null() && !convert::is_plausible(*set, bytes)) {
-        return None;
+        return (None, Vec::new());
     }
     // SAFETY: as promised.
     let mut sets = sets.map(|set| unsafe { words(set.cast(), nfds) });
     let mut list = sets::to_list(nfds, &sets);
-    match poll_ours(&mut list, Told::Asked, timeout, mask)? {
-        Err(errno) => Some(Err(errno)),
-        Ok(0) => {
+    let calls = calls_on(&list);
+    let result = poll_ours(&mut list, Told::Asked, timeout, mask).map(|result| match result? {
+        0 => {
             sets::clear_all(nfds, &mut sets);
-            Some(Ok(0))
+            Ok(0)
         }
-        Ok(_) => Some(sets::from_list(nfds, &list, &mut sets)),
-    }
+        _ => sets::from_list(nfds, &list, &mut sets),
+    });
+    (result, calls)
 }
 
 /// How many descriptors the kernel's table has room for now (FDSize of proc_pid_status(5)).

@@ -6,11 +6,98 @@
 
 use core::ffi::c_int;
 
-use super::{Found, errno, known};
+use super::{Found, errno, known, take_over};
 use crate::fd::Object;
 use crate::process;
-use crate::socket::report::{kernels, traffic::Traffic};
-use crate::socket::{WhyOs, egress, receive};
+use crate::socket::report::{
+    kernels,
+    traffic::{KernelsId, Traffic},
+};
+use crate::socket::stream::gate::{Entry, Inside};
+use crate::socket::{egress, receive};
+
+/// A call that the kernel does on a socket of its own, until its result is told by one of the methods.
+///
+/// While it lasts, a connection that might be taken over is not.
+pub struct Call {
+    fd: c_int,
+    candidate: Option<(KernelsId, Inside<'static>)>,
+}
+
+/// Begins a call on what a descriptor was found to be. None: a socket that was the kernel's is not any more,
+/// look again.
+#[inline]
+pub fn begin_as(found: Found, fd: c_int) -> Option<Call> {
+    match found {
+        Found::Counted => begin(fd),
+        _ => Some(Call { fd, candidate: None }),
+    }
+}
+
+/// As [`begin_as`], of a descriptor that was found to be [`Found::Counted`].
+#[inline]
+pub fn begin(fd: c_int) -> Option<Call> {
+    let process = process::current()?;
+    let id = match process.fds.get(fd) {
+        Some(Object::Kernels(id)) => id,
+        Some(Object::Socket(_) | Object::Stream(_)) => return None,
+        // Closed meanwhile: the kernel knows what to say.
+        Some(Object::Epoll(_)) | None => return Some(Call { fd, candidate: None }),
+    };
+    let Some(traffic) = kernels::traffic(&process.stack, id) else {
+        return Some(Call { fd, candidate: None });
+    };
+    match traffic.gate.enter() {
+        Entry::Free => {
+            // It may have been taken over since it was found.
+            let same = process.fds.get(fd) == Some(Object::Kernels(id));
+            same.then_some(Call { fd, candidate: None })
+        }
+        Entry::Inside(inside) => Some(Call { fd, candidate: Some((id, inside)) }),
+        Entry::Closed => {
+            traffic.gate.wait();
+            None
+        }
+    }
+}
+
+/// As [`begin`], for calls that look at the descriptor themselves afterwards: the kernel's connection stays
+/// what it is as long as this is kept.
+#[inline]
+pub fn during(fd: c_int) -> Option<Call> {
+    let process = process::current()?;
+    if !matches!(process.fds.get(fd), Some(Object::Kernels(_))) {
+        return None;
+    }
+    begin(fd).filter(|call| call.candidate.is_some())
+}
+
+impl Call {
+    /// What a receive call with these flags came to.
+    #[inline]
+    pub fn received(self, flags: c_int, result: isize) -> isize {
+        received(self.fd, flags, result);
+        self.end();
+        result
+    }
+
+    /// What a send call came to.
+    #[inline]
+    pub fn sent(self, result: isize) -> isize {
+        sent(self.fd, result);
+        self.end();
+        result
+    }
+
+    /// The call is over; if the connection may be taken over, and it is time, it is.
+    #[inline]
+    pub fn end(self) {
+        if let Some((id, inside)) = self.candidate {
+            drop(inside);
+            take_over::consider(self.fd, id);
+        }
+    }
+}
 
 /// What a receive call with these flags came to. A look takes nothing, and errors have a queue of
 /// their own.
@@ -79,13 +166,14 @@ pub fn accepted(listener: c_int, accepted: c_int) -> c_int {
     if accepted >= 0
         && let Some(process) = process::current()
     {
-        let why = match process.fds.get(listener) {
-            Some(Object::Kernels(id)) => kernels::why(&process.stack, id),
-            Some(Object::Stream(_)) => Some(WhyOs::NotOurs),
-            _ => None,
-        };
-        if let Some(why) = why {
-            process.count_for_kernel(accepted, true, why);
+        match process.fds.get(listener) {
+            Some(Object::Kernels(id)) => {
+                if let Some(why) = kernels::why(&process.stack, id) {
+                    process.count_for_kernel(accepted, true, why);
+                }
+            }
+            Some(Object::Stream(id)) => process.count_accepted(accepted, id),
+            _ => {}
         }
     }
     accepted

@@ -40,6 +40,7 @@ unsafe fn send_text(fd: c_int, text: *mut c_char, len: c_int) -> c_int {
 export! {
     /// vdprintf(3).
     fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        let _call = passed::during(fd);
         if matches!(find(fd), Found::Kernel | Found::Counted) {
             // SAFETY: passed on.
             return passed::sent(fd, unsafe { real::vdprintf(fd, format, list) } as isize) as c_int;
@@ -53,6 +54,7 @@ export! {
 
     /// vdprintf with checks, by which _FORTIFY_SOURCE replaces it.
     fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int {
+        let _call = passed::during(fd);
         if matches!(find(fd), Found::Kernel | Found::Counted) {
             // SAFETY: passed on.
             let result = unsafe { real::__vdprintf_chk(fd, flag, format, list) };

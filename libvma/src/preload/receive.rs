@@ -177,8 +177,12 @@ cancellable! {
                 // SAFETY: passed on.
                 unsafe { stream::receive_into(process, id, (buffer, len), 0, os) }
             }
-            // SAFETY: passed on.
-            Found::Counted => passed::received(fd, 0, unsafe { real::read(fd, buffer, len) }),
+            Found::Counted => match passed::begin(fd) {
+                // SAFETY: passed on.
+                Some(call) => call.received(0, unsafe { real::read(fd, buffer, len) }),
+                // SAFETY: passed on.
+                None => unsafe { read(fd, buffer, len) },
+            },
             // SAFETY: passed on.
             _ => unsafe { real::read(fd, buffer, len) },
         }
@@ -194,8 +198,12 @@ cancellable! {
                 (process, id)
             }
             Found::Counted => {
-                // SAFETY: passed on.
-                return passed::received(fd, 0, unsafe { real::readv(fd, vector, count) });
+                return match passed::begin(fd) {
+                    // SAFETY: passed on.
+                    Some(call) => call.received(0, unsafe { real::readv(fd, vector, count) }),
+                    // SAFETY: passed on.
+                    None => unsafe { readv(fd, vector, count) },
+                };
             }
             // SAFETY: passed on.
             _ => return unsafe { real::readv(fd, vector, count) },
@@ -252,10 +260,12 @@ cancellable! {
                 // SAFETY: passed on.
                 unsafe { stream::receive_into(process, id, (buffer, len), flags, os) }
             }
-            Found::Counted => {
+            Found::Counted => match passed::begin(fd) {
                 // SAFETY: passed on.
-                passed::received(fd, flags, unsafe { real::recv(fd, buffer, len, flags) })
-            }
+                Some(call) => call.received(flags, unsafe { real::recv(fd, buffer, len, flags) }),
+                // SAFETY: passed on.
+                None => unsafe { recv(fd, buffer, len, flags) },
+            },
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recv(fd, buffer, len, flags) },
         }
@@ -288,10 +298,14 @@ cancellable! {
                 // SAFETY: passed on.
                 unsafe { stream::no_source(result, address, address_len) }
             }
-            // SAFETY: passed on.
-            Found::Counted => passed::received(fd, flags, unsafe {
-                real::recvfrom(fd, buffer, len, flags, address, address_len)
-            }),
+            Found::Counted => match passed::begin(fd) {
+                // SAFETY: passed on.
+                Some(call) => call.received(flags, unsafe {
+                    real::recvfrom(fd, buffer, len, flags, address, address_len)
+                }),
+                // SAFETY: passed on.
+                None => unsafe { recvfrom(fd, buffer, len, flags, address, address_len) },
+            },
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recvfrom(fd, buffer, len, flags, address, address_len) },
         }
@@ -308,10 +322,12 @@ cancellable! {
             Found::Stream(process, id) => unsafe {
                 stream::receive_message(process, id, fd, message, flags)
             },
-            Found::Counted => {
+            Found::Counted => match passed::begin(fd) {
                 // SAFETY: passed on.
-                passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) })
-            }
+                Some(call) => call.received(flags, unsafe { real::recvmsg(fd, message, flags) }),
+                // SAFETY: passed on.
+                None => unsafe { recvmsg(fd, message, flags) },
+            },
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::recvmsg(fd, message, flags) },
         }
@@ -328,12 +344,17 @@ cancellable! {
     ) -> c_int {
         let found = find(fd);
         let (Found::Datagram(process, id) | Found::Stream(process, id)) = found else {
+            let Some(call) = passed::begin_as(found, fd) else {
+                // SAFETY: passed on.
+                return unsafe { recvmmsg(fd, messages, count, flags, timeout) };
+            };
             // SAFETY: passed on.
             let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
             if matches!(found, Found::Counted) {
                 // SAFETY: the kernel has filled in as many as it says.
                 unsafe { passed::received_messages(fd, flags, messages, received) };
             }
+            call.end();
             return received;
         };
         // SAFETY: null or a timespec, by the contract of the call.

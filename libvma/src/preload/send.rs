@@ -6,7 +6,7 @@ use std::io::IoSlice;
 
 use super::cancel::cancellable;
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, ours, passed, real, retire, stream};
+use super::{Found, errno, find, ours, passed, real, retire, stream, take_over};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
 
@@ -90,6 +90,7 @@ unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr
             let data = unsafe { convert::bytes(data, len) };
             for number in data.chunks_exact(4) {
                 let fd = number.try_into().map_or(-1, c_int::from_ne_bytes);
+                take_over::keep(fd);
                 if let Found::Datagram(_, id) | Found::Stream(_, id) = find(fd) {
                     process.release(id, WhyOs::Passed);
                 }
@@ -127,7 +128,11 @@ cancellable! {
         let os = || unsafe { real::write(fd, buffer, len) };
         let found = match find(fd) {
             Found::Kernel => return os(),
-            Found::Counted => return passed::sent(fd, os()),
+            Found::Counted => match passed::begin(fd) {
+                Some(call) => return call.sent(os()),
+                // SAFETY: passed on.
+                None => return unsafe { write(fd, buffer, len) },
+            },
             found => found,
         };
         let stream = matches!(found, Found::Stream(..));
@@ -145,7 +150,11 @@ cancellable! {
         let os = || unsafe { real::writev(fd, vector, count) };
         let found = match find(fd) {
             Found::Kernel => return os(),
-            Found::Counted => return passed::sent(fd, os()),
+            Found::Counted => match passed::begin(fd) {
+                Some(call) => return call.sent(os()),
+                // SAFETY: passed on.
+                None => return unsafe { writev(fd, vector, count) },
+            },
             found => found,
         };
         if !(0..=1024).contains(&count) {
@@ -168,7 +177,11 @@ cancellable! {
         let os = || unsafe { real::send(fd, buffer, len, flags) };
         let found = match find(fd) {
             Found::Kernel => return os(),
-            Found::Counted => return passed::sent(fd, os()),
+            Found::Counted => match passed::begin(fd) {
+                Some(call) => return call.sent(os()),
+                // SAFETY: passed on.
+                None => return unsafe { send(fd, buffer, len, flags) },
+            },
             found => found,
         };
         if len > 0 && !convert::is_plausible(buffer, len) {
@@ -192,7 +205,11 @@ cancellable! {
         let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
         let found = match find(fd) {
             Found::Kernel => return os(),
-            Found::Counted => return passed::sent(fd, os()),
+            Found::Counted => match passed::begin(fd) {
+                Some(call) => return call.sent(os()),
+                // SAFETY: passed on.
+                None => return unsafe { sendto(fd, buffer, len, flags, address, address_len) },
+            },
             found => found,
         };
         if matches!(found, Found::Stream(..))
@@ -219,7 +236,11 @@ cancellable! {
         let os = || unsafe { real::sendmsg(fd, message, flags) };
         let found = match find(fd) {
             Found::Kernel => return os(),
-            Found::Counted => return passed::sent(fd, os()),
+            Found::Counted => match passed::begin(fd) {
+                Some(call) => return call.sent(os()),
+                // SAFETY: passed on.
+                None => return unsafe { sendmsg(fd, message, flags) },
+            },
             found => found,
         };
         if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
@@ -265,12 +286,17 @@ cancellable! {
                 // SAFETY: a mmsghdr of the program's array starts with its msghdr.
                 unsafe { look_for_descriptors(entry.cast()) };
             }
+            let Some(call) = passed::begin_as(find(fd), fd) else {
+                // SAFETY: passed on.
+                return unsafe { sendmmsg(fd, messages, count, flags) };
+            };
             // SAFETY: passed on.
             let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
             if matches!(find(fd), Found::Counted) {
                 // SAFETY: the kernel has filled in as many as it says.
                 unsafe { passed::sent_messages(fd, messages, sent) };
             }
+            call.end();
             return sent;
         };
         let before = errno::get();

@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_ulong, c_void};
 use super::cancel::cancellable;
 use super::{
     Found, convert, errno, export, file, find, fresh, init, mux, ours, passed, real, stream,
+    take_over,
 };
 use crate::config::rules::Protocol;
 use crate::fd::Object;
@@ -153,6 +154,7 @@ export! {
 
     /// getsockname(2): the shadow knows, but not of a connection.
     fn getsockname(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        let _call = passed::during(fd);
         if let Found::Stream(process, id) = find(fd)
             && let Some(local) = socket::stream::local_address(&process.stack, id)
         {
@@ -165,6 +167,7 @@ export! {
 
     /// getpeername(2): the shadow knows, but not of a connection.
     fn getpeername(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
+        let _call = passed::during(fd);
         if let Found::Stream(process, id) = find(fd)
             && let Some(peer) = socket::stream::peer_address(&process.stack, id)
         {
@@ -178,6 +181,7 @@ export! {
     /// shutdown(2): a connection's is ours. What it does to a UDP socket the kernel does best, so the socket is its own
     /// from here on; what was received stays readable.
     fn shutdown(fd: c_int, how: c_int) -> c_int {
+        let _call = passed::during(fd);
         match find(fd) {
             Found::Datagram(process, id) => {
                 attach::un_offload(&process.stack, id, WhyOs::ShutDown);
@@ -201,12 +205,16 @@ export! {
         value: *const c_void,
         len: libc::socklen_t,
     ) -> c_int {
+        let _call = passed::during(fd);
         if let Found::Stream(process, id) = find(fd) {
             // SAFETY: the program's value, by the contract of the call.
             return unsafe { stream::set_option(process, id, fd, (level, name), value, len) };
         }
         // SAFETY: passed on.
         let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+        if result == 0 {
+            take_over::note_option(fd, (level, name), value, len);
+        }
         if result == 0
             && let Some((process, id)) = ours(fd)
         {
@@ -225,6 +233,7 @@ export! {
 
     /// getsockopt(2): the shadow holds every option.
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: Len) -> c_int {
+        let _call = passed::during(fd);
         if let Found::Stream(process, id) = find(fd)
             // SAFETY: the program's buffer and its length, by the contract of the call.
             && let Some(result) = unsafe { stream::option(process, id, (level, name), value, len) }
@@ -237,12 +246,14 @@ export! {
 
     /// fcntl(2). The third argument is a number or a pointer; either fits a register.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        let _call = passed::during(fd);
         // SAFETY: passed on.
         after_fcntl(fd, command, unsafe { real::fcntl(fd, command, argument) })
     }
 
     /// fcntl64.
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        let _call = passed::during(fd);
         // SAFETY: passed on.
         after_fcntl(fd, command, unsafe { real::fcntl64(fd, command, argument) })
     }
@@ -262,6 +273,7 @@ export! {
 
     /// ioctl(2).
     fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        let _call = passed::during(fd);
         let (process, id) = match find(fd) {
             Found::Datagram(process, id) => (process, id),
             // SAFETY: the program's argument, by the contract of the call.

@@ -211,9 +211,13 @@ cancellable! {
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::sendfile(out, input, offset, count) },
             // From a file to a UDP socket of ours it is the kernel's socket that sends.
-            Found::Datagram(..) | Found::Counted => {
+            found @ (Found::Datagram(..) | Found::Counted) => {
+                let Some(call) = passed::begin_as(found, out) else {
+                    // SAFETY: passed on.
+                    return unsafe { sendfile(out, input, offset, count) };
+                };
                 // SAFETY: passed on.
-                passed::sent(out, unsafe { real::sendfile(out, input, offset, count) })
+                call.sent(unsafe { real::sendfile(out, input, offset, count) })
             }
         }
     }
@@ -233,9 +237,13 @@ cancellable! {
             },
             // SAFETY: passed on.
             Found::Kernel => unsafe { real::sendfile64(out, input, offset, count) },
-            Found::Datagram(..) | Found::Counted => {
+            found @ (Found::Datagram(..) | Found::Counted) => {
+                let Some(call) = passed::begin_as(found, out) else {
+                    // SAFETY: passed on.
+                    return unsafe { sendfile64(out, input, offset, count) };
+                };
                 // SAFETY: passed on.
-                passed::sent(out, unsafe { real::sendfile64(out, input, offset, count) })
+                call.sent(unsafe { real::sendfile64(out, input, offset, count) })
             }
         }
     }
@@ -261,6 +269,11 @@ cancellable! {
             }
             // It will refuse that, if one is ours.
             (from, to) => {
+                let calls = (passed::begin_as(from, input), passed::begin_as(to, out));
+                let (Some(taking), Some(giving)) = calls else {
+                    // SAFETY: passed on.
+                    return unsafe { splice(input, input_offset, out, out_offset, len, flags) };
+                };
                 // SAFETY: passed on.
                 let moved =
                     unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
@@ -270,6 +283,8 @@ cancellable! {
                 if matches!(to, Found::Counted) {
                     passed::sent(out, moved);
                 }
+                taking.end();
+                giving.end();
                 moved
             }
         }

@@ -5,6 +5,7 @@ use super::Process;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::report::kernels::{self, Before};
+use crate::socket::stream::candidate::Candidate;
 use crate::socket::{self, WhyOs};
 
 impl Process {
@@ -33,7 +34,26 @@ impl Process {
 
     /// Counts what the kernel carries for a socket of its own.
     pub fn count_for_kernel(&self, fd: i32, is_stream: bool, why: WhyOs) {
-        let before = Before::nothing(fd, is_stream, why);
+        self.count(fd, Before::nothing(fd, is_stream, why));
+    }
+
+    /// The same for a connection that the kernel accepted for a listener of ours, and that may be taken over.
+    pub fn count_accepted(&self, fd: i32, listener: SocketId) {
+        let candidate = Candidate::accepted(&self.stack, listener).map(Box::new);
+        self.count(fd, Before::nothing(fd, true, WhyOs::NotOurs).with(candidate));
+    }
+
+    /// An epoll instance watches a connection that may be taken over.
+    pub fn note_instance(&self, fd: i32, instance: i32) {
+        if kernels::has_candidates(&self.stack)
+            && let Some(Object::Kernels(id)) = self.fds.get(fd)
+        {
+            let note = |candidate: &mut Candidate, _: &[i32]| candidate.note_instance(instance);
+            kernels::with_candidate(&self.stack, id, note);
+        }
+    }
+
+    fn count(&self, fd: i32, before: Before) {
         if let Some(id) = kernels::enter(&self.stack, before) {
             self.fds.set(fd, Object::Kernels(id));
         }

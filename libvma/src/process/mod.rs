@@ -3,6 +3,7 @@
 //! Nothing exists before the first Internet socket; a forked child starts with nothing again
 //! (`sys::fork_cell`).
 
+mod attaching;
 mod banner;
 mod drive;
 pub mod dump;
@@ -102,6 +103,7 @@ fn start() -> Process {
             shard: Shard::default(),
             drained: Default::default(),
             plane: Lock::new(None),
+            attaching: Default::default(),
             shadows: shadows.and_then(Fd::adopt).ok(),
             nudge,
             load: Load::open(),
@@ -147,7 +149,7 @@ impl Process {
                 return self.plane_tried.store(true, Ordering::Release);
             }
         };
-        let plane = Plane { control, rings: std::collections::HashMap::new() };
+        let plane = Plane { control, rings: Default::default(), wanted: Default::default() };
         *slot = Some(plane);
         thread::start(self, monitor);
         // Only now: who comes at the same time needs the thread, too.

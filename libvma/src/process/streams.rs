@@ -58,7 +58,11 @@ impl Process {
         {
             state.depart(id);
         }
-        epoll::hand_over(&self.stack, id);
+        let descriptors = socket::descriptors(&self.stack, id);
+        let instances = epoll::hand_over(&self.stack, id);
         self.hand_to_kernel(id, Object::Stream(id), why);
+        for instance in instances {
+            descriptors.iter().for_each(|fd| self.note_instance(*fd, instance));
+        }
     }
 }

@@ -32,6 +32,7 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     // Signals are the application's: its handlers must not run here.
     let saved = thread::block_signals();
     set_served(process, true);
+    process.stack.attaching.set_served(true);
     // Here, not in the thread: what it opens has a low number for a moment, which the program, on its
     // own way by then, would miss when the kernel numbers its next descriptor.
     let readers = Attendant::new(process);
@@ -42,6 +43,7 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     thread::restore_signals(&saved);
     if let Err(error) = spawned {
         set_served(process, false);
+        process.stack.attaching.set_served(false);
         process.statistics.end();
         if !REFUSED.swap(true, Ordering::Relaxed) {
             log_line!(Warning, "the internal thread could not be started: {error}");
@@ -80,6 +82,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
             timeout = timeout.into_iter().chain([PRESSING_NANOS]).min();
         }
         let others = stack.local.patience().into_iter().chain(reviews.patience());
+        let others = others.chain(stack.attaching.patience());
         timeout = timeout.into_iter().chain(others).chain(watch).min();
         let began = monotonic_nanos();
         due = due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
@@ -125,6 +128,7 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
             drive.step(stack);
         }
         reviews.attend(stack);
+        super::attaching::attend(process);
         stream::watch::attend(stack, fired(fds, 5));
         if let Some(mut state) = stack.shard.try_lock() {
             if state.take_returned() {
@@ -226,7 +230,7 @@ fn follow(process: &Process, monitor: &mut Monitor) {
     let Some(plane) = slot.as_mut() else { return };
     if effect.flows {
         attach::update_interfaces(stack, plane);
-        attach::reconsider(stack, plane);
+        let _ = attach::reconsider(stack, plane);
     }
     // Looking routes up again, below, has the kernel try anew.
     for (interface, neighbour) in unanswered {

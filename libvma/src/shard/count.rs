@@ -39,6 +39,23 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// What the kernel has carried for the socket before it was served.
+    pub fn add_kernels(&mut self, told: &Counters) {
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        self.rx_os_packets += told.rx_os_packets;
+        self.rx_os_bytes += told.rx_os_bytes;
+        self.tx_os_packets += told.tx_os_packets;
+        self.tx_os_bytes += told.tx_os_bytes;
+        for (own, more) in [
+            (&mut self.rx_os_errors, told.rx_os_errors),
+            (&mut self.rx_os_eagain, told.rx_os_eagain),
+            (&mut self.tx_os_errors, told.tx_os_errors),
+            (&mut self.tx_os_eagain, told.tx_os_eagain),
+        ] {
+            *own = own.saturating_add(small(more));
+        }
+    }
+
     fn told(&self) -> Counters {
         Counters {
             rx_packets: self.rx_packets,

@@ -23,7 +23,7 @@ mod receive;
 pub mod tcp;
 mod transmit;
 
-use crate::device::{Interface, OpenError, Ring, shm, xdp};
+use crate::device::{OpenError, Ring, shm, xdp};
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
@@ -31,9 +31,9 @@ use crate::sys::lock::{Guard, Lock, Reentered};
 use crate::sys::thread;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use crate::device::Flow;
 pub use crate::device::shm::{LinkId, Progress, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
+pub use crate::device::{Flow, Interface};
 pub use burst::TICK_NANOS;
 pub use count::Counts;
 pub use direct::Direct;

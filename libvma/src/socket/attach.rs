@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
-use crate::shard::{Flow, Limits, Mode, RingId, SocketId};
+use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
 use crate::sys::{fd, shadow};
 
 /// The program named the socket by bind(): other processes may find it.
@@ -98,32 +98,38 @@ pub fn refresh(stack: &Stack, id: SocketId) {
 /// interface or an address changes.
 pub(super) fn may_pass(why: WhyOs) -> bool {
     match why {
-        WhyOs::NoInterface => true,
+        WhyOs::NoInterface | WhyOs::Attaching => true,
         WhyOs::Interface(reason) => reason.may_pass(),
         _ => false,
     }
 }
 
 /// An address or interface came or went: every offloaded socket gets the flows it should have now.
-pub fn reconsider(stack: &Stack, plane: &mut Plane) {
-    let Ok(state) = stack.shard.lock() else { return };
+///
+/// Returns those that cannot have any, and why. Such a socket works without flows: its packets then reach
+/// the shadow.
+pub fn reconsider(stack: &Stack, plane: &mut Plane) -> Vec<(SocketId, WhyOs)> {
+    let mut without = Vec::new();
+    let Ok(state) = stack.shard.lock() else { return without };
     let ids = state.ids();
     drop(state);
     for id in ids {
-        let Ok(mut state) = stack.shard.lock() else { return };
+        let Ok(mut state) = stack.shard.lock() else { return without };
         let Some((_, socket)) = state.socket(id) else { continue };
+        let is_ahead = socket.stream.as_ref().is_some_and(|stream| stream.ahead);
         let (offloaded, stream) = (socket.state == State::Offloaded, socket.stream.is_some());
         drop(state);
-        let result = match (offloaded, stream) {
+        let result = match (offloaded || is_ahead, stream) {
             (false, _) => continue,
             (true, false) => install(stack, plane, id),
             (true, true) => stream::listen::install(stack, plane, id),
         };
-        // A socket works without flows, too: its packets then reach the shadow.
         if let Err(why) = result {
-            log_line!(Debug, "a socket has no offloaded interface left: {why}");
+            log_line!(Debug, "a socket has no offloaded interface: {why}");
+            without.push((id, why));
         }
     }
+    without
 }
 
 /// Rings whose interface changed learn it; interfaces that were refused get another
@@ -390,41 +396,49 @@ fn open_ring(
     if let Some(known) = plane.rings.get(&interface) {
         return *known;
     }
-    let result = match plane.control.offloadable(interface) {
-        // Not remembered: the interface may come up, or leave its bridge.
-        Err(reason) => return Err(WhyOs::Interface(reason)),
-        Ok(spec) => {
-            let name = spec.name.clone();
-            let mode = match stack.config.xdp_mode {
-                XdpMode::Auto => Mode::Auto,
-                XdpMode::Native => Mode::Native,
-                XdpMode::Generic => Mode::Generic,
-                XdpMode::Tc => Mode::Tc,
-            };
-            let limits = Limits {
-                rx_frames: stack.config.rx_bufs,
-                rx_posted: stack.config.rx_wre,
-                tx_frames: stack.config.tx_bufs,
-                patience_nanos,
-            };
-            let refused =
-                |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
-            match stack.shard.open_ring(spec, mode, limits, refused) {
-                Ok(ring) => {
-                    let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
-                    log_line!(Debug, "{name}: offloaded in mode {mode:?}");
-                    stack.nudge_internal_thread();
-                    Ok(ring)
-                }
-                Err(error) => {
-                    log_line!(Warning, "{name} is not offloaded, the kernel serves it: {error}");
-                    Err(WhyOs::RingRefused)
-                }
-            }
+    // Not remembered: the interface may come up, or leave its bridge.
+    let spec = plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
+    if stack.attaching.is_in_background(&stack.config) {
+        if stack.attaching.want(&mut plane.wanted, interface) {
+            stack.nudge_internal_thread();
         }
-    };
+        return Err(WhyOs::Attaching);
+    }
+    let result = attach(stack, spec, patience_nanos);
     plane.rings.insert(interface, result);
     result
+}
+
+/// Opens the ring of an interface: tens of milliseconds, in which the caller may hold the plane, but not the
+/// shard.
+pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<RingId, WhyOs> {
+    let name = spec.name.clone();
+    let mode = match stack.config.xdp_mode {
+        XdpMode::Auto => Mode::Auto,
+        XdpMode::Native => Mode::Native,
+        XdpMode::Generic => Mode::Generic,
+        XdpMode::Tc => Mode::Tc,
+    };
+    let limits = Limits {
+        rx_frames: stack.config.rx_bufs,
+        rx_posted: stack.config.rx_wre,
+        tx_frames: stack.config.tx_bufs,
+        patience_nanos,
+    };
+    let refused = |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
+    match stack.shard.open_ring(spec, mode, limits, refused) {
+        Ok(ring) => {
+            let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
+            log_line!(Debug, "{name}: offloaded in mode {mode:?}");
+            stack.attaching.count_attached();
+            stack.nudge_internal_thread();
+            Ok(ring)
+        }
+        Err(error) => {
+            log_line!(Warning, "{name} is not offloaded, the kernel serves it: {error}");
+            Err(WhyOs::RingRefused)
+        }
+    }
 }
 
 /// Gives a socket to the kernel for good. From now on its packets reach the shadow; what it has queued

@@ -5,6 +5,7 @@
 //! by [`attach::un_offload`], for good; the program cannot tell.
 
 pub mod attach;
+pub mod attaching;
 mod contention;
 pub mod dump;
 pub mod egress;
@@ -66,6 +67,8 @@ pub struct Stack {
     pub plane: Lock<Option<Plane>>,
     /// The internal thread's epoll: it watches the shadows.
     pub shadows: Option<Fd>,
+    /// When the next interface is to be attached.
+    pub attaching: attaching::Schedule,
     /// Wakes the internal thread when there is something new for it to attend to.
     pub nudge: Option<Arc<Waker>>,
     /// Who else wants the CPUs.
@@ -86,13 +89,15 @@ pub struct Stack {
     pub watch: stream::watch::Watch,
 }
 
-type Shard = shard::State<Socket>;
+pub type Shard = shard::State<Socket>;
 
 /// The control plane and what it led to.
 pub struct Plane {
     pub control: Control,
     /// Per interface: its ring, or why it has none.
     pub rings: HashMap<u32, Result<RingId, WhyOs>>,
+    /// Interfaces that are to get one.
+    pub wanted: attaching::Wanted,
 }
 
 impl Stack {

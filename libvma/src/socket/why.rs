@@ -18,6 +18,8 @@ pub enum WhyOs {
     /// No interface that the socket uses can be offloaded.
     NoInterface,
     Interface(NotOffloadable),
+    /// Its interface is about to be attached, in the background.
+    Attaching,
     /// The ring could not be opened; the log says why.
     RingRefused,
     /// The kernel refused a flow rule.
@@ -96,6 +98,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::NoControlPlane => "netlink is not available",
             WhyOs::NoInterface => "no interface it uses can be offloaded",
             WhyOs::Interface(reason) => reason.text(),
+            WhyOs::Attaching => "its interface is being attached",
             WhyOs::RingRefused => "the interface's ring could not be opened",
             WhyOs::FlowRefused => "the flow was refused",
             WhyOs::LocalDestination => "the destination is on this host",

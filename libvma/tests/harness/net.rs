@@ -281,9 +281,13 @@ impl Offload<'_> {
     /// The kernel counted nothing.
     #[track_caller]
     pub fn still(&self) {
+        assert_eq!(self.moved(), (0, 0), "UDP datagrams (in, out) went through the kernel");
+    }
+
+    /// What the kernel has counted since: datagrams in and out.
+    pub fn moved(&self) -> (u64, u64) {
         let now = self.net.kernel_datagrams(self.side);
-        let moved = (now.0 - self.before.0, now.1 - self.before.1);
-        assert_eq!(moved, (0, 0), "UDP datagrams (in, out) went through the kernel");
+        (now.0 - self.before.0, now.1 - self.before.1)
     }
 
     /// The kernel counted nothing, and the library counted at least this many datagrams in each

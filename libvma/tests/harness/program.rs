@@ -95,6 +95,10 @@ impl<'a> Program<'a> {
         self.command.env("VMA_STATS_FILE", self.place.file("stats.%d"));
         // Those of programs that are killed stay there.
         self.command.env("VMA_STATS_SHMEM_DIR", self.place.dir());
+        // What a test asserts must not depend on when the interface is there. By hand it may: what fails
+        // then should be what looks at the first packets.
+        let attach = std::env::var_os("LIBVMA_TEST_ATTACH");
+        self.command.env("VMA_XDP_ATTACH", attach.unwrap_or("foreground".into()));
         self
     }
 

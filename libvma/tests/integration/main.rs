@@ -6,6 +6,7 @@ mod harness;
 
 mod agent;
 mod allocation;
+mod attach;
 mod budget;
 mod configuration;
 mod fallback;

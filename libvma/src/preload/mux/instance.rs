@@ -31,7 +31,7 @@ fn nest_instance(process: &'static Process, instance: &Epoll) {
 }
 
 /// What we know of an epoll instance; made when the first socket of ours is added to it.
-fn instance(process: &'static Process, epfd: c_int) -> Option<Arc<Epoll>> {
+pub fn instance(process: &'static Process, epfd: c_int) -> Option<Arc<Epoll>> {
     if let Some(Object::Epoll(id)) = process.fds.get(epfd) {
         return process.epolls.get(id);
     }

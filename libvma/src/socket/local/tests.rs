@@ -19,6 +19,7 @@ fn stack_with(environment: &str) -> Stack {
     Stack {
         shard: Shard::default(),
         drained: Default::default(),
+        attaching: Default::default(),
         plane: Lock::new(None),
         shadows: None,
         nudge: None,

@@ -4,11 +4,13 @@
 //! What was closed by a way that nobody sees is noticed when a reader asks.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_dev::stats::{self, BLOCKING, Counters, Socket as Told};
 
 use super::told_address;
 use super::traffic::{KernelsId, Pages, Traffic};
+use crate::socket::stream::candidate::Candidate;
 use crate::socket::{SocketId, Stack, State, WhyOs, counters};
 use crate::sys::lock::Lock;
 use crate::sys::{fd, shadow};
@@ -18,11 +20,14 @@ pub struct Kernels {
     /// Locked after the shard and before what has ended, if together.
     list: Lock<List>,
     traffic: Pages,
+    /// Some socket may have been a candidate: until the first one there is nothing to look for.
+    any_candidate: AtomicBool,
 }
 
 impl Default for Kernels {
     fn default() -> Kernels {
-        Kernels { list: Lock::new(List::default()), traffic: Pages::default() }
+        let list = Lock::new(List::default());
+        Kernels { list, traffic: Pages::default(), any_candidate: AtomicBool::new(false) }
     }
 }
 
@@ -57,13 +62,20 @@ pub struct Before {
     /// Of the receive buffer, in bytes; None: the kernel knows.
     limit: Option<usize>,
     descriptors: Vec<i32>,
+    /// Its connection may be taken over.
+    candidate: Option<Box<Candidate>>,
 }
 
 impl Before {
     /// One that was the kernel's from the start.
     pub fn nothing(descriptor: i32, is_stream: bool, why: WhyOs) -> Before {
-        let descriptors = vec![descriptor];
-        Before { id: None, is_stream, why, counters: Counters::default(), limit: None, descriptors }
+        let (counters, descriptors) = (Counters::default(), vec![descriptor]);
+        Before { id: None, is_stream, why, counters, limit: None, descriptors, candidate: None }
+    }
+
+    /// Its connection may be taken over.
+    pub fn with(self, candidate: Option<Box<Candidate>>) -> Before {
+        Before { candidate, ..self }
     }
 
     pub fn descriptors(&self) -> &[i32] {
@@ -83,7 +95,10 @@ pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
     }
     let is_stream = socket.stream.is_some();
     let descriptors = socket.descriptors.clone();
-    Some(Before { id: Some(id), is_stream, why, counters, limit: Some(limit), descriptors })
+    let begins_here = why == WhyOs::Attaching && is_stream;
+    let candidate = Candidate::connecting(socket).filter(|_| begins_here).map(Box::new);
+    let (id, limit) = (Some(id), Some(limit));
+    Some(Before { id, is_stream, why, counters, limit, descriptors, candidate })
 }
 
 /// It is to be counted from now on.
@@ -95,7 +110,12 @@ pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
         Some(slot) => slot,
         None => u32::try_from(list.all.len()).ok()?,
     };
-    let since = stack.kernels.traffic.get_or_make(slot as usize)?.counters();
+    let traffic = stack.kernels.traffic.get_or_make(slot as usize)?;
+    let since = traffic.counters();
+    if before.candidate.is_some() {
+        stack.kernels.any_candidate.store(true, Ordering::Release);
+        traffic.gate.open();
+    }
     list.generation = list.generation.wrapping_add(1);
     let id = KernelsId::new(slot, list.generation, before.is_stream);
     let descriptors = before.descriptors.clone();
@@ -118,6 +138,65 @@ pub fn why(stack: &Stack, id: KernelsId) -> Option<WhyOs> {
     stack.kernels.list.lock().ok()?.find(id).map(|one| one.was.why)
 }
 
+/// The socket stays the kernel's: it is shared with another process, or used by code that no call of ours sees.
+///
+/// If a thread is taking it over, waits: the caller looks again what its descriptors are.
+#[cold]
+pub fn keep(stack: &Stack, id: KernelsId) {
+    if let Ok(mut list) = stack.kernels.list.lock()
+        && let Some(one) = list.find(id)
+    {
+        one.was.candidate = None;
+    }
+    if let Some(traffic) = traffic(stack, id) {
+        traffic.gate.retire();
+        traffic.gate.wait();
+    }
+}
+
+/// All sockets that are the kernel's stay so: another process is about to share them.
+pub fn keep_all(stack: &Stack) {
+    if !has_candidates(stack) {
+        return;
+    }
+    let candidates: Vec<KernelsId> = match stack.kernels.list.lock() {
+        Ok(list) => {
+            let candidates = list.all.iter().flatten().filter(|one| one.was.candidate.is_some());
+            candidates.map(|one| one.id).collect()
+        }
+        Err(_) => return,
+    };
+    for id in candidates {
+        keep(stack, id);
+    }
+}
+
+/// May a socket be one that can be taken over?
+#[inline]
+pub fn has_candidates(stack: &Stack) -> bool {
+    stack.kernels.any_candidate.load(Ordering::Relaxed)
+}
+
+/// Does something with what is known of a candidate. None if it is none.
+pub fn with_candidate<T>(
+    stack: &Stack,
+    id: KernelsId,
+    with: impl FnOnce(&mut Candidate, &[i32]) -> T,
+) -> Option<T> {
+    let mut list = stack.kernels.list.lock().ok()?;
+    let one = list.find(id)?;
+    Some(with(one.was.candidate.as_mut()?, &one.descriptors))
+}
+
+/// The socket is served again: what it has counted so far goes on there.
+pub fn leave(stack: &Stack, id: KernelsId) -> Option<Counters> {
+    let mut list = stack.kernels.list.lock().ok()?;
+    let one = list.take(id)?;
+    let mut counters = one.was.counters;
+    counters.add(&one.carried(stack));
+    Some(counters)
+}
+
 /// dup(): one more number of it.
 pub fn duplicate(stack: &Stack, id: KernelsId, descriptor: i32) -> bool {
     let Ok(mut list) = stack.kernels.list.lock() else { return false };
@@ -133,6 +212,11 @@ pub fn forget(stack: &Stack, id: KernelsId, descriptor: i32) {
         return;
     }
     let Some(one) = list.take(id) else { return };
+    if one.was.candidate.is_some()
+        && let Some(traffic) = traffic(stack, id)
+    {
+        traffic.gate.retire();
+    }
     let carried = one.carried(stack);
     if let Ok(mut ended) = stack.ended.lock() {
         ended.add(&carried);

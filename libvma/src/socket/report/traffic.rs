@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use libvma_dev::stats::Counters;
 
+use crate::socket::stream::gate::Gate;
+
 /// A socket of the kernel's that is counted. The number of one that is gone is not used again soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelsId {
@@ -46,7 +48,7 @@ impl KernelsId {
     }
 }
 
-/// One socket's, on a cache line of its own.
+/// One socket's, on cache lines of its own.
 #[derive(Default)]
 #[repr(align(64))]
 pub struct Traffic {
@@ -58,6 +60,8 @@ pub struct Traffic {
     tx_bytes: AtomicU64,
     tx_errors: AtomicU64,
     tx_eagain: AtomicU64,
+    /// The calls at work, if the socket's connection may be taken over.
+    pub gate: Gate,
 }
 
 impl Traffic {

@@ -181,7 +181,7 @@ fn still_fresh(state: &mut Guard<'_>, id: SocketId) -> Result<(), Refusal> {
 }
 
 /// net.ipv4.ip_default_ttl is hardly ever changed.
-const DEFAULT_TTL: u8 = 64;
+pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// So many ports are tried before there seems to be none.
 const PORTS_TRIED: usize = 256;

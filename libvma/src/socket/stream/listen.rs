@@ -79,7 +79,10 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
         stream.ahead = true;
     }
     let done = match stack.plane.lock() {
-        Ok(mut plane) => plane.as_mut().is_some_and(|plane| install(stack, plane, id).is_ok()),
+        // The flows follow when the interface is attached.
+        Ok(mut plane) => plane.as_mut().is_some_and(|plane| {
+            matches!(install(stack, plane, id), Ok(()) | Err(WhyOs::Attaching))
+        }),
         Err(_) => false,
     };
     if done {
@@ -106,6 +109,7 @@ pub fn give_up_ahead(stack: &Stack) {
         }
     }
     if any && let Some(plane) = plane.as_mut() {
+        plane.wanted.give_up();
         plane.rings.retain(|_, ring| ring.is_ok_and(|ring| !state.shut_idle_ring(ring)));
         state.next_epoch();
     }
@@ -171,6 +175,26 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             stack.nudge_internal_thread();
             Ok(())
         }
+    }
+}
+
+/// The interface that the listener needs was refused. True if the listener is the kernel's now, for the caller
+/// to forget; not so if processes of this host come to it, or if no thread waits for connections yet.
+pub fn refuse(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
+    let is_posted = other_processes::is_posted(stack, id);
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some(view) = view(&mut state, id) else { return false };
+    match view.phase {
+        Phase::Listening { steered: true } if !is_posted => {
+            state.end_listening(id);
+            log_line!(Debug, "fd {} is served by the kernel: {why}", view.shadow);
+            true
+        }
+        Phase::Listening { steered: false } => {
+            cancel_ahead(&mut state, id);
+            false
+        }
+        _ => false,
     }
 }
 
@@ -413,6 +437,19 @@ struct Heritage {
     send_timeout: Option<u64>,
     low_water: u32,
     inherited: Vec<Inherited>,
+}
+
+/// What a connection that the kernel accepts for a listener takes from it.
+pub(super) fn heritage(state: &mut Guard<'_>, listener: SocketId) -> Option<(Options, Stream)> {
+    let (_, parent) = state.socket(listener)?;
+    let settings = parent.stream.as_ref()?;
+    let mut stream = Stream::new(settings.settings.clone());
+    stream.phase = Phase::Connected;
+    stream.linger = settings.linger;
+    stream.send_timeout = settings.send_timeout;
+    stream.low_water = settings.low_water;
+    stream.inherited = settings.inherited.clone();
+    Some((parent.options.clone(), stream))
 }
 
 /// The socket of an accepted connection.

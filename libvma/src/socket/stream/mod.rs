@@ -10,8 +10,10 @@
 //! `local` serves connections with processes of this host, `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
 //! the host's settings say, `stranded` what becomes of connections whose interface is gone, `watch` what the daemon is told.
 
+pub mod candidate;
 pub mod connect;
 pub mod exceptions;
+pub mod gate;
 pub mod give_back;
 pub mod heir;
 pub mod listen;
@@ -24,6 +26,7 @@ pub mod send;
 pub mod shutdown;
 pub mod stranded;
 mod system;
+pub mod take_over;
 pub mod tell;
 mod wait;
 pub mod watch;

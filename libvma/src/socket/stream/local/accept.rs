@@ -1,7 +1,7 @@
 //! listen() and accept(): others find the listener; whose connection the kernel accepted may have
 //! offered a pipe.
 
-use super::super::{Guard, Phase, Stack, Stream, view};
+use super::super::{Guard, Stack, Stream, listen};
 use super::connect;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::SocketId;
@@ -112,17 +112,9 @@ fn heir_of(
     descriptor: i32,
     nonblocking: bool,
 ) -> Option<Socket> {
-    view(state, listener)?;
-    let (_, parent) = state.socket(listener)?;
-    let settings = parent.stream.as_ref()?;
-    let mut stream = Stream::new(settings.settings.clone());
-    stream.phase = Phase::Connected;
-    stream.linger = settings.linger;
-    stream.send_timeout = settings.send_timeout;
-    stream.low_water = settings.low_water;
-    stream.inherited = settings.inherited.clone();
+    let (options, stream) = listen::heritage(state, listener)?;
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
-    socket.options = parent.options.clone();
+    socket.options = options;
     socket.state = State::Offloaded;
     socket.os_ready = true;
     socket.stream = Some(Box::new(stream));
