@@ -12,9 +12,11 @@
 //! - The urgent pointer, SACKed ranges, congestion window and round-trip time: the kernel starts
 //!   with its own, as after connect().
 //!
-//! - TIME-WAIT. FIN-WAIT-2 stands for it, with the peer's FIN not received: if the peer repeats that
-//!   FIN, because our acknowledgment was lost, the kernel acknowledges it and is in TIME-WAIT then.
-//!   Nothing leaves for the wire.
+//! - TIME-WAIT without a program. FIN-WAIT-2 stands for it, with the peer's FIN not received: if the peer
+//!   repeats that FIN, because our acknowledgment was lost, the kernel acknowledges it and is in TIME-WAIT
+//!   then. Nothing leaves for the wire.
+//! - TIME-WAIT with a program that has the descriptor. A reset of the peer, which may have gone already, would
+//!   be an error in FIN-WAIT-2. So the FIN is forged, too: the kernel acknowledges it once more.
 //! - CLOSED, with unread data, or with an end that the program has not seen: an established connection that
 //!   is reset by a forged segment. Whether the program learns of that is ours to decide.
 //!
@@ -72,6 +74,8 @@ pub struct Snapshot<'a> {
     pub timestamps: Option<Timestamps>,
     /// In CLOSED: the program has still to learn of an error.
     pub failed: bool,
+    /// In TIME-WAIT: a program has the descriptor, and may still read.
+    pub is_held: bool,
 }
 
 /// The states that can be planted.

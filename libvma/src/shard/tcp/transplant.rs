@@ -25,6 +25,8 @@ pub struct Cutting<'a> {
     pub connection: &'a Connection<Body>,
     /// Bytes received in order and not read by the program.
     pub unread: &'a [u8],
+    /// A program has the descriptor.
+    pub is_held: bool,
     pub now: Instant,
 }
 
@@ -170,6 +172,7 @@ impl<S> State<S> {
             key: block.connection.key(),
             connection: &block.connection,
             unread: &unread,
+            is_held: !matches!(block.owner, Owner::Orphan),
             now,
         };
         Some(plant(&cutting))

@@ -176,6 +176,7 @@ fn snapshot<T>(cutting: &Cutting<'_>, with: impl FnOnce(&Snapshot<'_>) -> T) -> 
         sack: parts.sack,
         timestamps: parts.timestamp.map(|value| Timestamps { value, recent }),
         failed: connection.has_error() && !parts.peer_closed,
+        is_held: cutting.is_held,
     }))
 }
 

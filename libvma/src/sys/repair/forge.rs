@@ -10,14 +10,21 @@ use rustix::net::{
     sendto, socket_with,
 };
 
-use super::{Error, Snapshot, State, received_data};
+use super::{Error, Snapshot, received_data};
 use crate::sys::Fd;
 
-/// Has the kernel receive the last segment of the peer's once more: an ACK of SND.UNA with the
-/// peer's window and TS.Recent, and its FIN if the kernel shall know of that. In CLOSED it is a RST.
-pub fn send(snapshot: &Snapshot<'_>) -> Result<(), Error> {
+/// What else there is in the segment, which acknowledges SND.UNA in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    Acknowledgment,
+    Fin,
+    Reset,
+}
+
+/// Has the kernel receive the last segment of the peer's once more, with the peer's window and TS.Recent.
+pub fn send(snapshot: &Snapshot<'_>, segment: Segment) -> Result<(), Error> {
     let mut room = [0u8; MOST];
-    let packet = build(snapshot, &mut room);
+    let packet = build(snapshot, segment, &mut room);
     let failed = |call| move |errno: rustix::io::Errno| Error { call, errno: errno.raw_os_error() };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))
@@ -34,7 +41,7 @@ const TCP: usize = 20;
 /// Two NOPs and the option, as everybody has them (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
 
-fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
+fn build<'r>(snapshot: &Snapshot<'_>, segment: Segment, room: &'r mut [u8; MOST]) -> &'r [u8] {
     const FIN: u8 = 0x01;
     const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
@@ -46,10 +53,10 @@ fn build<'r>(snapshot: &Snapshot<'_>, room: &'r mut [u8; MOST]) -> &'r [u8] {
     packet.put(&snapshot.local.ip().octets());
 
     let options = if snapshot.timestamps.is_some() { TIMESTAMPS } else { 0 };
-    let flags = match snapshot.state {
-        State::Closed => RST | ACK,
-        state if state.forges_fin() => FIN | ACK,
-        _ => ACK,
+    let flags = match segment {
+        Segment::Reset => RST | ACK,
+        Segment::Fin => FIN | ACK,
+        Segment::Acknowledgment => ACK,
     };
     let shift = snapshot.window_scale.map_or(0, |scale| u32::from(scale.send));
     let window = snapshot.send_window.checked_shr(shift).unwrap_or(0).min(u32::from(u16::MAX));

@@ -4,7 +4,8 @@ use core::ffi::c_int;
 use std::net::SocketAddrV4;
 
 use super::calls::{Queue, RepairOption, RepairWindow};
-use super::{Error, REPAIR_OFF_SILENTLY, REPAIR_ON, Snapshot, State, WindowScale, forge};
+use super::forge::{self, Segment};
+use super::{Error, REPAIR_OFF_SILENTLY, REPAIR_ON, Snapshot, State, WindowScale};
 use super::{received_data, sent_data, total};
 use crate::sys::shadow;
 use crate::sys::wait::{self, PollFd};
@@ -176,8 +177,9 @@ impl Target {
         }
         // In CLOSING our FIN went first.
         let closing = state == State::Closing;
-        if !closing && (state.has_received_fin() || snapshot.timestamps.is_some()) {
-            self.forge(snapshot)?;
+        let last = if state.forges_fin() { Segment::Fin } else { Segment::Acknowledgment };
+        if !closing && (last == Segment::Fin || snapshot.timestamps.is_some()) {
+            self.forge(snapshot, last)?;
         }
         // Without a window probe: that is for [`super::probe`], when its answer will arrive.
         self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
@@ -186,25 +188,29 @@ impl Target {
             self.shut_down(libc::SHUT_WR)?;
         }
         if closing {
-            self.forge(snapshot)?;
+            self.forge(snapshot, Segment::Fin)?;
         }
         Ok(())
     }
 
     /// FIN-WAIT-2 without a word to the peer: what the kernel sends into the send queue of repair mode,
-    /// it does not transmit, and a forged segment acknowledges it.
+    /// it does not transmit, and a forged segment acknowledges it. From there the peer's FIN leads to
+    /// TIME-WAIT, in which the socket is closed and a timer of the kernel has the rest.
     fn start_waiting(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
         self.choose(Queue::Send)?;
         self.shut_down(libc::SHUT_WR)?;
         self.choose(Queue::None)?;
-        self.forge(snapshot)?;
+        self.forge(snapshot, Segment::Acknowledgment)?;
         self.set_int("TCP_LINGER2", libc::IPPROTO_TCP, libc::TCP_LINGER2, WAIT_SECONDS)?;
+        if snapshot.is_held {
+            self.forge(snapshot, Segment::Fin)?;
+        }
         self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)
     }
 
     /// CLOSED. What was received stays readable.
     fn end(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
-        self.forge(snapshot)?;
+        self.forge(snapshot, Segment::Reset)?;
         self.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
         if !snapshot.failed {
             // Reading it clears it.
@@ -214,15 +220,14 @@ impl Target {
     }
 
     /// The kernel learns TS.Recent and the peer's FIN from a segment of our making.
-    fn forge(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+    fn forge(&self, snapshot: &Snapshot<'_>, segment: Segment) -> Result<(), Error> {
         // Bound to a device, the socket would not be found for a segment from the loopback.
         let device = shadow::int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX).unwrap_or(0);
         if device != 0 {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, 0);
         }
-        let sent = forge::send(snapshot);
-        let fin = snapshot.state.forges_fin();
-        let reset = snapshot.state == State::Closed;
+        let sent = forge::send(snapshot, segment);
+        let (fin, reset) = (segment == Segment::Fin, segment == Segment::Reset);
         let seen = (fin || reset) && sent.is_ok() && self.wait_for_end();
         if device != 0 {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, BIND_TO_INDEX, device);

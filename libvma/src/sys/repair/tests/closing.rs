@@ -2,6 +2,7 @@
 
 use super::taken::{SIOCOUTQ, outgoing};
 use super::*;
+use crate::sys::repair::forge::{self, Segment};
 use std::io::ErrorKind;
 
 #[test]
@@ -172,6 +173,34 @@ fn the_last_acknowledgment_was_lost() {
         wire.mend();
         until("closed", || kernel_state(&theirs) == CLOSED);
         assert_eq!(theirs.take_error().unwrap().map(|error| error.to_string()), None);
+    });
+}
+
+/// The peer has gone, and resets what repeats our last acknowledgment. In TIME-WAIT no program learns of that
+/// (RFC 9293 section 3.10.7.4): the holder of the descriptor reads what is left, and the end.
+#[test]
+fn a_reset_in_time_wait_is_not_seen() {
+    with_wire(|wire| {
+        let (mut ours, mut theirs) = wire.opened();
+        chat(&mut ours, &mut theirs);
+        say(&mut theirs, &text(4, 9_000));
+        ours.shutdown(Shutdown::Write).unwrap();
+        expect_end(&mut theirs);
+        until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
+        let mut taken = Taken::from(ours, &theirs);
+        wire.cut();
+        (taken.state, taken.is_held) = (State::TimeWait, true);
+        taken.receive_next = taken.receive_next.wrapping_add(1);
+        let mut ours = taken.planted();
+        // Before the peer's FIN and behind it: the kernel takes a reset at exactly RCV.NXT only.
+        for before in [1, 0] {
+            let mut reset = taken.clone();
+            (reset.state, reset.receive_next) = (State::Closed, taken.receive_next - before);
+            reset.with_snapshot(|snapshot| forge::send(snapshot, Segment::Reset)).unwrap();
+        }
+        expect(&mut ours, &text(4, 9_000));
+        expect_end(&mut ours);
+        assert_eq!(kernel_state(&ours), CLOSED);
     });
 }
 

@@ -25,6 +25,7 @@ pub struct Taken {
     pub sack: bool,
     pub timestamps: Option<Timestamps>,
     pub failed: bool,
+    pub is_held: bool,
 }
 
 impl Taken {
@@ -80,6 +81,7 @@ impl Taken {
             window_scale: has(4).then_some(WindowScale { send: scale & 15, receive: scale >> 4 }),
             sack: has(2),
             failed: false,
+            is_held: false,
             timestamps: has(1)
                 .then(|| Timestamps { value: get(libc::TCP_TIMESTAMP), recent: clock_of(peer) }),
         };
@@ -91,29 +93,31 @@ impl Taken {
 
     /// Plants it into `fd`, the bytes in pieces as a ring buffer and frames have them.
     pub fn plant(&self, fd: c_int) -> Result<(), Error> {
+        self.with_snapshot(|snapshot| plant(fd, snapshot))
+    }
+
+    pub fn with_snapshot<T>(&self, action: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         let unread: Vec<&[u8]> = self.unread.chunks(1448).collect();
         let (unacknowledged, unsent) = (halves(&self.sent), halves(&self.unsent));
-        plant(
-            fd,
-            &Snapshot {
-                local: self.local,
-                remote: self.remote,
-                state: self.state,
-                send_unacknowledged: self.send_unacknowledged,
-                unacknowledged,
-                unsent,
-                send_window: self.send_window,
-                largest_send_window: self.largest_send_window,
-                receive_next: self.receive_next,
-                receive_window: self.receive_window,
-                unread: &unread,
-                segment_size: self.segment_size,
-                window_scale: self.window_scale,
-                sack: self.sack,
-                timestamps: self.timestamps,
-                failed: self.failed,
-            },
-        )
+        action(&Snapshot {
+            local: self.local,
+            remote: self.remote,
+            state: self.state,
+            send_unacknowledged: self.send_unacknowledged,
+            unacknowledged,
+            unsent,
+            send_window: self.send_window,
+            largest_send_window: self.largest_send_window,
+            receive_next: self.receive_next,
+            receive_window: self.receive_window,
+            unread: &unread,
+            segment_size: self.segment_size,
+            window_scale: self.window_scale,
+            sack: self.sack,
+            timestamps: self.timestamps,
+            failed: self.failed,
+            is_held: self.is_held,
+        })
     }
 
     pub fn planted(&self) -> TcpStream {

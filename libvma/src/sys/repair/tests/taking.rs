@@ -34,6 +34,7 @@ fn planted_into(stream: &TcpStream, taken: &Captured) -> Result<(), Error> {
             sack: taken.sack,
             timestamps: taken.timestamps,
             failed: false,
+            is_held: false,
         },
     )
 }
