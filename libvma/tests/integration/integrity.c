@@ -252,6 +252,22 @@ static int change(int *fd, struct state *s)
 	}
 }
 
+/* After so long without progress a connection is reported; then it has so long to go on. */
+enum { WATCH_MS = 10000, PATIENCE_MS = 15000 };
+
+/* Tells the test to look at both ends. */
+static void stalled(int fd, const struct state *s)
+{
+	struct sockaddr_in own = {0}, peer = {0};
+	socklen_t own_len = sizeof own, peer_len = sizeof peer;
+	getsockname(fd, (struct sockaddr *)&own, &own_len);
+	getpeername(fd, (struct sockaddr *)&peer, &peer_len);
+	fprintf(stderr, "STALL %s, process %d, fd %d, ports %d and %d: own change %s, the peer's %s; sent %llu of %llu, received %llu of %llu; seed %llu\n",
+	        s->is_client ? "client" : "server", getpid(), fd, ntohs(own.sin_port), ntohs(peer.sin_port), names[s->change], names[s->peer_change],
+	        (unsigned long long)s->sent, (unsigned long long)s->to_send, (unsigned long long)s->received,
+	        (unsigned long long)s->to_receive, (unsigned long long)s->seed);
+}
+
 /* Sends and receives what is left, and closes. */
 static void finish(int fd, struct state *s)
 {
@@ -261,9 +277,13 @@ static void finish(int fd, struct state *s)
 		if (s->sent + s->received >= s->change_at && change(&fd, s))
 			return;
 		struct pollfd one = {fd, (short)((ended ? 0 : POLLIN) | (s->sent < s->to_send ? POLLOUT : 0)), 0};
-		int ready = poll(&one, 1, 15000);
+		int ready = poll(&one, 1, WATCH_MS);
+		if (ready == 0) {
+			stalled(fd, s);
+			ready = poll(&one, 1, PATIENCE_MS);
+		}
 		if (ready <= 0) {
-			fail(s, "nothing moves for 15 s", ready ? errno : 0);
+			fail(s, "nothing moves any more", ready ? errno : 0);
 			close(fd);
 			return;
 		}
@@ -330,12 +350,30 @@ static void limit_waiting(int fd)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 }
 
+/* The reset of a peer that closed early may be lost, and nothing repeats it: an end that has sent everything
+ * learns of it only if it asks (RFC 9293 section 3.8.4). For all other connections keep-alives would hide what
+ * this program looks for. */
+static void ask_early_closer(int fd, const struct state *s)
+{
+	int on = 1, seconds = 2;
+	if (s->peer_change != CLOSE_EARLY)
+		return;
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &seconds, sizeof seconds);
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &seconds, sizeof seconds);
+}
+
 static void serve(int fd)
 {
 	struct header h;
 	struct state s = {.random = 88172645463325252u ^ (uint64_t)fd};
 	limit_waiting(fd);
-	ssize_t got = recv(fd, &h, sizeof h, MSG_WAITALL);
+	ssize_t got;
+	/* While another thread is in system(), which blocks SIGCHLD in that thread only, this one gets the signal.
+	 * A call with a time limit then ends with EINTR, although there is no handler (signal(7)). */
+	do
+		got = recv(fd, &h, sizeof h, MSG_WAITALL);
+	while (got < 0 && errno == EINTR);
 	if (got != sizeof h) {
 		fail(&s, "header", got < 0 ? errno : 0);
 		close(fd);
@@ -343,6 +381,7 @@ static void serve(int fd)
 	}
 	s.seed = h.seed, s.random += h.seed, s.to_send = h.down, s.to_receive = h.up;
 	s.change = h.server_change, s.peer_change = h.client_change, s.change_at = h.change_at;
+	ask_early_closer(fd, &s);
 	finish(fd, &s);
 }
 
@@ -424,6 +463,7 @@ static void *client_thread(void *argument)
 			close(fd);
 			continue;
 		}
+		ask_early_closer(fd, &s);
 		finish(fd, &s);
 	}
 	return NULL;

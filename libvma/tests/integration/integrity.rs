@@ -7,6 +7,10 @@
 //!
 //! `LIBVMA_LONG=1` (`ci/test --long`) makes it 10 000 connections of each kind. `VMA_TEST_SEED` repeats a run.
 
+mod watch;
+
+use watch::Bench;
+
 use crate::harness::{Ends, Library, Output, Program, Relay, Sandbox, Side, compile, compile_in};
 
 const SOURCE: &str = include_str!("integrity.c");
@@ -18,7 +22,7 @@ fn is_long() -> bool {
     std::env::var_os("LIBVMA_LONG").is_some_and(|value| value != "0")
 }
 
-/// So many runs; a program has a minute.
+/// So many runs of each model.
 fn rounds() -> usize {
     if is_long() { 20 } else { 1 }
 }
@@ -78,9 +82,11 @@ fn within_the_host(at_server: bool, at_client: bool) {
         };
         let running = server(new(at_server), "127.0.0.1", model, count).start_shown();
         sandbox.wait_for_listener(7000);
-        let clients = client(new(at_client), "127.0.0.1", count, round).start_shown().wait();
-        let traffic = clients.traffic;
-        check(&format!("within the host, {model}"), count, [running.wait(), clients]);
+        let clients = client(new(at_client), "127.0.0.1", count, round).start_shown();
+        let what = format!("within the host, {model}, round {round}");
+        let ends = Bench::Host(&sandbox).wait(&what, [running, clients]);
+        let traffic = ends[1].traffic;
+        check(&what, count, ends);
         // A server that forks for each connection gives it to the kernel before anything is sent.
         if at_server && at_client && model == "thread" {
             assert!(traffic.rx + traffic.tx > 0, "nothing by the library: {traffic:?}");
@@ -100,10 +106,11 @@ fn over_a_cable(library: Library, loss: u32) {
         let at = Side::A.ip().to_string();
         let running = server(ends.server(program), &at, model, count).start_shown();
         ends.net.wait_for_listener(Side::A, 7000);
-        let clients = client(ends.client(program), &at, count, round).start_shown().wait();
-        let traffic = clients.traffic;
-        let what = format!("over a cable that loses {loss} %, {library:?}, {model}");
-        check(&what, count, [running.wait(), clients]);
+        let clients = client(ends.client(program), &at, count, round).start_shown();
+        let what = format!("over a cable that loses {loss} %, {library:?}, {model}, round {round}");
+        let outputs = Bench::Cable(&ends.net).wait(&what, [running, clients]);
+        let traffic = outputs[1].traffic;
+        check(&what, count, outputs);
         if library.at_client() {
             assert!(traffic.rx > 0 && traffic.tx > 0, "nothing by the library: {traffic:?}");
         }
