@@ -31,7 +31,8 @@ fn the_documents_of_a_release_are_there_and_the_user_manual_leads_to_them() {
 
 #[test]
 fn links_between_documents_lead_somewhere() {
-    let mut documents = vec![root().join("README.md")];
+    let mut documents: Vec<_> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md"].map(|name| root().join(name)).into();
     let entries = std::fs::read_dir(root().join("docs")).expect("the documents");
     documents.extend(entries.map(|entry| entry.unwrap().path()));
     documents.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
