@@ -142,7 +142,7 @@ stage() {
 # --- install -------------------------------------------------------------------------------------
 
 install_all() {
-	local tool page
+	local tool page document
 	[ -z "$destdir" ] || mkdir -p "$destdir"
 	put 644 "$work/libvma.so" "$libdir/libvma.so.$version"
 	link "libvma.so.$version" "$libdir/libvma.so.${version%%.*}"
@@ -159,6 +159,10 @@ install_all() {
 	put 755 "$work/vma.init" "$sysconfdir/init.d/vma"
 	put 644 "$work/vma.service" "$prefix/lib/systemd/system/vma.service"
 	put 644 "$root/docs/README.txt" "$docdir/README.txt"
+	for document in architecture.md installation.md monitoring.md parameters.md \
+		performance.md performance.svg release-notes.md user-manual.md; do
+		put 644 "$root/docs/$document" "$docdir/$document"
+	done
 	put 644 "$work/VMA_VERSION" "$docdir/VMA_VERSION"
 	put 644 "$root/LICENSE-APACHE" "$docdir/LICENSE-APACHE"
 	put 644 "$root/LICENSE-MIT" "$docdir/LICENSE-MIT"

@@ -52,6 +52,29 @@ fn links_between_documents_lead_somewhere() {
     assert!(count > 10, "{count} links in {documents:?}");
 }
 
+// covers: INS-13
+#[test]
+fn installed_documents_lead_only_to_installed_ones() {
+    let package = read(&root().join("libvma/Cargo.toml"));
+    let (mut installed, mut count) = (Vec::new(), 0);
+    for line in package.lines().filter(|line| line.contains("\"../docs/")) {
+        let (_, rest) = line.split_once("usr/share/doc/libvma/").unwrap_or_default();
+        installed.extend(rest.split('"').next().filter(|name| !name.is_empty()));
+    }
+    for name in ["release-notes.md", "installation.md", "user-manual.md"] {
+        assert!(installed.contains(&name), "{name} is not installed: {installed:?}");
+    }
+    for name in installed.iter().filter(|name| name.ends_with(".md")) {
+        let text = read(&root().join("docs").join(name));
+        for link in links(&text).filter(|link| !link.contains("://")) {
+            let (file, _) = link.split_once('#').unwrap_or((link, ""));
+            assert!(file.is_empty() || installed.contains(&file), "{name} leads to {link}");
+            count += 1;
+        }
+    }
+    assert!(count > 10, "{count} links in {installed:?}");
+}
+
 /// The name that a heading is linked by.
 fn anchor(line: &str) -> String {
     let heading = line.trim_start_matches('#').trim();

@@ -18,6 +18,14 @@ const LIBVMA: &[(&str, u32)] = &[
     ("/lib/systemd/system/vma.service", 0o644),
     ("/usr/share/doc/libvma/README.txt", 0o644),
     ("/usr/share/doc/libvma/VMA_VERSION", 0o644),
+    ("/usr/share/doc/libvma/architecture.md", 0o644),
+    ("/usr/share/doc/libvma/installation.md", 0o644),
+    ("/usr/share/doc/libvma/monitoring.md", 0o644),
+    ("/usr/share/doc/libvma/parameters.md", 0o644),
+    ("/usr/share/doc/libvma/performance.md", 0o644),
+    ("/usr/share/doc/libvma/performance.svg", 0o644),
+    ("/usr/share/doc/libvma/release-notes.md", 0o644),
+    ("/usr/share/doc/libvma/user-manual.md", 0o644),
     ("/usr/share/doc/libvma/changelog.Debian.gz", 0o644),
     ("/usr/share/doc/libvma/changelog.gz", 0o644),
     ("/usr/share/doc/libvma/copyright", 0o644),
@@ -48,7 +56,7 @@ fn all() -> Vec<PathBuf> {
     ["libvma", "libvma-utils", "libvma-dev"].map(dist::deb).into()
 }
 
-// covers: INS-01, INS-02, INS-03, INS-04, INS-05, INS-06, INS-10, INS-45
+// covers: INS-01, INS-02, INS-03, INS-04, INS-05, INS-06, INS-10, INS-13, INS-45
 #[test]
 fn the_packages_bring_exactly_their_files() {
     let root = Root::fresh(&PLAIN);

@@ -27,6 +27,14 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/CHANGELOG.md
 /usr/share/doc/libvma/README.txt
 /usr/share/doc/libvma/VMA_VERSION
+/usr/share/doc/libvma/architecture.md
+/usr/share/doc/libvma/installation.md
+/usr/share/doc/libvma/monitoring.md
+/usr/share/doc/libvma/parameters.md
+/usr/share/doc/libvma/performance.md
+/usr/share/doc/libvma/performance.svg
+/usr/share/doc/libvma/release-notes.md
+/usr/share/doc/libvma/user-manual.md
 /usr/share/licenses/libvma
 /usr/share/licenses/libvma/LICENSE-APACHE
 /usr/share/licenses/libvma/LICENSE-MIT
@@ -43,7 +51,7 @@ const UTILS: &str = "\
 ";
 const DEVEL: &str = "/usr/lib64/pkgconfig/libvma.pc\n";
 
-// covers: INS-01, INS-03, INS-04, INS-05, INS-06, INS-09, INS-10, INS-15, INS-45
+// covers: INS-01, INS-03, INS-04, INS-05, INS-06, INS-09, INS-10, INS-13, INS-15, INS-45
 #[test]
 fn every_file_is_in_its_place_and_verifies() {
     let system = System::fresh(&PLAIN);
