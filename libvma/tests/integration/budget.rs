@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::harness::{Namespaces, Side, library};
+use crate::harness::{Namespaces, PYTHON, Puppet, Side, library};
 
 // covers: INS-38
 #[test]
@@ -151,4 +151,38 @@ fn a_server_that_is_started_again_waits_for_its_predecessors_end() {
     program.end("echo(s)");
     peer.recv(&mut [0; 200]).unwrap();
     watch.still();
+}
+
+/// How long socket(), connect() and a send take in new programs: the fastest of each.
+fn first_calls(net: &Namespaces, with_library: bool) -> [Duration; 3] {
+    let mut best = [Duration::MAX; 3];
+    for _ in 0..9 {
+        let program = net.program(Side::A, PYTHON);
+        let program = match with_library {
+            true => program.with_library().env("VMA_XDP_ATTACH", "background"),
+            false => program,
+        };
+        let mut program = Puppet::start(program);
+        program.run("t = [time.monotonic()]\nc = socket(AF_INET, SOCK_STREAM)\nt.append(time.monotonic())\nc.connect(('10.99.0.2', 7000))\nt.append(time.monotonic())\nc.send(b'x')\nt.append(time.monotonic())");
+        for (at, best) in best.iter_mut().enumerate() {
+            let micros = program.number(&format!("int((t[{at} + 1] - t[{at}]) * 1e6)"));
+            *best = (*best).min(Duration::from_micros(micros.unsigned_abs()));
+        }
+        program.finish();
+    }
+    best
+}
+
+// covers: LIM-46
+#[test]
+fn first_calls_cost_at_most_2_ms_more_than_the_kernels() {
+    let net = Namespaces::new();
+    let mut server = Puppet::start(net.program(Side::B, PYTHON));
+    server.run("l = create_server(('10.99.0.2', 7000), backlog=64)");
+    let (kernels, ours) = (first_calls(&net, false), first_calls(&net, true));
+    let text = format!("socket, connect, send: {kernels:?} by the kernel, {ours:?} under libvma");
+    println!("{text}");
+    for (kernels, ours) in kernels.into_iter().zip(ours) {
+        assert!(ours <= kernels + Duration::from_millis(2), "{text}");
+    }
 }
