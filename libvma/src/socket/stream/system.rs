@@ -21,6 +21,8 @@ pub struct System {
     pub listen: ListenSettings,
     /// The largest backlog.
     pub somaxconn: u32,
+    /// The kernel's connections have ECN as in RFC 3168, if any, and not Accurate ECN.
+    pub has_classic_ecn: bool,
 }
 
 /// Read once, with the first stream socket.
@@ -96,7 +98,8 @@ fn read(stack: &Stack) -> System {
         ecn: ecn != 0,
         ..of_listener(&settings, &ListenSettings::default())
     };
-    System { settings, listen, somaxconn: number("core/somaxconn").unwrap_or(4096) }
+    let somaxconn = number("core/somaxconn").unwrap_or(4096);
+    System { settings, listen, somaxconn, has_classic_ecn: ecn <= 2 }
 }
 
 /// A listener announces what the connections that it makes will have.

@@ -10,7 +10,7 @@ use core::fmt;
 use super::candidate::Candidate;
 use super::options::{self, Effect};
 use super::route::{self, Way};
-use super::{Inherited, Stack, WhyOs};
+use super::{Inherited, Stack, WhyOs, system};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::log::log_line;
@@ -174,7 +174,8 @@ fn move_connection(
     state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
     state.end_exception(five_tuple(key));
 
-    read_out(&mut state, plan, id, (key, way, hop, flow), publisher)?;
+    let has_classic_ecn = system::of(stack).has_classic_ecn;
+    read_out(&mut state, plan, id, (key, way, hop, flow, has_classic_ecn), publisher)?;
     // TCP_INFO tells of the whole connection, the statistics what each of both has carried.
     state.zero_counters(id);
     if let Some(counters) = kernels::leave(stack, plan.id)
@@ -194,7 +195,7 @@ fn read_out(
     state: &mut State<Socket>,
     plan: &Plan,
     id: SocketId,
-    (key, way, hop, flow): (&FlowKey, Way, NextHop, Flow),
+    (key, way, hop, flow, has_classic_ecn): (&FlowKey, Way, NextHop, Flow, bool),
     publisher: &mut dyn Publisher,
 ) -> Result<(), Refusal> {
     let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
@@ -212,7 +213,7 @@ fn read_out(
             tos,
             settings,
             flows: vec![(way.ring, flow)],
-            parts: parts(taken),
+            parts: parts(taken, has_classic_ecn),
             unread: &taken.unread,
         };
         is_made = state.take_over_connection(id, resumption).is_ok();
@@ -260,7 +261,7 @@ fn set_again(descriptor: i32, max_segment: Option<u16>, window_clamp: u32) {
 }
 
 /// What the engine goes on from.
-fn parts(taken: &Taken) -> Resumed<'_> {
+fn parts(taken: &Taken, has_classic_ecn: bool) -> Resumed<'_> {
     let (sent, unsent) =
         taken.outgoing.split_at_checked(taken.sent).unwrap_or((&taken.outgoing, &[]));
     let Measured {
@@ -287,7 +288,7 @@ fn parts(taken: &Taken) -> Resumed<'_> {
         sack: taken.sack,
         timestamp: taken.timestamps.map(|stamps| stamps.value),
         recent_timestamp: taken.timestamps.map_or(0, |stamps| stamps.recent),
-        ecn: false,
+        ecn: taken.ecn && has_classic_ecn,
         owes_acknowledgment: taken.acknowledged != taken.receive_next,
         srtt: smoothed_rtt,
         rttvar: rtt_variation,

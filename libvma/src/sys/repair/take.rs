@@ -22,7 +22,7 @@ use core::ffi::c_int;
 use core::time::Duration;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, listen, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::calls::Queue;
 use super::steps::{BIND_TO_INDEX, Target};
@@ -285,8 +285,9 @@ impl Source {
     }
 
     /// Another socket on the same address and port, which keeps both from others while `fd` is not
-    /// bound.
-    fn hold_port(&self) -> Result<Holder, Error> {
+    /// bound. Its bind() also ends that the kernel shares a port which it chose in connect() among
+    /// connections to different peers (`inet_csk_update_fastreuse`).
+    fn hold_port(&self) -> Result<Fd, Error> {
         let failed =
             |errno: rustix::io::Errno| Error { call: "socket", errno: errno.raw_os_error() };
         let flags = SocketFlags::CLOEXEC;
@@ -300,25 +301,22 @@ impl Source {
         let holder = Target { fd: socket.raw(), unfiltered: true, segment_size: 0 };
         holder.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON)?;
         holder.bind(self.local)?;
-        Ok(Holder { socket, target: holder })
+        Ok(socket)
     }
 
     /// The kernel forgets the connection.
-    fn forget(&self, holder: Option<Holder>) -> Result<(), Error> {
+    fn forget(&self, holder: Option<Fd>) -> Result<(), Error> {
         self.target.disconnect()?;
         // Reading it clears the ECONNABORTED that a connection in repair leaves behind.
         let _ = shadow::int_option(self.target.fd, libc::SOL_SOCKET, libc::SO_ERROR);
-        match holder {
+        if holder.is_some() {
             // EINVAL: it is bound already, because the program has bound it. (getsockname() tells
             // a port in any case, the connection's.) No other error is known: in repair mode
             // bind() does not ask for conflicts. It would have no meaning: the connection is the
             // caller's now.
-            Some(holder) => {
-                if self.target.bind(self.local).is_ok() {
-                    holder.close_to_connect();
-                }
-            }
-            None => self.forget_port(),
+            let _ = self.target.bind(self.local);
+        } else {
+            self.forget_port();
         }
         Ok(())
     }
@@ -335,22 +333,6 @@ impl Source {
         set(1);
         let _ = self.target.bind(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
         set(late.unwrap_or(0));
-    }
-}
-
-/// A socket that holds a port.
-struct Holder {
-    socket: Fd,
-    target: Target,
-}
-
-impl Holder {
-    /// No connect() to another peer shall get the port. The kernel shares a port that it chose in
-    /// connect() among connections to different peers, until somebody listens on it
-    /// (`inet_csk_update_fastreuse`). For these microseconds no SYN is answered.
-    fn close_to_connect(&self) {
-        self.target.deafen();
-        let _ = listen(&self.socket, 0);
     }
 }
 

@@ -158,11 +158,11 @@ fn converse(seed: u64, times: u64, told: Told) -> u64 {
 #[test]
 fn a_resumed_conversation_loses_nothing() {
     let replaced = core::cell::Cell::new(0);
-    for_seeds(120, |seed| {
+    for_seeds(60, |seed| {
         let told = if seed % 2 == 0 { Told::All } else { Told::Least };
         replaced.set(replaced.get() + converse(seed, 1 + seed % 7, told));
     });
-    assert!(replaced.get() > 100, "{} connections were resumed", replaced.get());
+    assert!(replaced.get() > 50, "{} connections were resumed", replaced.get());
 }
 
 /// A transfer over a lossless path goes on at its rate: nothing that was in flight is sent again.
