@@ -373,18 +373,29 @@ fn memberships(stack: &Stack, id: SocketId) -> Result<Vec<(Ipv4Addr, u32)>, WhyO
 /// given the port up already and is about to end.
 const PREDECESSOR_NANOS: u64 = 100_000_000;
 
-/// Opens the rings of a socket that a server binds, or listens on, to an address.
+/// Opens the rings of a socket that a server binds, or listens on, to an address: at once, because many
+/// servers give up their rights as soon as they have their sockets.
 pub(super) fn open_rings(stack: &Stack, local: Ipv4Addr, device: Option<u32>) {
     let Ok(mut plane) = stack.plane.lock() else { return };
     let Some(plane) = plane.as_mut() else { return };
     for interface in interfaces(&plane.control, local, device) {
-        let _ = open_ring(stack, plane, interface, PREDECESSOR_NANOS);
+        if !plane.rings.contains_key(&interface) && plane.wanted.take(interface) {
+            let _ = open_ring(stack, plane, interface, PREDECESSOR_NANOS);
+        }
     }
 }
 
-/// The ring of an interface; opened by the first socket that needs it.
+/// The ring of an interface; opened for the first socket that needs it.
 pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<RingId, WhyOs> {
-    open_ring(stack, plane, interface, 0)
+    if plane.rings.contains_key(&interface) || !stack.attaching.is_in_background(&stack.config) {
+        return open_ring(stack, plane, interface, 0);
+    }
+    // Not one that may not be attached.
+    plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
+    if stack.attaching.want(&mut plane.wanted, interface) {
+        stack.nudge_internal_thread();
+    }
+    Err(WhyOs::Attaching)
 }
 
 fn open_ring(
@@ -398,12 +409,6 @@ fn open_ring(
     }
     // Not remembered: the interface may come up, or leave its bridge.
     let spec = plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
-    if stack.attaching.is_in_background(&stack.config) {
-        if stack.attaching.want(&mut plane.wanted, interface) {
-            stack.nudge_internal_thread();
-        }
-        return Err(WhyOs::Attaching);
-    }
     let result = attach(stack, spec, patience_nanos);
     plane.rings.insert(interface, result);
     result

@@ -2,7 +2,8 @@
 //!
 //! Attaching a program to an interface takes the kernel 10 to 40 ms (it waits for a grace period of RCU), and
 //! detaching it at the end 10 ms. Meanwhile the kernel serves the sockets; a program that ends before the
-//! interface is attached pays for neither. The work itself is `process::attaching`'s.
+//! interface is attached pays for neither. The work itself is `process::attaching`'s. For a socket that a
+//! server binds or listens on, the interface is attached at once (`attach::open_rings`).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -133,6 +134,15 @@ impl Wanted {
         self.0.values().filter_map(waits).min()
     }
 
+    /// The caller attaches the interface itself, at once. False if a thread is at it already.
+    pub fn take(&mut self, interface: u32) -> bool {
+        match self.0.get(&interface) {
+            Some(Stage::UnderWay { .. }) => false,
+            Some(Stage::Waits { .. }) => self.0.remove(&interface).is_some(),
+            None => true,
+        }
+    }
+
     /// The interface is attached, or was refused. True if it was given up meanwhile.
     pub fn finish(&mut self, interface: u32) -> bool {
         self.0.remove(&interface) == Some(Stage::UnderWay { is_given_up: true })
@@ -159,9 +169,10 @@ mod tests {
         assert_eq!((wanted.next(), wanted.take_due(99)), (Some(100), vec![]));
         assert_eq!(wanted.take_due(100), [3]);
         assert_eq!((wanted.next(), wanted.take_due(200)), (None, vec![]));
-        assert!(!wanted.note(3, 300), "it is under way");
+        assert!(!wanted.note(3, 300) && !wanted.take(3), "it is under way");
         assert!(!wanted.finish(3), "it is needed");
         assert!(wanted.note(3, 300));
+        assert!(wanted.take(3) && wanted.next().is_none(), "somebody cannot wait");
     }
 
     #[test]
