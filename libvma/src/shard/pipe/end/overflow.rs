@@ -117,8 +117,8 @@ impl Incoming {
 impl Pipe {
     /// The link is full. May the program's next bytes go by the kernel?
     pub(in crate::shard::pipe) fn may_overflow(&mut self, carrier: &impl Carrier) -> bool {
-        // Unread bytes of a bulk transfer keep the chunks of the link.
-        let few = self.unread_there(carrier) < 2 * BYTES as u64;
+        // A window that looks full is not the link's doing. Unread bytes of a bulk transfer keep its chunks.
+        let few = self.crowded && self.unread_there(carrier) < 2 * BYTES as u64;
         let outgoing = &self.outgoing;
         few && self.bond == Bond::Confirmed
             && outgoing.switched

@@ -59,7 +59,7 @@ pub fn send<'a>(
     outcome(stack, id, ended, sent)
 }
 
-/// So much may go by the kernel while the pipe is being agreed upon.
+/// So much may go by the kernel while the pipe is being agreed upon, and at once while the link is full.
 const SMALL: usize = 16 * 1024;
 /// How long a large send waits for the server to take the connection up.
 const PATIENCE_NANOS: u64 = 10_000_000;
@@ -139,6 +139,10 @@ fn overflow(
     flags: i32,
     blocking: bool,
 ) -> usize {
+    if blocking && total > SMALL {
+        // A bulk transfer waits for the link.
+        return 0;
+    }
     let mut count = 0;
     let now = || crate::shard::clock::now().as_nanos();
     let end = now().saturating_add(if blocking { ROOM_NANOS } else { 0 });
@@ -155,7 +159,7 @@ fn overflow(
     }
     // What waits in the kernel for more would hold up what comes by the pipe.
     let flags = flags & !(libc::MSG_MORE | libc::MSG_DONTWAIT);
-    let (more, failed) = write_to_kernel(state, id, data, sent + count, flags);
+    let (more, failed) = write_to_kernel(state, id, data, sent + count, SMALL, flags);
     if let Some(errno) = failed.filter(|errno| !shadow::is_passing(*errno)) {
         // The connection is over: the next look at the shadow finds that out.
         if let Some((_, socket)) = state.socket(id) {
@@ -190,7 +194,7 @@ fn send_by_kernel(
     } else {
         libc::MSG_DONTWAIT
     };
-    let (count, failed) = write_to_kernel(state, id, data, skip, flags & !held_back);
+    let (count, failed) = write_to_kernel(state, id, data, skip, usize::MAX, flags & !held_back);
     match failed {
         Some(libc::ECONNRESET) if count == 0 => {
             // Told once, by whoever knows first.
@@ -208,6 +212,7 @@ fn write_to_kernel(
     id: SocketId,
     data: &[IoSlice<'_>],
     mut skip: usize,
+    most: usize,
     flags: i32,
 ) -> (usize, Option<i32>) {
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
@@ -219,6 +224,10 @@ fn write_to_kernel(
         let here = skip.min(piece.len());
         skip -= here;
         let Some(rest) = piece.get(here..).filter(|rest| !rest.is_empty()) else { continue };
+        let rest = rest.get(..most - count).unwrap_or(rest);
+        if rest.is_empty() {
+            break;
+        }
         match shadow::send(descriptor, rest, flags) {
             Ok(gone) => {
                 count += gone;
