@@ -124,7 +124,8 @@ impl Gate {
         let closed = CANDIDATE | CLOSED;
         let done =
             self.word.compare_exchange(CANDIDATE, closed, Ordering::Acquire, Ordering::Relaxed);
-        done.is_ok().then_some(Exclusive(self))
+        // Not then_some(): an Exclusive that is made in vain would open the gate of the thread that is at it.
+        done.is_ok().then(|| Exclusive(self))
     }
 
     /// Is an attempt due? `attached`: how many interfaces have been attached so far; until the first one
