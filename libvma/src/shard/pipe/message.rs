@@ -41,20 +41,17 @@ pub enum Message {
     Withdrawn { to: Name },
     /// Server: accepted; this is my end, whose bytes all come by the pipe.
     Confirm { to: Name, from: Name, limit: u64 },
-    /// After so many bytes by the kernel, since the connection began, mine come by the pipe. The sender may
-    /// have sent its last byte already. The client says it when it begins to use the pipe; either end, when
-    /// bytes went by the kernel because the link was full.
+    /// Client: after so many bytes by the kernel mine come by the pipe, too. I may have sent my last
+    /// already.
     Switch { to: Name, kernel: u64, shut: bool },
-    /// Bytes; how many of yours have been read so far; how many of mine, since the connection began, went by
-    /// the kernel before these.
-    Data { to: Name, read: u64, kernel: u64 },
+    /// Bytes; and how many of yours have been read so far.
+    Data { to: Name, read: u64 },
     /// So many of yours have been read, so many may be unread.
     Credit { to: Name, read: u64, limit: u64 },
-    /// I send no more, and so many bytes in all went by the kernel.
-    Fin { to: Name, kernel: u64 },
-    /// I send nothing by the pipe any more: the kernel shall take over. You do the same. If I used the pipe,
-    /// so many bytes in all went by the kernel so far.
-    Stop { to: Name, kernel: u64 },
+    /// I send no more.
+    Fin { to: Name },
+    /// I send nothing by the pipe any more: the kernel shall take over. You do the same.
+    Stop { to: Name },
     /// Bytes of yours that were not read: send them by the kernel, before all others.
     Return { to: Name },
     /// All that was not read is returned.
@@ -80,7 +77,7 @@ impl Message {
     #[inline]
     pub fn encode(self) -> (u8, [u64; 3]) {
         match self {
-            Message::Data { to, read, kernel } => (DATA, [to.to_bits(), read, kernel]),
+            Message::Data { to, read } => (DATA, [to.to_bits(), read, 0]),
             Message::Credit { to, read, limit } => (CREDIT, [to.to_bits(), read, limit]),
             Message::Offer { from, offer } => {
                 let Offer { socket, destination, limit } = offer;
@@ -97,8 +94,8 @@ impl Message {
             Message::Switch { to, kernel, shut } => {
                 (SWITCH, [to.to_bits(), kernel, u64::from(shut)])
             }
-            Message::Fin { to, kernel } => (FIN, [to.to_bits(), kernel, 0]),
-            Message::Stop { to, kernel } => (STOP, [to.to_bits(), kernel, 0]),
+            Message::Fin { to } => (FIN, [to.to_bits(), 0, 0]),
+            Message::Stop { to } => (STOP, [to.to_bits(), 0, 0]),
             Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
             Message::Stopped { to } => (STOPPED, [to.to_bits(), 0, 0]),
             Message::Closed { to } => (CLOSED, [to.to_bits(), 0, 0]),
@@ -110,7 +107,7 @@ impl Message {
     pub fn decode(kind: u8, [name, one, two]: [u64; 3]) -> Option<Message> {
         let name = Name::from_bits(name)?;
         Some(match kind {
-            DATA => Message::Data { to: name, read: one, kernel: two },
+            DATA => Message::Data { to: name, read: one },
             CREDIT => Message::Credit { to: name, read: one, limit: two },
             OFFER => {
                 let (socket, ip) = halves(one);
@@ -122,8 +119,8 @@ impl Message {
             WITHDRAWN => Message::Withdrawn { to: name },
             CONFIRM => Message::Confirm { to: name, from: Name::from_bits(one)?, limit: two },
             SWITCH => Message::Switch { to: name, kernel: one, shut: two != 0 },
-            FIN => Message::Fin { to: name, kernel: one },
-            STOP => Message::Stop { to: name, kernel: one },
+            FIN => Message::Fin { to: name },
+            STOP => Message::Stop { to: name },
             RETURN => Message::Return { to: name },
             STOPPED => Message::Stopped { to: name },
             CLOSED => Message::Closed { to: name },
@@ -159,10 +156,10 @@ mod tests {
             Message::Withdrawn { to: name },
             Message::Confirm { to: name, from: other, limit: 1 << 40 },
             Message::Switch { to: other, kernel: u64::MAX, shut: true },
-            Message::Data { to: name, read: 3, kernel: 9 },
+            Message::Data { to: name, read: 3 },
             Message::Credit { to: name, read: 4, limit: 5 },
-            Message::Fin { to: name, kernel: 6 },
-            Message::Stop { to: name, kernel: 7 },
+            Message::Fin { to: name },
+            Message::Stop { to: name },
             Message::Return { to: name },
             Message::Stopped { to: name },
             Message::Closed { to: name },

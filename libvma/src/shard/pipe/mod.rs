@@ -8,9 +8,7 @@
 //! 2. The server, when it has accepted, finds the offer and *confirms*. All its bytes go by the pipe.
 //! 3. When the server's process uses the connection itself (it may as well leave it to a child), the
 //!    client *switches*: so many of its bytes went by the kernel, the rest comes by the pipe.
-//! 4. If the link is full because the peer does not poll, a connection that has little in it goes on
-//!    *by the kernel* for a while. Every message with bytes says how many of them came before it.
-//! 5. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
+//! 4. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
 //!    to them by the kernel, before all else. From then on the kernel's sockets are all there is.
 //!
 //! `message` is what they say, `end` one end, `queue` what is unread, `table` all ends of a process,
@@ -33,7 +31,7 @@ pub use table::Pipes;
 use self::message::Message;
 use super::{SocketId, State, clock};
 use crate::device::Received;
-use crate::device::shm::{self, LinkId, Progress};
+use crate::device::shm::{self, LinkId};
 use crate::frame::Frame;
 
 /// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
@@ -70,9 +68,6 @@ pub(super) trait Carrier {
     fn release(&mut self, frame: Frame);
 
     fn is_short_of_frames(&self) -> bool;
-
-    /// How many records were sent by the link, and how many of them the peer has taken, as far as is known.
-    fn progress(&self, link: LinkId) -> Progress;
 
     /// Leaves a word that the peer finds even if this process is dead by then.
     fn set_note(&mut self, link: LinkId, number: u32, value: u64);
@@ -127,11 +122,6 @@ impl Carrier for shm::Ring {
     #[inline]
     fn is_short_of_frames(&self) -> bool {
         shm::Ring::is_short_of_frames(self)
-    }
-
-    #[inline]
-    fn progress(&self, link: LinkId) -> Progress {
-        shm::Ring::progress(self, link)
     }
 }
 

@@ -32,8 +32,7 @@
 #define CHUNK 4096l
 #define RETURNS (PAGE + SLOTS * SLOT)
 #define FIRST_CHUNK (RETURNS + CHUNKS * 8)
-#define NOTE_PAGES 32l
-#define LANE (FIRST_CHUNK + CHUNKS * CHUNK + NOTE_PAGES * PAGE)
+#define LANE (FIRST_CHUNK + CHUNKS * CHUNK)
 #define SIZE (PAGE + 2 * LANE)
 
 static uint64_t state;
@@ -78,7 +77,7 @@ static uint64_t inode_of(const char *table, int port)
 static int call(uint64_t inode)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
-	int length = snprintf(name.sun_path + 1, 100, "libvma-2/socket/%llu",
+	int length = snprintf(name.sun_path + 1, 100, "libvma-1/socket/%llu",
 			      (unsigned long long)inode);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct timeval patience = { 1, 0 };
@@ -95,7 +94,7 @@ static int call(uint64_t inode)
 static void hello(uint8_t bytes[48], uint64_t inode)
 {
 	memset(bytes, 0, 48);
-	memcpy(bytes, "libvma\2\1", 8);
+	memcpy(bytes, "libvma\1\1", 8);
 	for (int i = 8; i < 24; i++)
 		bytes[i] = random_word();
 	bytes[24] = 1;
@@ -141,7 +140,7 @@ static int memory(long size, int seals)
 	int fd = memfd_create("libvma", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	must("memfd_create", fd);
 	must("ftruncate", ftruncate(fd, size));
-	uint64_t header[3] = { 0, 2, SIZE };
+	uint64_t header[3] = { 0, 1, SIZE };
 	memcpy(header, "libvmaSM", 8);
 	must("pwrite", pwrite(fd, header, sizeof header, 0));
 	if (seals)

@@ -288,17 +288,17 @@ fn what_is_not_allowed_resets_the_pipe_only() {
         while client.deliver() {}
         !client.pipe().is_reset()
     };
-    assert!(allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 5000));
-    assert!(!allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 5001));
-    assert!(!allowed(|to| Message::Data { to, read: 1, kernel: 0 }, 1));
-    assert!(!allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 0));
+    assert!(allowed(|to| Message::Data { to, read: 0 }, 5000));
+    assert!(!allowed(|to| Message::Data { to, read: 0 }, 5001));
+    assert!(!allowed(|to| Message::Data { to, read: 1 }, 1));
+    assert!(!allowed(|to| Message::Data { to, read: 0 }, 0));
     assert!(!allowed(|to| Message::Credit { to, read: 1, limit: 1 }, 0));
     assert!(!allowed(|to| Message::Return { to }, 1));
     assert!(!allowed(|to| Message::Stopped { to }, 0));
-    assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: true }, 0));
+    assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: false }, 0));
     assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1 }, 0));
     assert!(allowed(|to| Message::Withdrawn { to }, 0));
-    assert!(allowed(|to| Message::Fin { to, kernel: 0 }, 0));
+    assert!(allowed(|to| Message::Fin { to }, 0));
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
     client.offer(5000);
     server.deliver();
     let to = Name { index: 9, generation: 9 };
-    let (kind, header) = Message::Data { to, read: 0, kernel: 0 }.encode();
+    let (kind, header) = Message::Data { to, read: 0 }.encode();
     client.carrier.send(super::host::link(), kind, header, 40, false, |_| {});
     assert!(server.deliver());
     assert_eq!(server.held(), 0);
@@ -462,76 +462,4 @@ fn a_backlog_that_the_kernel_refuses_is_an_error_to_its_program() {
     assert!(server.pipe().has_bytes_on_their_way());
     server.pipe().lose_backlog();
     assert!(server.pipe().backlog().is_empty() && server.pipe().take_reset());
-}
-
-/// A client and a server whose link is full, with bytes of the client's in the link, in the kernel, in the link
-/// again and in the kernel again.
-fn overflowing() -> (Host, Host, Vec<u8>) {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.receive(1);
-    while client.deliver() {}
-    while server.deliver() {}
-    let data = bytes(4000);
-    let mut at = 0;
-    for most in [10, 12] {
-        client.carrier.most = most;
-        at += client.send(&data[at..at + 1100]);
-        at += client.send(&data[at..at + 700]);
-        assert!(client.overflowed > 0);
-        client.carrier.most = 64;
-    }
-    assert_eq!(at, 3600);
-    (client, server, data[..3600].to_vec())
-}
-
-#[test]
-fn what_a_full_link_does_not_take_goes_by_the_kernel() {
-    let (mut client, mut server, data) = overflowing();
-    assert!(client.overflowed < 3600);
-    settle(&mut client, &mut server);
-    assert!(server.got == data);
-    // By the pipe again.
-    let before = client.overflowed;
-    client.send(b"and more");
-    client.shut();
-    settle(&mut client, &mut server);
-    assert!(server.got.ends_with(b"and more") && server.at_end && client.overflowed == before);
-    assert_eq!(client.held() + server.held(), 0);
-}
-
-#[test]
-fn bytes_between_those_of_the_kernel_come_back_in_order() {
-    let (mut client, mut server, data) = overflowing();
-    while server.deliver() {}
-    assert_eq!(server.receive(500), 500);
-    server.stop();
-    settle(&mut client, &mut server);
-    assert!(server.got == data);
-    assert!(client.pipe().is_dissolved() && server.pipe().is_dissolved());
-    assert_eq!(client.held() + server.held(), 0);
-}
-
-#[test]
-fn all_bytes_can_be_had_in_one_queue() {
-    let (mut client, mut server, data) = overflowing();
-    while server.deliver() {}
-    server.prefetch();
-    let there = server.pipe().readable();
-    assert!(there > 1500, "{there}");
-    settle(&mut client, &mut server);
-    assert!(server.got == data);
-    client.with(|pipe, carrier| assert!(!pipe.must_remain(carrier), "all was read"));
-}
-
-#[test]
-fn bytes_in_the_kernel_of_a_peer_that_died_come_last() {
-    let (client, mut server, data) = overflowing();
-    drop(client);
-    while server.deliver() {}
-    server.pipes.cut(&mut server.carrier, super::host::link());
-    while server.receive(1000) > 0 {}
-    assert!(server.got == data);
 }

@@ -17,7 +17,7 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     if !super::is_established(state, id) {
         return Some(from_poll(shadow::events(descriptor)));
     }
-    let writable = state.is_pipe_writable(id) || overflows(state, id, descriptor);
+    let writable = state.is_pipe_writable(id);
     let pipe = state.pipe(id)?;
     let mut ready = Readiness::NONE;
     let (turn, way) = (pipe.turn(), pipe.way());
@@ -65,14 +65,6 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         }
     }
     Some(ready)
-}
-
-/// Has the link no room, but the kernel's connection, and may the bytes go there?
-#[cold]
-fn overflows(state: &mut Shard, id: SocketId, descriptor: i32) -> bool {
-    state.pipe(id).is_some_and(|pipe| pipe.way() == Way::Pipe && pipe.has_free_third())
-        && state.may_pipe_overflow(id)
-        && shadow::events(descriptor) & libc::POLLOUT != 0
 }
 
 fn from_poll(told: i16) -> Readiness {
