@@ -282,11 +282,15 @@ static void busy(stream on, int fd, int there)
 	long sent = 0, received = 0;
 	peer_writes_much(on.there, 100000);
 	for (int i = 0; i < 1500; i++) {
-		long result;
-		do
-			result = send(on.fd, piece, sizeof piece, 0);
-		while (result == -1 && errno == EINTR);
-		sent += result;
+		/* A signal may end the kernel's send() after a part. */
+		size_t at = 0;
+		while (at < sizeof piece) {
+			long result = send(on.fd, piece + at, sizeof piece - at, 0);
+			if (result == -1 && errno != EINTR)
+				break;
+			at += result > 0 ? result : 0;
+		}
+		sent += at;
 	}
 	while (received < 100000) {
 		long result = recv(on.fd, room, 200, 0);
