@@ -73,7 +73,7 @@ pub fn during(fd: c_int) -> Option<Call> {
 }
 
 impl Call {
-    /// What a receive call with these flags came to.
+    /// Counts the result of a receive call with these flags, and ends the call.
     #[inline]
     pub fn received(self, flags: c_int, result: isize) -> isize {
         received(self.fd, flags, result);
@@ -81,7 +81,7 @@ impl Call {
         result
     }
 
-    /// What a send call came to.
+    /// Counts the result of a send call, and ends the call.
     #[inline]
     pub fn sent(self, result: isize) -> isize {
         sent(self.fd, result);

@@ -1,4 +1,4 @@
-//! What the kernel has in an epoll instance, as it tells in /proc (proc_pid_fdinfo(5)).
+//! The registrations of an epoll instance, as the kernel tells them in /proc (proc_pid_fdinfo(5)).
 
 use super::{EDGE, EXCLUSIVE, ONESHOT, UNASKED};
 use crate::shard::Interest;
