@@ -248,6 +248,18 @@ impl Ring {
         }
     }
 
+    /// See [`xdp::Ring::kick_soon`].
+    #[inline]
+    pub fn kick_soon(&mut self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.kick_soon(),
+            Ring::Shm(ring) => {
+                ring.kick();
+                false
+            }
+        }
+    }
+
     /// Counts from here on.
     pub fn zero_statistics(&mut self) {
         match self {

@@ -226,14 +226,14 @@ impl Question<'_> {
             };
         }
         let mut all = self.kernels();
-        all.add_readable(waker);
+        all.add_waker(waker);
         let bound = state.guard_rings(sleeper, |fd| all.add_readable(fd));
         drop(state);
         let next = match missed {
             true => Next::PollAgain,
             false => {
                 counting.sleeps();
-                let next = wait.sleep_until(all.as_mut_slice(), mask, bound);
+                let next = wait.sleep(&mut all, mask, bound);
                 counting.wakes();
                 next
             }

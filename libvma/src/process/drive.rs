@@ -83,7 +83,7 @@ impl Drive {
         let drives =
             self.alone && (state.has_tcp() || state.has_links()) || self.lurks || self.armed;
         if drives && !state.has_sleepers() {
-            state.sleep_on_rings(|fd| set.add_readable(fd));
+            state.sleep_on_all(|fd| set.add_readable(fd));
         }
         if (drives && !state.has_sleepers() || self.late == 0)
             && let Some(deadline) = state.tcp_deadline()

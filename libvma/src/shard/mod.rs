@@ -28,7 +28,7 @@ use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
-use crate::sys::thread;
+use crate::sys::{errand, thread};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::device::shm::{LinkId, Progress, Segment, Side};
@@ -130,6 +130,7 @@ impl<S> Default for Shard<S> {
     fn default() -> Shard<S> {
         // A child that fork() made has a shard of its own, made by the thread that forked.
         thread::forget_id();
+        errand::forget();
         Shard {
             lock: Lock::new(State {
                 rings: Vec::new(),
@@ -342,6 +343,16 @@ impl<S> State<S> {
             ring.settle();
             ring.descriptors(|fd| each(fd.as_raw_fd()));
         }
+    }
+
+    /// As [`State::sleep_on_rings`], for the internal thread while no other sleeps.
+    pub fn sleep_on_all(&mut self, each: impl FnMut(i32)) {
+        for ring in &mut self.rings {
+            if let Ring::Xdp(ring) = ring {
+                ring.ignore_own_bells();
+            }
+        }
+        self.sleep_on_rings(each);
     }
 
     pub fn polls(&self) -> u64 {

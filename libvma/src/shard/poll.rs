@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 
 use super::{Direct, RingId, SocketId, State};
 use crate::device::Ring;
+use crate::sys::errand;
 
 /// One call takes at most this many packets per ring, so that no caller works for the others
 /// without end.
@@ -41,7 +42,7 @@ impl<S> State<S> {
         self.polls = self.polls.wrapping_add(1);
         self.burst.end();
         self.begin();
-        if self.unsent {
+        if self.unsent || errand::take_left_over() {
             self.kick_all();
         }
         let mut packets = 0;
@@ -63,6 +64,9 @@ impl<S> State<S> {
                 packets += 1;
             }
             if packets > before {
+                if let Some(Ring::Xdp(ring)) = self.rings.get_mut(index) {
+                    ring.note_read();
+                }
                 self.note_drained(index, packets - before);
             }
         }

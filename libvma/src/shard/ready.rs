@@ -5,6 +5,7 @@
 //! delivers a packet (any thread that polls the rings) wakes them. A [`set`] is what an epoll
 //! instance knows of offloaded sockets.
 
+mod own_bells;
 mod set;
 
 pub use set::{Interest, Registration, SetId};
@@ -14,8 +15,11 @@ pub use crate::net::tcp::Readiness;
 
 use super::{SocketId, State};
 use crate::net::tcp::Events;
-use crate::sys::thread;
 use crate::sys::wait::Waker;
+use crate::sys::{errand, thread};
+
+/// So many threads keep a sleeper of their own while they are awake.
+const KEPT: usize = 31;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleeperId(u32);
@@ -25,6 +29,12 @@ pub(super) struct Sleeper {
     in_use: bool,
     /// Its waker was written to since it registered.
     woken: bool,
+    /// It was woken by a write that had not come when its last sleep ended.
+    is_late: bool,
+    /// It has waited for a connection: it gets bells of its own.
+    has_bells: bool,
+    /// It sleeps, and is woken by what comes on any ring and is for nobody in particular.
+    hears_all: bool,
     /// The number of the thread.
     thread: u32,
 }
@@ -32,30 +42,53 @@ pub(super) struct Sleeper {
 impl<S> State<S> {
     /// A sleeper for the calling thread; None if no descriptor can be had.
     pub fn new_sleeper(&mut self) -> Option<(SleeperId, i32)> {
-        let free = self.sleepers.iter().position(|sleeper| !sleeper.in_use);
-        let index = match free {
+        let thread = thread::cached_id();
+        let index = match self.free_sleeper(thread) {
             Some(index) => index,
             None => {
                 let waker = Waker::new().ok()?;
-                self.sleepers.push(Sleeper { waker, in_use: false, woken: false, thread: 0 });
+                self.sleepers.push(Sleeper {
+                    waker,
+                    in_use: false,
+                    woken: false,
+                    is_late: false,
+                    has_bells: false,
+                    hears_all: false,
+                    thread,
+                });
                 self.sleepers.len() - 1
             }
         };
         let sleeper = self.sleepers.get_mut(index)?;
         sleeper.in_use = true;
         sleeper.woken = false;
-        sleeper.thread = thread::cached_id();
-        Some((SleeperId(index as u32), sleeper.waker.raw()))
+        let is_anothers = core::mem::replace(&mut sleeper.thread, thread) != thread;
+        let (has_bells, waker) = (sleeper.has_bells, sleeper.waker.raw());
+        let id = SleeperId(index as u32);
+        if is_anothers && has_bells {
+            self.forget_own_bells(id);
+        }
+        Some((id, waker))
+    }
+
+    /// The one that the thread had before, or that another thread had if there are many.
+    fn free_sleeper(&self, thread: u32) -> Option<usize> {
+        let mut free = self.sleepers.iter().enumerate().filter(|(_, sleeper)| !sleeper.in_use);
+        let own = free.clone().find(|(_, sleeper)| sleeper.thread == thread);
+        let any = || free.next().filter(|_| self.sleepers.len() >= KEPT);
+        own.or_else(any).map(|(index, _)| index)
     }
 
     /// Ends a sleeper; it must have left every socket and set.
     pub fn end_sleeper(&mut self, id: SleeperId) {
         if let Some(sleeper) = self.sleepers.get_mut(id.0 as usize) {
-            if sleeper.woken {
-                sleeper.waker.clear();
+            if sleeper.woken || sleeper.is_late {
+                // Who wakes it writes without the lock, and perhaps after this.
+                sleeper.is_late = !sleeper.waker.clear();
             }
             sleeper.in_use = false;
         }
+        self.disarm_own_bells(id);
         if self.driver == Some(id) {
             self.driver = None;
         }
@@ -65,7 +98,8 @@ impl<S> State<S> {
     /// and wakes those for whom it is; it wakes at the time returned, too, to run TCP's timers. The
     /// others sleep until it wakes them, or else every packet would wake all of them; but a timer that
     /// was set since it fell asleep is for the next one that does.
-    pub fn guard_rings(&mut self, sleeper: SleeperId, each: impl FnMut(i32)) -> Option<u64> {
+    pub fn guard_rings(&mut self, sleeper: SleeperId, mut each: impl FnMut(i32)) -> Option<u64> {
+        self.arm_own_bells(sleeper, &mut each);
         let thread = |id: SleeperId| self.sleepers.get(id.0 as usize).map(|entry| entry.thread);
         // A thread of which another sleep is registered is in a signal handler, or has left it by longjmp.
         if self.driver.is_some_and(|driver| thread(driver) != thread(sleeper)) {
@@ -82,10 +116,15 @@ impl<S> State<S> {
     /// A thread that has slept goes back to the program: somebody else has to listen. One that is awake
     /// already listens before it sleeps again, or calls this.
     pub fn hand_over_rings(&mut self) {
-        let is_awake = |sleeper: &Sleeper| sleeper.in_use && sleeper.woken;
-        if self.driver.is_none() && !self.sleepers.iter().any(is_awake) {
-            self.wake_any();
+        let listens = |sleeper: &Sleeper| sleeper.in_use && (sleeper.woken || sleeper.hears_all);
+        if self.driver.is_some() {
+            return;
         }
+        if !self.sleepers.iter().any(listens) {
+            return self.wake_any();
+        }
+        // The timers are for the next one that falls asleep.
+        self.driver_until = u64::MAX;
     }
 
     /// For the internal thread, which has found packets that the listener should have taken: it may be
@@ -114,6 +153,7 @@ impl<S> State<S> {
         if let Some((endpoint, _)) = self.socket(socket) {
             endpoint.sleepers.push(sleeper);
         }
+        self.expect_on(socket, sleeper);
     }
 
     pub fn leave(&mut self, socket: SocketId, sleeper: SleeperId) {
@@ -162,7 +202,7 @@ impl<S> State<S> {
         while let Some(sleeper) =
             self.socket(socket).and_then(|(endpoint, _)| endpoint.sleepers.get(at).copied())
         {
-            self.wake(sleeper);
+            self.wake_for_news(sleeper);
             at += 1;
         }
         self.announce_to_sets(socket, news);
@@ -196,9 +236,17 @@ impl<S> State<S> {
         self.leave_sets(socket);
     }
 
+    /// Something came for the sleeper. A packet may have woken it already.
+    pub(super) fn wake_for_news(&mut self, id: SleeperId) {
+        if !self.is_rung_for(id) {
+            self.wake(id);
+        }
+    }
+
     fn wake(&mut self, id: SleeperId) {
         if let Some(sleeper) = self.sleepers.get_mut(id.0 as usize)
             && !core::mem::replace(&mut sleeper.woken, true)
+            && !errand::note_wake(sleeper.waker.raw())
         {
             sleeper.waker.wake();
         }

@@ -13,6 +13,7 @@ use crate::net::udp::lookup::Tuple;
 use crate::net::wire::checksum::{Sum, copy_and_sum};
 use crate::net::wire::ethernet::{self, EtherType, MacAddr};
 use crate::net::wire::{ipv4, udp};
+use crate::sys::errand;
 
 const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
 
@@ -116,7 +117,7 @@ impl<S> State<S> {
         if self.burst.may_wait(ring.unsent()) {
             return !core::mem::replace(&mut self.unsent, true);
         }
-        ring.kick();
+        ring.kick_soon();
         self.kicks = self.kicks.wrapping_add(1);
         false
     }
@@ -138,6 +139,7 @@ impl<S> State<S> {
     /// For the internal thread: sends what waits if no kick was made since the last look. True
     /// while it has to look again.
     pub fn finish_blast(&mut self, seen: &mut u64) -> bool {
+        self.unsent |= errand::take_left_over();
         if self.unsent && self.kicks == core::mem::replace(seen, self.kicks) {
             self.kick_all();
         }

@@ -433,11 +433,11 @@ fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut W
     let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
     let mut fds = PollSet::default();
     fds.add_readable(shadow);
-    fds.add_readable(waker);
+    fds.add_waker(waker);
     // What came between the last poll and now is in the rings, so their descriptors are readable.
     let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     drop(state);
-    let next = wait.sleep_until(fds.as_mut_slice(), None, bound);
+    let next = wait.sleep(&mut fds, None, bound);
     let shadow_fired = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
     if let Ok(mut state) = stack.shard.lock() {
         state.leave(id, sleeper);

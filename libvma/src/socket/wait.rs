@@ -1,8 +1,8 @@
 //! Waiting for something to happen on offloaded sockets: first polling, then sleeping.
 //!
 //! While polling, nothing tells that a signal handler ran except the count kept by
-//! `preload::signal`; while sleeping, the kernel does. Between the two, signals are blocked, so
-//! that one that arrives there interrupts the sleep.
+//! `preload::signal`; while sleeping, the kernel does. A handler that runs between the two wakes the
+//! thread by its own waker.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,7 +10,7 @@ use super::Stack;
 use super::contention::{self, Advice};
 use crate::shard::clock;
 use crate::sys::load::Load;
-use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::wait::{PollSet, ppoll_set};
 use crate::sys::{cancel, thread};
 
 /// Polls between two looks at the clock and at signals.
@@ -159,6 +159,11 @@ impl Wait {
         self
     }
 
+    /// Will the wait sleep as soon as nothing comes?
+    pub fn sleeps_soon(&self) -> bool {
+        !matches!(self.patience, Patience::Endless) && contention::advice() == Advice::Sleep
+    }
+
     /// Call after each fruitless poll. `crowded` says whether whom it waits for needs this very CPU.
     #[inline]
     pub fn after_miss(&mut self, load: &Load, crowded: impl FnOnce() -> bool) -> Next {
@@ -268,21 +273,16 @@ impl Wait {
         thread::interruptions(self.restartable) != self.interruptions || cancel::is_due()
     }
 
-    /// Sleeps until a descriptor is ready, the deadline, or a signal. `mask` is the signal mask
+    /// Sleeps until a descriptor is ready, the deadline, a signal, or `bound` (nanoseconds on the shard's
+    /// clock), which is no timeout: a connection has something to do then. `mask` is the signal mask that
     /// the application gave for the wait, if any.
-    pub fn sleep(&mut self, fds: &mut [PollFd], mask: Option<&libc::sigset_t>) -> Next {
-        self.sleep_until(fds, mask, None)
-    }
-
-    /// As [`Wait::sleep`], but wakes at `bound` (nanoseconds on the shard's clock) at the latest,
-    /// which is no timeout: a connection has something to do then.
-    pub fn sleep_until(
+    pub fn sleep(
         &mut self,
-        fds: &mut [PollFd],
+        fds: &mut PollSet,
         mask: Option<&libc::sigset_t>,
         bound: Option<u64>,
     ) -> Next {
-        let saved = thread::block_signals();
+        thread::set_alarm(fds.waker());
         let mut by_timer = false;
         let next = if self.is_interrupted() {
             Next::Interrupted
@@ -291,11 +291,7 @@ impl Wait {
             let first = [self.deadline, bound].into_iter().flatten().min();
             let left = first.map(|deadline| deadline.saturating_sub(now));
             let bounded = first != self.deadline;
-            let result = match mask {
-                Some(mask) => crate::sys::wait::ppoll_set(fds, left, Some(mask)),
-                None => ppoll(fds, left, Some(&saved)),
-            };
-            match result {
+            match ppoll_set(fds.as_mut_slice(), left, mask) {
                 Ok(0) if bounded => {
                     by_timer = true;
                     Next::PollAgain
@@ -307,7 +303,7 @@ impl Wait {
                 Err(_) => Next::PollAgain,
             }
         };
-        thread::restore_signals(&saved);
+        thread::end_alarm();
         // After a wake-up a little polling pays: answers come in bursts. Not after a timer's.
         if !by_timer {
             self.loops = 0;

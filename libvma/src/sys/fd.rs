@@ -4,9 +4,10 @@
 //! system call, and are listed: the program's `closefrom()` must pass over them, and a forked
 //! child closes its copies, so that a dying parent's flows really vanish.
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::io::{DupFlags, Errno, fcntl_dupfd_cloexec};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 /// The numbers tried, highest first: a program may run with a small RLIMIT_NOFILE.
@@ -36,6 +37,19 @@ impl Fd {
 
     pub fn raw(&self) -> RawFd {
         self.0
+    }
+
+    /// Gives the file free but keeps the number for ever, for a thread that may still use it: it finds
+    /// something harmless there.
+    pub fn retire(self) {
+        let Ok(harmless) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+            return;
+        };
+        // SAFETY: the number is open and ours, and whoever owned it has given it up.
+        let mut own = unsafe { OwnedFd::from_raw_fd(self.0) };
+        core::mem::forget(self);
+        let _ = rustix::io::dup3(&harmless, &mut own, DupFlags::CLOEXEC);
+        let _ = own.into_raw_fd();
     }
 }
 

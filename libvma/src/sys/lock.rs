@@ -10,7 +10,7 @@ use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::thread;
+use super::{errand, thread};
 
 pub struct Lock<T> {
     /// 0, or what [`thread::enter_lock`] gave the holder.
@@ -61,6 +61,7 @@ impl<T> Lock<T> {
 
     #[cold]
     fn lock_contended(&self, me: usize) -> Result<Guard<'_, T>, Reentered> {
+        errand::note_contention();
         for round in 0u32.. {
             for _ in 0..SPINS {
                 let owner = self.owner.load(Ordering::Relaxed);

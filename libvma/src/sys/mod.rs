@@ -5,6 +5,7 @@
 //! what a socket or a ring is. The few libc functions used are ones the library does not export.
 
 pub mod cancel;
+pub mod errand;
 pub mod fd;
 pub mod fork_cell;
 pub mod kernel_start;

@@ -1,17 +1,23 @@
 //! Identity of threads and processes, and their signal masks.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, compiler_fence};
 
 /// What the library keeps per thread. No destructor, so it is usable at any moment of a thread; the
 /// thread and its own signal handlers are the only ones to touch it, hence relaxed atomics.
 struct Local {
     /// Locks of ours that the thread holds or waits for.
     locks: AtomicU32,
+    /// The thread has noted errands.
+    owes: AtomicBool,
     /// Signals put off because of them, a bit each.
     put_off: AtomicU64,
     /// Signal handlers that ran: all of them, and those without SA_RESTART.
     handlers: AtomicU32,
     unrestartable: AtomicU32,
+    /// What a handler writes to, because the thread may be about to sleep; -1 for nothing.
+    alarm: AtomicI32,
+    /// A handler has.
+    is_alarmed: AtomicBool,
     /// Its number, as the kernel has it; 0 until somebody asks.
     id: AtomicU32,
     /// It called vfork(), and nobody has seen the parent go on since.
@@ -22,9 +28,12 @@ thread_local! {
     static LOCAL: Local = const {
         Local {
             locks: AtomicU32::new(0),
+            owes: AtomicBool::new(false),
             put_off: AtomicU64::new(0),
             handlers: AtomicU32::new(0),
             unrestartable: AtomicU32::new(0),
+            alarm: AtomicI32::new(-1),
+            is_alarmed: AtomicBool::new(false),
             id: AtomicU32::new(0),
             vforked: AtomicBool::new(false),
         }
@@ -41,18 +50,27 @@ pub fn enter_lock() -> usize {
     })
 }
 
-/// The thread has given a lock back, or did not get it. Lets in what was put off.
+/// The thread has given a lock back, or did not get it. Does the errands, lets in what was put off.
 #[inline]
 pub fn leave_lock() {
     LOCAL.with(|local| {
         compiler_fence(Ordering::SeqCst);
         let left = local.locks.load(Ordering::Relaxed) - 1;
+        if left == 0 && local.owes.load(Ordering::Relaxed) {
+            local.owes.store(false, Ordering::Relaxed);
+            super::errand::run();
+        }
         local.locks.store(left, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         if left == 0 && local.put_off.load(Ordering::Relaxed) != 0 {
             let_in(local.put_off.swap(0, Ordering::Relaxed));
         }
     });
+}
+
+/// The thread, which holds a lock, has [noted errands](super::errand).
+pub fn owe_errands() {
+    LOCAL.with(|local| local.owes.store(true, Ordering::Relaxed));
 }
 
 /// For a signal handler: did it interrupt code that holds a lock of ours?
@@ -152,6 +170,29 @@ pub fn count_handler(restarts: bool) {
     LOCAL.with(|local| {
         local.handlers.fetch_add(1, Ordering::Relaxed);
         local.unrestartable.fetch_add(u32::from(!restarts), Ordering::Relaxed);
+        let alarm = local.alarm.load(Ordering::Relaxed);
+        if alarm >= 0 {
+            local.is_alarmed.store(true, Ordering::Relaxed);
+            super::fd::with_borrowed(alarm, |fd| rustix::io::write(fd, &1u64.to_ne_bytes()));
+        }
+    });
+}
+
+/// The thread is about to sleep on this eventfd, among others. A handler that runs before it does makes
+/// it readable, so that the sleep ends at once: cheaper than to block all signals until it has begun.
+pub fn set_alarm(eventfd: i32) {
+    LOCAL.with(|local| local.alarm.store(eventfd, Ordering::Relaxed));
+    compiler_fence(Ordering::SeqCst);
+}
+
+/// The sleep is over, and the eventfd is not readable for that reason any more.
+pub fn end_alarm() {
+    LOCAL.with(|local| {
+        compiler_fence(Ordering::SeqCst);
+        let alarm = local.alarm.swap(-1, Ordering::Relaxed);
+        if local.is_alarmed.swap(false, Ordering::Relaxed) {
+            super::fd::with_borrowed(alarm, |fd| rustix::io::read(fd, &mut [0u8; 8]));
+        }
     });
 }
 

@@ -45,6 +45,7 @@ pub struct PollSet {
     inline: [PollFd; INLINE],
     count: usize,
     more: Vec<PollFd>,
+    waker: i32,
 }
 
 /// A shadow, a waker, and the queues of a few rings.
@@ -53,7 +54,7 @@ const INLINE: usize = 40;
 impl Default for PollSet {
     fn default() -> Self {
         let none = PollFd { fd: -1, events: 0, revents: 0 };
-        PollSet { inline: [none; INLINE], count: 0, more: Vec::new() }
+        PollSet { inline: [none; INLINE], count: 0, more: Vec::new(), waker: -1 }
     }
 }
 
@@ -72,6 +73,16 @@ impl PollSet {
 
     pub fn add_readable(&mut self, fd: i32) {
         self.add(PollFd { fd, events: libc::POLLIN, revents: 0 });
+    }
+
+    /// That of the sleeping thread.
+    pub fn add_waker(&mut self, waker: i32) {
+        self.add_readable(waker);
+        self.waker = waker;
+    }
+
+    pub fn waker(&self) -> i32 {
+        self.waker
     }
 
     pub fn as_mut_slice(&mut self) -> &mut [PollFd] {
@@ -100,9 +111,10 @@ impl Waker {
         let _ = rustix::io::write(self.0.as_fd(), &1u64.to_ne_bytes());
     }
 
-    pub fn clear(&self) {
+    /// Was there a wake-up?
+    pub fn clear(&self) -> bool {
         let mut count = [0u8; 8];
-        let _ = rustix::io::read(self.0.as_fd(), &mut count);
+        rustix::io::read(self.0.as_fd(), &mut count).is_ok()
     }
 }
 

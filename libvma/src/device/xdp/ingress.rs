@@ -8,6 +8,7 @@
 mod bell;
 #[cfg(test)]
 mod model;
+mod own_bells;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,8 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use self::bell::Bell;
+use self::own_bells::OwnBells;
+pub use self::own_bells::Taker;
 use super::ring::{CONTINUED, Descriptor, Mapping};
 use super::umem::{CHUNK, Umem};
 use crate::sys::Fd;
@@ -26,6 +29,8 @@ pub struct Maps {
     pub chunks: Fd,
     pub slots: Fd,
     pub control: Fd,
+    pub bells: Fd,
+    pub waiters: Fd,
 }
 
 /// An atomic word that both sides see.
@@ -160,6 +165,7 @@ struct Slot {
 struct Control {
     reserve: Line<Reserve>,
     asleep: Line<AtomicU32>,
+    read: Line<AtomicU32>,
     lost: Line<AtomicU64>,
 }
 
@@ -169,13 +175,14 @@ struct Reserve {
     mask: AtomicU32,
     credit: AtomicU32,
     mark: AtomicU32,
+    own_bells: AtomicU32,
 }
 
 #[repr(C, align(64))]
 struct Line<T>(T);
 
 // As in the program.
-const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Control>() == 3 * 64);
+const _: () = assert!(size_of::<Slot>() == 16 && size_of::<Control>() == 4 * 64);
 
 /// The maps of slots and of control words.
 struct Shared {
@@ -272,15 +279,17 @@ pub struct Ingress {
     /// Slots before this position were offered anew, as far as there were frames.
     settled: u32,
     bell: Bell,
+    own_bells: OwnBells,
 }
 
 impl Ingress {
     /// `slots` is the number that the map was made with.
     pub fn open(maps: Maps, slots: u32, interface: u32) -> Result<Ingress, Errno> {
+        let own_bells = OwnBells::new(&maps.bells, &maps.waiters, interface)?;
         let slots = Slots::new(Shared::map(&maps, slots)?);
         let bell = Bell::open(interface)?;
         slots.memory.control().reserve.0.mark.store(bell.mark(), Ordering::Relaxed);
-        Ok(Ingress { settled: slots.next, slots, bell })
+        Ok(Ingress { settled: slots.next, slots, bell, own_bells })
     }
 
     #[inline]
@@ -338,6 +347,52 @@ impl Ingress {
     /// Readable when a packet has come since [`Ingress::fall_asleep`].
     pub fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         self.bell.descriptors()
+    }
+
+    /// A thread is about to sleep until its own bell of this number (1 and up) rings: what becomes readable
+    /// then. None if there is no such bell; false in the second place if something has come meanwhile, for
+    /// which it was perhaps not rung.
+    pub fn arm_own_bell(&mut self, number: usize) -> Option<(BorrowedFd<'_>, bool)> {
+        let (is_there, missed) = self.own_bells.provide(number, &self.bell);
+        if missed {
+            self.bell.ring();
+        }
+        if !is_there {
+            return None;
+        }
+        self.heed_own_bells(true);
+        self.note_read();
+        let bell = self.own_bells.arm(number)?;
+        // As in `Slots::fall_asleep`.
+        fence(Ordering::SeqCst);
+        Some((bell, !self.slots.is_ready()))
+    }
+
+    /// Whether the program asks who takes what comes on a connection. If not it rings the bell of all.
+    pub fn heed_own_bells(&self, heeds: bool) {
+        let count = if heeds { self.own_bells.count() } else { 0 };
+        self.slots.memory.control().reserve.0.own_bells.store(count, Ordering::Relaxed);
+    }
+
+    /// Tells the program what was read, if it asks.
+    #[inline]
+    pub fn note_read(&self) {
+        if self.own_bells.count() > 0 {
+            self.slots.memory.control().read.0.store(self.slots.next, Ordering::Relaxed);
+        }
+    }
+
+    /// Was the bell of all rung since [`Ingress::fall_asleep`]?
+    pub fn is_rung(&self) -> bool {
+        self.slots.memory.asleep().load(Ordering::Relaxed) == 0
+    }
+
+    pub fn is_own_bell_rung(&self, number: usize) -> bool {
+        self.own_bells.is_rung(number)
+    }
+
+    pub fn own_bells(&mut self) -> &mut OwnBells {
+        &mut self.own_bells
     }
 
     /// Pieces that wait to be read.

@@ -21,13 +21,16 @@ mod umem;
 pub use inject::Injector;
 pub use program::Mode;
 
+use core::net::SocketAddrV4;
 use std::collections::HashSet;
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use self::count::Traffic;
+pub use self::ingress::Taker;
 use self::ingress::{Ingress, Maps};
+use self::inlet::Inlet;
 use self::program::Program;
 use self::queue::{Place, Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
@@ -35,6 +38,7 @@ use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError, Received, Tally};
 use crate::frame::{Extent, Frame, Pool};
+use crate::sys::errand;
 
 /// How much memory a ring may take, in frames of 2 KiB.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +181,8 @@ impl Ring {
     /// stay readable.
     pub fn shut(&mut self) {
         self.program.detach();
-        self.queues.clear();
+        // Another thread may be about to kick one of them.
+        self.queues.drain(..).for_each(|queue| queue.socket.retire());
     }
 
     pub fn interface(&self) -> &Interface {
@@ -425,6 +430,86 @@ impl Ring {
         }
         if self.in_flight >= BATCH {
             self.reclaim_sent();
+        }
+    }
+
+    /// As [`Ring::kick`], or the calling thread does it when it has given back its locks, if others wait for
+    /// those. True if something was left behind.
+    #[inline]
+    pub fn kick_soon(&mut self) -> bool {
+        if errand::may_put_off_kick()
+            && let Some(queue) = self.queues.first_mut()
+            && queue.put_off_kick()
+        {
+            if self.in_flight >= BATCH {
+                self.reclaim_sent();
+            }
+            return false;
+        }
+        self.kick();
+        self.is_stuck()
+    }
+
+    /// See [`Ingress::arm_own_bell`].
+    pub fn arm_own_bell(&mut self, number: usize) -> Option<(BorrowedFd<'_>, bool)> {
+        self.ingress()?.arm_own_bell(number)
+    }
+
+    /// The caller of this is to be woken by whatever comes.
+    pub fn ignore_own_bells(&mut self) {
+        if let Some(ingress) = self.ingress() {
+            ingress.heed_own_bells(false);
+        }
+    }
+
+    /// A poll has taken what there was.
+    #[inline]
+    pub fn note_read(&mut self) {
+        if let Some(ingress) = self.ingress() {
+            ingress.note_read();
+        }
+    }
+
+    /// Was the bell of all rung since somebody fell asleep?
+    pub fn is_bell_rung(&self) -> bool {
+        self.queues.first().is_some_and(|queue| match &queue.inlet {
+            Inlet::Ingress(ingress) => ingress.is_rung(),
+            Inlet::Rings { .. } => false,
+        })
+    }
+
+    /// The same of a thread's own, which was armed.
+    pub fn is_own_bell_rung(&self, number: usize) -> bool {
+        self.queues.first().is_some_and(|queue| match &queue.inlet {
+            Inlet::Ingress(ingress) => ingress.is_own_bell_rung(number),
+            Inlet::Rings { .. } => false,
+        })
+    }
+
+    pub fn disarm_own_bell(&mut self, number: usize) {
+        if let Some(ingress) = self.ingress() {
+            ingress.own_bells().disarm(number);
+        }
+    }
+
+    /// Who takes what comes from this peer to this port.
+    pub fn expect(&mut self, peer: SocketAddrV4, port: u16, taker: Taker) {
+        if let Some(ingress) = self.ingress() {
+            ingress.own_bells().expect(peer, port, taker);
+        }
+    }
+
+    /// The bell of this number is another thread's from now on.
+    pub fn forget_own_bell(&mut self, number: usize) {
+        if let Some(ingress) = self.ingress() {
+            ingress.own_bells().forget(number);
+        }
+    }
+
+    fn ingress(&mut self) -> Option<&mut Ingress> {
+        match self.queues.first_mut().map(|queue| &mut queue.inlet) {
+            Some(Inlet::Ingress(ingress)) => Some(ingress),
+            _ => None,
         }
     }
 

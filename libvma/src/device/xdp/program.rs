@@ -168,7 +168,8 @@ impl Program {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
             Hook::Ingress => {
                 let (chunks, slots) = (map("chunks")?, map("slots")?);
-                (None, Some(Maps { chunks, slots, control: map("control")? }))
+                let (control, bells) = (map("control")?, map("bells")?);
+                (None, Some(Maps { chunks, slots, control, bells, waiters: map("waiters")? }))
             }
         };
 

@@ -18,7 +18,7 @@ use super::program::{Program, Rival};
 use super::ring::{Cursor, Descriptor};
 use super::umem::{CHUNK, Umem};
 use crate::device::OpenError;
-use crate::sys::{Fd, thread, time};
+use crate::sys::{Fd, errand, thread, time};
 
 /// The kernel releases the pool of a dead process asynchronously: bind answers EBUSY for some
 /// 50 ms after the last holder is gone.
@@ -137,6 +137,18 @@ impl Queue {
                 Err(_) => break,
             }
         }
+    }
+
+    /// Notes the kick as an [errand]. False if it must be made now.
+    #[cold]
+    pub fn put_off_kick(&mut self) -> bool {
+        self.tx.publish();
+        if self.tx.drained() || !self.tx.needs_wakeup() {
+            return true;
+        }
+        let noted = errand::note_kick(self.socket.raw());
+        self.kicks += u64::from(noted);
+        noted
     }
 
     /// Offers what was given to the inlet to the kernel. A driver that waits for it is woken.

@@ -80,7 +80,8 @@ fn answer(
             found.ask_kernel(stack, epoll, kernel)?;
         }
         asked |= turn;
-        if found.count == 0 && !asked {
+        // A sleep asks the kernel as well.
+        if found.count == 0 && !asked && (timeout == Some(0) || !wait.sleeps_soon()) {
             asked = true;
             found.ask_kernel(stack, epoll, kernel)?;
         }
@@ -94,14 +95,21 @@ fn answer(
         counting.missed();
         match wait.after_miss(&stack.load, || is_crowded(stack)) {
             Next::PollAgain => {}
-            Next::TimedOut => return Ok(0),
+            Next::TimedOut if asked => return Ok(0),
+            Next::TimedOut => {
+                found.ask_kernel(stack, epoll, kernel)?;
+                return Ok(found.count);
+            }
             Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match sleep(&mut shift, epoll, epfd, (&mut *wait, &mut *counting), mask)
-            {
-                Next::TimedOut => return Ok(0),
-                Next::Interrupted => return Err(libc::EINTR),
-                Next::PollAgain | Next::Sleep => asked = false,
-            },
+            Next::Sleep => {
+                let (next, is_kernels) =
+                    sleep(&mut shift, epoll, epfd, (&mut *wait, &mut *counting), mask);
+                match next {
+                    Next::TimedOut => return Ok(0),
+                    Next::Interrupted => return Err(libc::EINTR),
+                    Next::PollAgain | Next::Sleep => asked = !is_kernels,
+                }
+            }
         }
     }
 }
@@ -262,24 +270,25 @@ fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
     }
 }
 
+/// Also tells whether the kernel has something to report.
 fn sleep(
     shift: &mut Shift<'_>,
     epoll: &Epoll,
     epfd: i32,
     (wait, counting): (&mut Wait, &mut Counting<'_>),
     mask: Option<&libc::sigset_t>,
-) -> Next {
+) -> (Next, bool) {
     let stack = shift.begin();
-    let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
+    let Ok(mut state) = stack.shard.lock() else { return (Next::PollAgain, true) };
     let Some((sleeper, waker)) = state.new_sleeper() else {
         drop(state);
         crate::sys::thread::nap_millis(1);
-        return Next::PollAgain;
+        return (Next::PollAgain, true);
     };
     state.sleep_on_set(epoll.set, sleeper);
     let mut fds = PollSet::default();
     fds.add_readable(epfd);
-    fds.add_readable(waker);
+    fds.add_waker(waker);
     let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     let missed = state.listed(epoll.set) > 0;
     drop(state);
@@ -287,7 +296,7 @@ fn sleep(
         true => Next::PollAgain,
         false => {
             counting.sleeps();
-            let next = wait.sleep_until(fds.as_mut_slice(), mask, bound);
+            let next = wait.sleep(&mut fds, mask, bound);
             counting.wakes();
             next
         }
@@ -297,5 +306,6 @@ fn sleep(
         state.end_sleeper(sleeper);
         state.run_tcp();
     }
-    next
+    let is_kernels = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
+    (next, is_kernels)
 }

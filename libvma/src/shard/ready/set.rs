@@ -9,6 +9,7 @@ use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashSet, VecDeque};
 
 use super::SleeperId;
+use super::own_bells::Waiters;
 use crate::net::tcp::Events;
 use crate::shard::{SocketId, State};
 
@@ -53,7 +54,8 @@ pub(in crate::shard) struct Set {
     listed: VecDeque<(SocketId, u64)>,
     /// Of the last entry.
     entry: u64,
-    sleepers: Vec<SleeperId>,
+    pub(super) sleepers: Vec<SleeperId>,
+    pub(super) waiters: Waiters,
     members: Members,
     /// Members whose shadow the kernel's instance watches, too.
     shared: Members,
@@ -134,6 +136,7 @@ impl<S> State<S> {
                 listed: VecDeque::new(),
                 entry: 0,
                 sleepers: Vec::new(),
+                waiters: Waiters::default(),
                 members: Members::default(),
                 shared: Members::default(),
                 spare: Vec::new(),
@@ -162,10 +165,11 @@ impl<S> State<S> {
         }
     }
 
-    pub fn sleep_on_set(&mut self, set: SetId, sleeper: SleeperId) {
-        if let Some(set) = self.set_mut(set) {
+    pub fn sleep_on_set(&mut self, id: SetId, sleeper: SleeperId) {
+        if let Some(set) = self.set_mut(id) {
             set.sleepers.push(sleeper);
         }
+        self.note_waiter(id, sleeper);
     }
 
     pub fn leave_set(&mut self, set: SetId, sleeper: SleeperId) {
@@ -203,6 +207,7 @@ impl<S> State<S> {
         let at = known.unwrap_or(endpoint.watches.len());
         if known.is_none() {
             let interests = self.set_mut(id)?.spare.pop().unwrap_or_default();
+            self.expect_anybody(socket);
             let (endpoint, _) = self.socket(socket)?;
             endpoint.watches.push(Watch { set: id, listed: 0, interests });
         }
@@ -358,6 +363,7 @@ impl<S> State<S> {
             if watch.note(events) {
                 self.relist(id, socket);
                 self.wake_set(id);
+                self.expect_at(id, socket);
             }
             at += 1;
         }
@@ -367,12 +373,12 @@ impl<S> State<S> {
         let mut member = 0;
         while let Some(sleeper) = self.set_mut(id).and_then(|set| set.sleepers.get(member).copied())
         {
-            self.wake(sleeper);
+            self.wake_for_news(sleeper);
             member += 1;
         }
     }
 
-    fn set_mut(&mut self, id: SetId) -> Option<&mut Set> {
+    pub(super) fn set_mut(&mut self, id: SetId) -> Option<&mut Set> {
         self.sets.get_mut(id.0 as usize)?.as_mut()
     }
 }

@@ -12,6 +12,7 @@ use crate::net::tcp::seq::Seq;
 use crate::net::tcp::{Connection, Error, Events, Readiness, SendFlags, Settings};
 use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
+use crate::sys::errand;
 use crate::sys::kernel_start::Start;
 
 /// A connection to open.
@@ -85,6 +86,13 @@ impl<S> State<S> {
         Ok(())
     }
 
+    /// The addresses and ports of the socket's connection.
+    pub(in crate::shard) fn connection_key(&mut self, id: SocketId) -> Option<FlowKey> {
+        let index = self.connection_of(id)?;
+        let block = self.tcp.as_deref_mut()?.block(index)?;
+        Some(block.connection.key())
+    }
+
     pub(super) fn connection_of(&mut self, id: SocketId) -> Option<u32> {
         self.socket(id)?.0.connection
     }
@@ -145,7 +153,9 @@ impl<S> State<S> {
             self.look_after_held(id);
         }
         // What a busy device did not take of an early kick.
-        self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
+        if !errand::may_put_off_kick() {
+            self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
+        }
         Some(result)
     }
 

@@ -74,7 +74,7 @@ impl Link<Body> for Wire<'_> {
         self.refused |= !done;
         // PSH marks the end of the data.
         if done && self.eager && segment.header.flags.contains(Flags::PSH) {
-            ring.kick();
+            ring.kick_soon();
         }
         done
     }

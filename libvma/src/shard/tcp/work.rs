@@ -111,9 +111,8 @@ impl<S> State<S> {
     pub(super) fn after_tcp(&mut self) {
         for ring in &mut self.rings {
             if ring.unsent() > 0 {
-                ring.kick();
                 // What a busy device did not take is tried again by the internal thread.
-                self.unsent |= ring.is_stuck();
+                self.unsent |= ring.kick_soon();
             }
         }
         if self.tcp.as_deref().is_some_and(|tcp| !tcp.news.is_empty()) {

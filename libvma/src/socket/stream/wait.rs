@@ -239,7 +239,7 @@ fn sleep(
     let stack = shift.begin();
     state.sleep_on(id, sleeper);
     let mut fds = PollSet::default();
-    fds.add_readable(waker);
+    fds.add_waker(waker);
     let (shadow, events) = match manner.watches {
         // While another thread accepts from it, that one wakes this one.
         Watches::Listener => state.socket(id).map_or((-1, 0), |(_, socket)| match &socket.stream {
@@ -252,7 +252,7 @@ fn sleep(
     fds.add(PollFd { fd: shadow, events, revents: 0 });
     let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
     drop(state);
-    let next = wait.sleep_until(fds.as_mut_slice(), None, bound);
+    let next = wait.sleep(&mut fds, None, bound);
     let shadow_fired = fds.as_mut_slice().get(1).is_some_and(|entry| entry.revents != 0);
     if let Ok(mut state) = stack.shard.lock() {
         state.leave(id, sleeper);

@@ -10,6 +10,7 @@ mod iperf3;
 mod listener;
 mod neighbours;
 mod nginx;
+mod own_bells;
 mod python;
 mod redis;
 mod reincarnation;

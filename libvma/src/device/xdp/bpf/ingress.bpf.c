@@ -61,10 +61,16 @@ struct control {
 	__s32 credit;
 	// The mark (skb->mark) of a frame that wakes the process. The process sets it once.
 	__u32 mark;
-	__u8 pad[LINE - 16];
+	// So many threads have a bell of their own.
+	__u32 own_bells;
+	__u8 pad[LINE - 20];
 	// Somebody sleeps until the bell rings.
 	__u32 asleep;
 	__u8 pad2[LINE - 4];
+	// The position that the process reads next, as it was after its last look. It says so only while some
+	// thread has a bell of its own.
+	__u32 read;
+	__u8 pad4[LINE - 4];
 	// Frames that found no room.
 	__u64 lost;
 	__u8 pad3[LINE - 8];
@@ -75,6 +81,37 @@ struct bpf_map_def SEC("maps") control = {
 	.key_size = sizeof(__u32),
 	.value_size = sizeof(struct control),
 	.max_entries = 1,
+	.map_flags = MMAPABLE,
+};
+
+// A thread that waits for some connections alone is woken by a bell of its own, without the detour by
+// the one that listens for all. `waiters` tells who waits for a connection, by a hash of it: in the upper half of
+// the word a second hash, in the lower one the number of the bell. It is a hint: whoever is woken takes what
+// came, and wakes others for whom it is. But if the thread is the only one that takes what comes on the connection
+// (ALONE) and does not sleep, nobody is woken, because it looks before it sleeps; unless there is much to read
+// already, which means that it computes: the peer wants its acknowledgments.
+#define MUCH 8
+#define BELLS 32
+#define ALONE (1U << 31)
+#define WAITERS_BITS 12
+struct bell {
+	__u32 asleep;
+	__u8 pad[LINE - 4];
+};
+
+struct bpf_map_def SEC("maps") bells = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct bell),
+	.max_entries = BELLS,
+	.map_flags = MMAPABLE,
+};
+
+struct bpf_map_def SEC("maps") waiters = {
+	.type = BPF_MAP_TYPE_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(__u64),
+	.max_entries = 1 << WAITERS_BITS,
 	.map_flags = MMAPABLE,
 };
 
@@ -111,6 +148,58 @@ fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size
 	return slot;
 }
 
+// Of a connection, for `waiters`; of a fragment that has no ports, of any.
+struct connection {
+	__u32 place;
+	__u32 tag;
+};
+
+static __attribute__((always_inline)) struct connection connection_of(const void *data)
+{
+	const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
+	const struct ports *ports = (const void *)(ip + 1);
+	__u32 both = (__u32)ports->sport << 16 | ports->dport;
+	return (struct connection){
+		.place = (ip->saddr ^ both) * 0x9e3779b1U >> (32 - WAITERS_BITS),
+		.tag = ip->saddr + both * 0x85ebca6bU,
+	};
+}
+
+static __attribute__((always_inline)) int ring_bell(__u32 number)
+{
+	struct bell *bell = map_lookup(&bells, &number);
+	return bell && *(volatile __u32 *)&bell->asleep && __sync_lock_test_and_set(&bell->asleep, 0);
+}
+
+#define NOBODY (-1)
+// Somebody has to be woken for this connection: the number of the bell, or NOBODY.
+static __attribute__((always_inline)) int choose_bell(struct control *ring, struct connection it,
+						      __u32 position)
+{
+	__u32 count = *(volatile __u32 *)&ring->own_bells;
+	const __u64 *waiter = count ? map_lookup(&waiters, &it.place) : 0;
+	if (waiter) {
+		__u64 word = *(const volatile __u64 *)waiter;
+		__u32 number = (__u32)word % BELLS;
+		if (word >> 32 == it.tag && number) {
+			if (ring_bell(number))
+				return number;
+			if ((__u32)word & ALONE && position - *(volatile __u32 *)&ring->read < MUCH)
+				return NOBODY;
+		}
+	}
+	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0))
+		return 0;
+	// Nobody listens for all now: any of those who sleep will do.
+	for (__u32 number = 1; number < BELLS; number++) {
+		if (number > count)
+			break;
+		if (ring_bell(number))
+			return number;
+	}
+	return NOBODY;
+}
+
 SEC("classifier")
 int ingress(struct __sk_buff *skb)
 {
@@ -132,6 +221,9 @@ int ingress(struct __sk_buff *skb)
 	// The tag of a VLAN is not among the bytes any more.
 	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
 		return PASS;
+	if (data + HEADERS > end)
+		return PASS;
+	struct connection connection = connection_of(data);
 
 	__u32 pieces = (len + CHUNK - 1) / CHUNK;
 	if (pieces == 0 || pieces > MOST_CHUNKS)
@@ -181,12 +273,13 @@ int ingress(struct __sk_buff *skb)
 	// Publishes all slots, before the question whether somebody sleeps.
 	__sync_lock_test_and_set(&slot->turn, first + 1);
 
-	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0)) {
+	int bell = choose_bell(ring, connection, first);
+	if (bell != NOBODY) {
 		// The frame itself wakes the process: a packet socket of the process waits for this mark. IP drops
 		// the frame as another host's, which only the interface's rx_otherhost_dropped counts. A BPF ring
 		// buffer could wake the process, too, but it does so by an interrupt that the processor sends to
 		// itself: in a virtual machine the most expensive step on the way of a packet.
-		skb->mark = ring->mark;
+		skb->mark = ring->mark + bell;
 		if (!skb_change_type(skb, OTHER_HOST))
 			return RING;
 	}

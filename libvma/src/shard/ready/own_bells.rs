@@ -1,0 +1,187 @@
+//! Bells of their own for threads that wait for certain connections (`device/xdp/ingress/own_bells.rs`).
+//!
+//! A sleeper's number, counted from 1, is that of its bells, one on each ring. What is known of who takes what
+//! comes on a connection is learnt when a thread sleeps on it, and for an epoll instance when its thread is
+//! woken. A thread is said to be alone with a connection only as long as nobody else can wait for it: then
+//! nobody is woken while that thread runs.
+
+use std::net::SocketAddrV4;
+
+use rustix::fd::AsRawFd;
+
+use super::{SetId, SleeperId};
+use crate::device::Ring;
+use crate::device::xdp::Taker;
+use crate::shard::{SocketId, State};
+
+/// A set whose thread has changed so often is one that several threads wait at.
+const CHANGES: u8 = 3;
+
+fn number(sleeper: SleeperId) -> usize {
+    sleeper.0 as usize + 1
+}
+
+/// The threads that wait at a set.
+#[derive(Default)]
+pub(super) struct Waiters {
+    last: Option<SleeperId>,
+    changes: u8,
+}
+
+impl Waiters {
+    /// True if it is another one than before.
+    fn change(&mut self, sleeper: SleeperId) -> bool {
+        let before = self.last.replace(sleeper);
+        let changed = before.is_some_and(|before| before != sleeper) && self.changes < CHANGES;
+        self.changes += u8::from(changed);
+        changed
+    }
+
+    fn is_one(&self) -> bool {
+        self.changes < CHANGES
+    }
+}
+
+impl<S> State<S> {
+    /// With one thread that sleeps there is nobody to be spared the detour.
+    fn has_several(&self) -> bool {
+        self.sleepers.len() > 1
+    }
+
+    /// The sleeper has begun to wait for a socket by itself.
+    pub(super) fn expect_on(&mut self, socket: SocketId, sleeper: SleeperId) {
+        if !self.has_several() {
+            return;
+        }
+        let Some((endpoint, _)) = self.socket(socket) else { return };
+        let taker = match (endpoint.sleepers.len(), endpoint.watches.len()) {
+            (1, 0) => Taker::Alone(number(sleeper)),
+            (1, _) => Taker::First(number(sleeper)),
+            _ => Taker::Anybody,
+        };
+        self.tell_taker(socket, taker, Some(sleeper));
+    }
+
+    /// News of a socket came for those who wait at a set.
+    pub(super) fn expect_at(&mut self, id: SetId, socket: SocketId) {
+        if !self.has_several() {
+            return;
+        }
+        let Some((endpoint, _)) = self.socket(socket) else { return };
+        let is_only_way = endpoint.watches.len() == 1 && endpoint.sleepers.is_empty();
+        let Some(set) = self.set_mut(id) else { return };
+        let Some(sleeper) = set.sleepers.first().copied().or(set.waiters.last) else { return };
+        let taker = match set.waiters.is_one() && is_only_way {
+            true => Taker::Alone(number(sleeper)),
+            false => Taker::First(number(sleeper)),
+        };
+        self.tell_taker(socket, taker, Some(sleeper));
+    }
+
+    /// The sleeper waits at a set. If it was another one's, nothing that was learnt holds.
+    pub(super) fn note_waiter(&mut self, id: SetId, sleeper: SleeperId) {
+        let Some(set) = self.set_mut(id) else { return };
+        if !set.waiters.change(sleeper) {
+            return;
+        }
+        for member in self.members(id) {
+            self.expect_anybody(member);
+        }
+    }
+
+    /// Somebody else may wait for the socket from now on.
+    pub(super) fn expect_anybody(&mut self, socket: SocketId) {
+        if self.has_several() {
+            self.tell_taker(socket, Taker::Anybody, None);
+        }
+    }
+
+    fn tell_taker(&mut self, socket: SocketId, taker: Taker, sleeper: Option<SleeperId>) {
+        let Some(key) = self.connection_key(socket) else { return };
+        if let Some(sleeper) = sleeper
+            && let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize)
+        {
+            entry.has_bells = true;
+        }
+        let peer = SocketAddrV4::new(key.remote, key.remote_port);
+        for ring in &mut self.rings {
+            if let Ring::Xdp(ring) = ring {
+                ring.expect(peer, key.local_port, taker);
+            }
+        }
+    }
+
+    /// The sleeper is another thread's from now on.
+    pub(super) fn forget_own_bells(&mut self, sleeper: SleeperId) {
+        for ring in &mut self.rings {
+            if let Ring::Xdp(ring) = ring {
+                ring.forget_own_bell(number(sleeper));
+            }
+        }
+    }
+
+    /// Before a sleep: `each` gets the sleeper's bells.
+    pub(super) fn arm_own_bells(&mut self, sleeper: SleeperId, each: &mut impl FnMut(i32)) {
+        let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize) else { return };
+        if !entry.has_bells {
+            return;
+        }
+        entry.hears_all = true;
+        for ring in self.rings.iter_mut().filter(|ring| ring.is_live()) {
+            let armed = match ring {
+                Ring::Xdp(ring) => ring.arm_own_bell(number(sleeper)),
+                Ring::Shm(_) => None,
+            };
+            let Some((bell, is_quiet)) = armed else {
+                entry.hears_all = false;
+                continue;
+            };
+            each(bell.as_raw_fd());
+            if !is_quiet && !core::mem::replace(&mut entry.woken, true) {
+                entry.waker.wake();
+            }
+        }
+    }
+
+    /// Has a packet rung a bell for the sleeper already, so that it is about to wake?
+    pub(super) fn is_rung_for(&self, sleeper: SleeperId) -> bool {
+        let Some(entry) = self.sleepers.get(sleeper.0 as usize) else { return false };
+        let guards = self.driver == Some(sleeper);
+        let is_rung = |ring: &Ring| match ring {
+            Ring::Xdp(ring) => {
+                guards && ring.is_bell_rung()
+                    || entry.hears_all && ring.is_own_bell_rung(number(sleeper))
+            }
+            Ring::Shm(_) => false,
+        };
+        self.rings.iter().any(is_rung)
+    }
+
+    pub(super) fn disarm_own_bells(&mut self, sleeper: SleeperId) {
+        let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize) else { return };
+        if !entry.has_bells {
+            return;
+        }
+        entry.hears_all = false;
+        for ring in &mut self.rings {
+            if let Ring::Xdp(ring) = ring {
+                ring.disarm_own_bell(number(sleeper));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_is_one_threads_until_it_has_changed_hands_a_few_times() {
+        let mut waiters = Waiters::default();
+        assert!(!waiters.change(SleeperId(1)) && !waiters.change(SleeperId(1)));
+        // The thread that made it hands it to a worker.
+        assert!(waiters.change(SleeperId(2)) && waiters.is_one());
+        assert!(waiters.change(SleeperId(1)) && waiters.change(SleeperId(2)));
+        assert!(!waiters.is_one() && !waiters.change(SleeperId(1)));
+    }
+}

@@ -1,0 +1,215 @@
+//! System calls that a thread owes others and makes once it holds no lock.
+//!
+//! A wake-up may hand the caller's CPU to the thread that it wakes, and a kick runs the peer's whole
+//! protocol if the peer is on this machine. With the lock held, either keeps every other thread of the
+//! process waiting for it, the woken one first of all. So what can wait is noted under the lock, and done
+//! when the last lock is given back ([`super::thread::leave_lock`]), before signals are let in: no errand
+//! is lost to a handler that does not return.
+//!
+//! The descriptors must live as long as the process. Those of wakers and rings do.
+
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+/// Wake-ups that a thread notes; more are made at once.
+const MOST: usize = 8;
+/// A device's transmit call handles some frames, then says EAGAIN.
+const CALLS: usize = 64;
+/// Kicks that are put off after a thread has found a lock taken: where threads meet they meet again
+/// soon. Elsewhere a kick is made at once, and the bookkeeping under the lock follows it.
+const CROWD: u32 = 256;
+
+/// What a thread has noted; only the thread itself touches it.
+struct Errands {
+    wakers: [AtomicI32; MOST],
+    wakers_len: AtomicU32,
+    /// The socket of a transmit ring, or -1.
+    kick: AtomicI32,
+}
+
+thread_local! {
+    static ERRANDS: Errands = const {
+        Errands {
+            wakers: [const { AtomicI32::new(-1) }; MOST],
+            wakers_len: AtomicU32::new(0),
+            kick: AtomicI32::new(-1),
+        }
+    };
+}
+
+static CROWDED: AtomicU32 = AtomicU32::new(0);
+/// Who kicks: the socket's number plus one, times two, and [`AGAIN`] if more was put on its ring.
+static KICKER: AtomicU32 = AtomicU32::new(IDLE);
+const IDLE: u32 = 0;
+const AGAIN: u32 = 1;
+static LEFT_OVER: AtomicBool = AtomicBool::new(false);
+
+/// A thread had to wait for a lock.
+pub fn note_contention() {
+    CROWDED.store(CROWD, Ordering::Relaxed);
+}
+
+/// Is a kick better made without the lock?
+#[inline]
+pub fn may_put_off_kick() -> bool {
+    CROWDED.load(Ordering::Relaxed) != 0
+}
+
+/// In a child that fork() made: what other threads of the parent were at does not concern it.
+pub fn forget() {
+    KICKER.store(IDLE, Ordering::Relaxed);
+    CROWDED.store(0, Ordering::Relaxed);
+}
+
+/// Did a kick leave something behind? Told once.
+#[inline]
+pub fn take_left_over() -> bool {
+    LEFT_OVER.load(Ordering::Relaxed) && LEFT_OVER.swap(false, Ordering::Relaxed)
+}
+
+/// Notes that the transmit ring of this socket is to be kicked. False if that of another one is noted
+/// already.
+#[cold]
+pub fn note_kick(socket: i32) -> bool {
+    let is_noted = ERRANDS.with(|errands| {
+        let noted = errands.kick.load(Ordering::Relaxed);
+        errands.kick.store(if noted < 0 { socket } else { noted }, Ordering::Relaxed);
+        noted < 0 || noted == socket
+    });
+    super::thread::owe_errands();
+    is_noted
+}
+
+/// Notes a wake-up. False if too many are noted already.
+pub fn note_wake(waker: i32) -> bool {
+    let is_noted = ERRANDS.with(|errands| {
+        let len = errands.wakers_len.load(Ordering::Relaxed);
+        let Some(place) = errands.wakers.get(len as usize) else { return false };
+        place.store(waker, Ordering::Relaxed);
+        errands.wakers_len.store(len + 1, Ordering::Relaxed);
+        true
+    });
+    super::thread::owe_errands();
+    is_noted
+}
+
+/// Does what was noted.
+#[cold]
+pub fn run() {
+    ERRANDS.with(|errands| {
+        let socket = errands.kick.swap(-1, Ordering::Relaxed);
+        if socket >= 0 {
+            kick(socket);
+            // Threads that change it at the same time lose a step or two.
+            CROWDED.store(CROWDED.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        }
+        let len = errands.wakers_len.swap(0, Ordering::Relaxed);
+        for waker in errands.wakers.iter().take(len as usize) {
+            // SAFETY: a waker's descriptor is open as long as the process lives.
+            let waker = unsafe { BorrowedFd::borrow_raw(waker.load(Ordering::Relaxed)) };
+            // A full counter means that a wake-up is pending anyway.
+            let _ = rustix::io::write(waker, &1u64.to_ne_bytes());
+        }
+    });
+}
+
+/// One thread at a time kicks a ring: its call takes what others have put there meanwhile, and would keep them
+/// waiting for a lock of the kernel's.
+fn kick(socket: i32) {
+    let own = (socket as u32 + 1) << 1;
+    loop {
+        match KICKER.compare_exchange(IDLE, own, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            // That of another ring.
+            Err(found) if found & !AGAIN != own => return kick_now(socket),
+            Err(found) => {
+                let told = KICKER.compare_exchange(
+                    found,
+                    own | AGAIN,
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                );
+                if told.is_ok() {
+                    return;
+                }
+            }
+        }
+    }
+    loop {
+        kick_now(socket);
+        if KICKER.compare_exchange(own, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        KICKER.store(own, Ordering::Release);
+    }
+}
+
+fn kick_now(socket: i32) {
+    // SAFETY: a ring's socket is open as long as the process lives.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket) };
+    for _ in 0..CALLS {
+        match rustix::net::send(socket, &[], SendFlags::DONTWAIT) {
+            Ok(_) => return,
+            Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => {}
+            // No memory for a packet now, link down ...
+            Err(_) => break,
+        }
+    }
+    LEFT_OVER.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::lock::Lock;
+    use crate::sys::wait::Waker;
+    use rustix::fd::AsRawFd;
+
+    fn is_awake(waker: &Waker) -> bool {
+        let mut fds =
+            [crate::sys::wait::PollFd { fd: waker.raw(), events: libc::POLLIN, revents: 0 }];
+        crate::sys::wait::ppoll(&mut fds, Some(0), None) == Ok(1)
+    }
+
+    #[test]
+    fn errands_are_done_when_the_last_lock_is_given_back() {
+        let (outer, inner) = (Lock::new(()), Lock::new(()));
+        let wakers: Vec<Waker> = (0..MOST + 1).map(|_| Waker::new().unwrap()).collect();
+        let first = outer.lock().unwrap();
+        let second = inner.lock().unwrap();
+        let noted: Vec<bool> = wakers.iter().map(|waker| note_wake(waker.raw())).collect();
+        assert_eq!(noted.iter().filter(|noted| **noted).count(), MOST);
+        drop(second);
+        assert!(!wakers.iter().any(is_awake));
+        drop(first);
+        assert_eq!(wakers.iter().filter(|waker| is_awake(waker)).count(), MOST);
+        // Once.
+        assert!(wakers.iter().take(MOST).all(Waker::clear));
+        drop(outer.lock());
+        assert!(!wakers.iter().any(is_awake));
+    }
+
+    #[test]
+    fn one_ring_is_kicked_by_an_empty_send() {
+        let (ours, theirs) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            rustix::net::SocketType::DGRAM,
+            rustix::net::SocketFlags::NONBLOCK,
+            None,
+        )
+        .unwrap();
+        let lock = Lock::new(());
+        let guard = lock.lock().unwrap();
+        assert!(note_kick(ours.as_raw_fd()) && note_kick(ours.as_raw_fd()));
+        assert!(!note_kick(theirs.as_raw_fd()), "only one ring is noted");
+        let mut byte = [0u8; 1];
+        let flags = rustix::net::RecvFlags::empty();
+        assert_eq!(rustix::net::recv(&theirs, &mut byte, flags).err(), Some(Errno::AGAIN));
+        drop(guard);
+        assert!(rustix::net::recv(&theirs, &mut byte, flags).is_ok());
+        assert_eq!(rustix::net::recv(&theirs, &mut byte, flags).err(), Some(Errno::AGAIN));
+    }
+}
