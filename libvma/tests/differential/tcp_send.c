@@ -129,6 +129,19 @@ static void held_back(void)
 	DO(shutdown(on.fd, SHUT_WR));
 	peer_reads_rest(on.there);
 	DO(close(on.fd));
+	/* Setting TCP_NODELAY sends what the cork holds (tcp(7)), and the cork stays. */
+	on = connected();
+	SET(on.fd, SOL_TCP, TCP_CORK, 1);
+	DO(write(on.fd, "uncorked", 8));
+	watch_start();
+	SET(on.fd, SOL_TCP, TCP_NODELAY, 1);
+	peer_reads(on.there, 8);
+	report_timed("TCP_NODELAY on a corked stream", 0, 0);
+	DO(write(on.fd, "corked", 6));
+	watch_start();
+	SET(on.fd, SOL_TCP, TCP_NODELAY, 0);
+	peer_reads(on.there, 6);
+	report_timed("no TCP_NODELAY on a corked stream", 0, 200);
 	on = connected();
 	SET(on.fd, SOL_TCP, TCP_CORK, 1);
 	SET(on.fd, SOL_TCP, TCP_NODELAY, 1);

@@ -254,8 +254,15 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let byte = positive.min(255) as u8;
     let seconds = Duration::from_secs(u64::from(positive));
     match name {
-        libc::TCP_NODELAY => push(stack, id, |settings| settings.nodelay = value != 0),
-        libc::TCP_CORK => push(stack, id, |settings| settings.cork = value != 0),
+        // What a cork holds leaves, too, and what is written from here on is held again.
+        libc::TCP_NODELAY => {
+            change(stack, id, |settings| settings.nodelay = value != 0);
+            push_if(stack, id, value != 0);
+        }
+        libc::TCP_CORK => {
+            change(stack, id, |settings| settings.cork = value != 0);
+            push_if(stack, id, value == 0);
+        }
         libc::TCP_MAXSEG => {
             let most = u16::try_from(positive).ok().filter(|most| *most != 0);
             change(stack, id, |settings| settings.max_segment = most);
@@ -288,16 +295,11 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     }
 }
 
-/// TCP_NODELAY on and TCP_CORK off send what waits.
-fn push(stack: &Stack, id: SocketId, with: impl Fn(&mut Settings)) {
-    change(stack, id, with);
-    let Ok(mut state) = stack.shard.lock() else { return };
-    state.with_connection(id, |connection, wire, now| {
-        let settings = connection.settings();
-        if !settings.cork {
-            connection.push(now, wire);
-        }
-    });
+/// TCP_NODELAY on and TCP_CORK off send what waits (tcp(7)).
+fn push_if(stack: &Stack, id: SocketId, wanted: bool) {
+    if wanted && let Ok(mut state) = stack.shard.lock() {
+        state.with_connection(id, |connection, wire, now| connection.push(now, wire));
+    }
 }
 
 fn quick_ack(stack: &Stack, id: SocketId, quick: bool) {

@@ -322,6 +322,7 @@ impl<B> Connection<B> {
     /// TCP_NODELAY and the end of TCP_CORK push what waits (tcp(7)).
     pub fn push(&mut self, now: Instant, link: &mut impl Link<B>) {
         self.more_follows = false;
+        self.timers.stop(Timer::Cork);
         self.push_corked(now, link);
     }
 
