@@ -465,6 +465,35 @@ static void many(void)
 		peer_reads_rest(there[i]);
 }
 
+/* Listeners at one address and port (SO_REUSEPORT): the clients of one host are spread. */
+static void spread(void)
+{
+	enum { LISTENERS = 2, CLIENTS = 40 };
+	int listening[LISTENERS], count[LISTENERS] = { 0 }, all = 0;
+	for (int i = 0; i < LISTENERS; i++) {
+		listening[i] = tcp();
+		set(listening[i], SOL_SOCKET, SO_REUSEADDR, 1);
+		set(listening[i], SOL_SOCKET, SO_REUSEPORT, 1);
+		must("bind", bind(listening[i], ADDRESS(HOST, 5000)));
+		must("listen", listen(listening[i], CLIENTS));
+		look(listening[i]);
+	}
+	for (int i = 0; i < CLIENTS; i++)
+		peer_connect(HOST, 5000);
+	barrier();
+	for (int i = 0; i < LISTENERS; i++) {
+		DO(fcntl(listening[i], F_SETFL, O_NONBLOCK));
+		int fd;
+		while ((fd = accept(listening[i], NULL, NULL)) >= 0) {
+			close(fd);
+			count[i]++;
+		}
+		line("  some %d", count[i] > 0);
+		all += count[i];
+	}
+	line("  of %d", all);
+}
+
 const probe_case tcp_accept_cases[] = {
 	{ "blocking", blocking, false, STREAMS_OURS },
 	{ "lengths", lengths, false, STREAMS_OURS },
@@ -481,6 +510,7 @@ const probe_case tcp_accept_cases[] = {
 	{ "port_of_closed", port_of_closed, false, STREAMS_OURS },
 	{ "deferred", deferred, false, STREAMS_OURS },
 	{ "many", many, false, STREAMS_OURS },
+	{ "spread", spread, false, STREAMS_OURS },
 	{ "everywhere", everywhere, true, STREAMS_SHARED }, /* lo; a child */
 	{ NULL, NULL, false },
 };

@@ -34,6 +34,12 @@ impl FlowKey {
         (addresses, u32::from(self.local_port) << 16 | u32::from(self.remote_port))
     }
 
+    /// A hash of every bit of it, for a choice that a peer must not make. `seed` as of
+    /// [`FlowTable::new`].
+    pub fn keyed_hash(&self, seed: u64) -> u64 {
+        mix(&keys(seed), self.packed())
+    }
+
     #[inline]
     fn packed(&self) -> Packed {
         let (addresses, ports) = self.to_bits();
@@ -61,12 +67,7 @@ pub struct FlowTable<V> {
 impl<V: Copy> FlowTable<V> {
     /// `seed` must come from a source a peer cannot guess. Allocates nothing yet.
     pub fn new(seed: u64) -> FlowTable<V> {
-        FlowTable {
-            slots: Vec::new(),
-            len: 0,
-            keys: [spread(seed, 1), spread(seed, 2), spread(seed, 3)],
-            recent: Cell::new(0),
-        }
+        FlowTable { slots: Vec::new(), len: 0, keys: keys(seed), recent: Cell::new(0) }
     }
 
     #[inline]
@@ -185,11 +186,7 @@ impl<V: Copy> FlowTable<V> {
     /// Where the search for `key` begins.
     #[inline]
     fn home(&self, key: Packed) -> usize {
-        let [k0, k1, k2] = self.keys;
-        // Both factors depend on the key; the second multiplication spreads what the first one
-        // leaves of a tuple that differs in few bits.
-        let mixed = multiply_and_fold(key.addresses ^ k0, u64::from(key.ports) ^ k1);
-        multiply_and_fold(mixed ^ k2, ODD) as usize & self.mask()
+        mix(&self.keys, key) as usize & self.mask()
     }
 
     #[inline]
@@ -250,6 +247,19 @@ const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 fn multiply_and_fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a).wrapping_mul(u128::from(b));
     product as u64 ^ (product >> 64) as u64
+}
+
+/// The keyed hash of a flow.
+#[inline]
+fn mix([k0, k1, k2]: &[u64; 3], key: Packed) -> u64 {
+    // Both factors depend on the key; the second multiplication spreads what the first one
+    // leaves of a tuple that differs in few bits.
+    let mixed = multiply_and_fold(key.addresses ^ k0, u64::from(key.ports) ^ k1);
+    multiply_and_fold(mixed ^ k2, ODD)
+}
+
+fn keys(seed: u64) -> [u64; 3] {
+    [spread(seed, 1), spread(seed, 2), spread(seed, 3)]
 }
 
 /// The `number`th key made from `seed`.

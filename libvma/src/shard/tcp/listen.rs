@@ -298,7 +298,7 @@ impl Tcp {
     }
 
     /// The listener for a segment: one bound to its very address before one bound to any. Of
-    /// several (SO_REUSEPORT) always the same one for a peer.
+    /// several (SO_REUSEPORT) always the same one for a 4-tuple.
     pub(super) fn is_listened_to(&self, key: &FlowKey) -> bool {
         self.listener_for(key).is_some()
     }
@@ -314,9 +314,8 @@ impl Tcp {
             let among = || at_port.iter().filter(|index| bound(index).is_some_and(fits));
             let count = among().count();
             if count > 0 {
-                let remote = key.remote.to_bits() ^ u32::from(key.remote_port) << 16;
-                let mixed = remote.wrapping_mul(0x9e37_79b1) >> 8;
-                return among().nth(mixed as usize % count).copied();
+                let chosen = key.keyed_hash(self.seed) % count as u64;
+                return among().nth(chosen as usize).copied();
             }
         }
         None

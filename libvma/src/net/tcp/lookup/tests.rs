@@ -25,6 +25,24 @@ fn an_empty_table_finds_nothing() {
     assert!(table.is_empty() && table.iter().next().is_none());
 }
 
+/// A client's connections, whose ports may all be even or follow each other, go to every listener of a
+/// group about as often.
+#[test]
+fn the_keyed_hash_spreads_the_ports_of_one_host() {
+    for (listeners, step) in [(2, 1), (2, 2), (3, 2), (4, 2), (8, 1)] {
+        let mut counts = [0u32; 8];
+        for client in 0..800 {
+            let key = FlowKey { remote_port: 32_768 + client * step, ..flow(1) };
+            counts[(key.keyed_hash(7) % listeners) as usize] += 1;
+        }
+        let even = 800 / listeners as u32;
+        for count in &counts[..listeners as usize] {
+            assert!(count.abs_diff(even) < even / 2, "{listeners}, {step}: {counts:?}");
+        }
+    }
+    assert_ne!(flow(1).keyed_hash(7), flow(1).keyed_hash(8));
+}
+
 #[test]
 fn slots_are_sixteen_bytes() {
     assert_eq!(size_of::<Slot<u32>>(), 16);
