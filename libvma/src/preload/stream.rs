@@ -237,7 +237,12 @@ pub unsafe fn no_source(result: isize, address: SockAddrOut, len: Len) -> isize 
         return failed(libc::EFAULT) as isize;
     }
     // SAFETY: as promised.
-    unsafe { len.write(0) };
+    let len = unsafe { &mut *len };
+    // The bytes are gone all the same.
+    if (*len as i32) < 0 {
+        return failed(libc::EINVAL) as isize;
+    }
+    *len = 0;
     result
 }
 
@@ -257,6 +262,9 @@ pub unsafe fn receive_message(
     }
     // SAFETY: a msghdr by the contract of the call.
     let header = unsafe { &mut *message };
+    if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
+        return failed(libc::EINVAL) as isize;
+    }
     // SAFETY: the program's vector, by the contract of the call.
     let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
         Ok(buffers) => buffers,
@@ -267,7 +275,9 @@ pub unsafe fn receive_message(
     let os = || passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) });
     match stream::receive::receive(&process.stack, id, buffers.as_mut_slice(), flags) {
         Outcome::Ours(len) => {
-            header.msg_namelen = 0;
+            if !header.msg_name.is_null() {
+                header.msg_namelen = 0;
+            }
             header.msg_controllen = 0;
             header.msg_flags = flags & (libc::MSG_CMSG_CLOEXEC | libc::MSG_OOB);
             len as isize

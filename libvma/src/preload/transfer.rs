@@ -35,6 +35,10 @@ unsafe fn send_file(
     if given && !convert::is_plausible(offset, 8) {
         return Err(libc::EFAULT);
     }
+    // Before the kernel looks at what it is.
+    if shadow::status_flags(input) & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err(libc::EBADF);
+    }
     let start = match given {
         // SAFETY: as promised.
         true => unsafe { offset.read() },
@@ -103,10 +107,14 @@ fn finish(result: Result<usize, c_int>) -> isize {
     errno::result(result)
 }
 
-fn is_pipe(descriptor: c_int) -> bool {
+/// Is it a pipe's end for reading, or for writing? The kernel says what is wrong with another one.
+fn is_end_of_pipe(descriptor: c_int, access: c_int) -> bool {
     let found = fd::with_borrowed(descriptor, |fd| rustix::fs::fstat(fd));
-    matches!(found, Some(Ok(found))
-        if FileType::from_raw_mode(found.st_mode) == FileType::Fifo)
+    let is_pipe = matches!(found, Some(Ok(found))
+        if FileType::from_raw_mode(found.st_mode) == FileType::Fifo);
+    // A FIFO may be open for both.
+    let open_for = shadow::status_flags(descriptor) & libc::O_ACCMODE;
+    is_pipe && (open_for == access || open_for == libc::O_RDWR)
 }
 
 /// From a pipe to a socket.
@@ -260,10 +268,10 @@ cancellable! {
         let known = flags & !SPLICE_FLAGS == 0;
         let plain = known && input_offset.is_null() && out_offset.is_null() && len > 0;
         match (find(input), find(out)) {
-            (_, Found::Stream(process, id)) if plain && is_pipe(input) => {
+            (_, Found::Stream(process, id)) if plain && is_end_of_pipe(input, libc::O_RDONLY) => {
                 finish(drain_pipe(process, id, input, len, flags))
             }
-            (Found::Stream(process, id), _) if plain && is_pipe(out) => {
+            (Found::Stream(process, id), _) if plain && is_end_of_pipe(out, libc::O_WRONLY) => {
                 // A pipe without a reader has raised SIGPIPE itself.
                 errno::result(fill_pipe(process, id, out, len, flags))
             }

@@ -170,6 +170,28 @@ static void inherited(void)
 	show_inherited(fd);
 }
 
+/* A listener's groups are its own. */
+static void groups(void)
+{
+	int listening = tcp_listener(HOST, 5000, 5);
+	struct group_req group = { if_nametoindex(device_name), { 0 } };
+	struct ip_mreq_source source = { { inet_addr("239.1.2.4") }, { inet_addr(HOST) },
+		{ inet_addr(PEER) } };
+	struct ip_mreq plain = { { inet_addr("239.1.2.5") }, { inet_addr(HOST) } };
+	memcpy(&group.gr_group, &(struct sockaddr_in[]){ at("239.1.2.3", 0) },
+	       sizeof(struct sockaddr_in));
+	DO(setsockopt(listening, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof group));
+	DO(setsockopt(listening, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &source, sizeof source));
+	DO(setsockopt(listening, IPPROTO_IP, IP_ADD_MEMBERSHIP, &plain, sizeof plain));
+	int there = peer_connect(HOST, 5000);
+	int fd = DO(accept(listening, NULL, NULL));
+	DO(setsockopt(fd, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof group));
+	DO(setsockopt(fd, IPPROTO_IP, IP_DROP_SOURCE_MEMBERSHIP, &source, sizeof source));
+	DO(setsockopt(fd, IPPROTO_IP, IP_DROP_MEMBERSHIP, &plain, sizeof plain));
+	DO(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof group));
+	exchange((stream){ fd, there });
+}
+
 static void defaults(void)
 {
 	int listening = tcp_listener(HOST, 5000, 5);
@@ -499,6 +521,7 @@ const probe_case tcp_accept_cases[] = {
 	{ "lengths", lengths, false, STREAMS_OURS },
 	{ "flags", flags, false, STREAMS_OURS },
 	{ "inherited", inherited, false, STREAMS_OURS },
+	{ "groups", groups, false, STREAMS_OURS },
 	{ "defaults", defaults, false, STREAMS_OURS },
 	{ "wrong", wrong, false, STREAMS_SHARED },
 	{ "ended", ended, false, STREAMS_OURS },

@@ -390,6 +390,39 @@ static void to_nowhere(void)
 	receive_shown(on.fd, 100, MSG_DONTWAIT);
 }
 
+/* An address of a length below nothing, where a stream tells none. */
+static void lengths(void)
+{
+	stream on = connected();
+	char name[16];
+	struct iovec part = { room, 2 };
+	struct mmsghdr message = { { .msg_iov = &part, .msg_iovlen = 1 } };
+	socklen_t length = -1;
+	peer_writes(on.there, "0123456789abcdef");
+	barrier();
+	DO(recvfrom(on.fd, room, 2, 0, (struct sockaddr *)name, &length));
+	line("  length %d", (int)length);
+	length = INT32_MIN;
+	DO(recvfrom(on.fd, room, 2, MSG_PEEK, (struct sockaddr *)name, &length));
+	line("  length %d", (int)length);
+	DO(recvfrom(on.fd, room, 2, 0, NULL, &length));
+	line("  length %d", (int)length);
+	message.msg_hdr.msg_namelen = -1;
+	DO(recvmsg(on.fd, &message.msg_hdr, 0));
+	line("  length %d", (int)message.msg_hdr.msg_namelen);
+	message.msg_hdr.msg_name = name;
+	message.msg_hdr.msg_namelen = -1;
+	DO(recvmsg(on.fd, &message.msg_hdr, 0));
+	line("  length %d", (int)message.msg_hdr.msg_namelen);
+	DO(recvmmsg(on.fd, &message, 1, 0, NULL));
+	line("  length %d", (int)message.msg_hdr.msg_namelen);
+	message.msg_hdr.msg_namelen = 1000;
+	DO(recvmsg(on.fd, &message.msg_hdr, 0));
+	line("  length %d", (int)message.msg_hdr.msg_namelen);
+	receive_shown(on.fd, 100, MSG_DONTWAIT);
+	DO(recvfrom(on.fd, room, 2, MSG_DONTWAIT, (struct sockaddr *)name, &length));
+}
+
 /* What comes beside the bytes. */
 static void beside(void)
 {
@@ -477,5 +510,6 @@ const probe_case tcp_receive_cases[] = {
 	{ "to_nowhere", to_nowhere, false, STREAMS_OURS },
 	{ "beside", beside, false, STREAMS_SHARED }, /* time stamps make it the kernel's */
 	{ "readers", readers, false, STREAMS_OURS },
+	{ "lengths", lengths, false, STREAMS_OURS },
 	{ NULL, NULL, false },
 };

@@ -431,6 +431,21 @@ static void splices(void)
 	DO(splice(on.fd, NULL, on.fd, NULL, 100, 0));
 	DO(splice(on.fd, NULL, ends[1], NULL, 100, 0x1000));
 	DO(splice(on.fd, NULL, ends[1], NULL, 0, 0));
+	/* The wrong end of the pipe: told at once, connected or not. */
+	int fresh = tcp();
+	TIMED(0, splice(ends[1], NULL, on.fd, NULL, 1, 0));
+	TIMED(0, splice(ends[1], NULL, on.fd, NULL, 1, SPLICE_F_NONBLOCK));
+	TIMED(0, splice(on.fd, NULL, ends[0], NULL, 100, 0));
+	TIMED(0, splice(on.fd, NULL, ends[0], NULL, 100, SPLICE_F_NONBLOCK));
+	DO(splice(ends[1], NULL, fresh, NULL, 1, 0));
+	DO(splice(fresh, NULL, ends[0], NULL, 100, 0));
+	DO(splice(ends[1], NULL, on.fd, NULL, 0, 0));
+	DO(splice(ends[1], NULL, on.fd, &offset, 1, 0));
+	int file = open("/dev/null", O_WRONLY);
+	DO(sendfile(on.fd, file, NULL, 1));
+	DO(sendfile(on.fd, ends[1], NULL, 1));
+	close(file);
+	close(fresh);
 	DO(fcntl(on.fd, F_SETFL, O_NONBLOCK));
 	DO(splice(on.fd, NULL, ends[1], NULL, 100, 0));
 	peer_shuts(on.there, SHUT_WR, 0);

@@ -147,8 +147,14 @@ fn local_level(stack: &Stack, id: SocketId, option: (i32, i32)) -> Effect {
     Effect::Done
 }
 
+/// Joining and leaving groups, IP_ADD_MEMBERSHIP to MCAST_MSFILTER of linux/in.h: memberships are a
+/// socket's own.
+const MEMBERSHIPS: core::ops::RangeInclusive<i32> = libc::IP_ADD_MEMBERSHIP..=MCAST_MSFILTER;
+const MCAST_MSFILTER: i32 = 48;
+
 fn remember(stream: &mut Stream, level: i32, name: i32, value: &[u8]) {
-    if NOT_INHERITED.contains(&(level, name)) {
+    let joins = level == libc::IPPROTO_IP && MEMBERSHIPS.contains(&name);
+    if joins || NOT_INHERITED.contains(&(level, name)) {
         return;
     }
     stream.inherited.retain(|known| (known.level, known.name) != (level, name));
