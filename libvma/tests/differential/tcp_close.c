@@ -232,9 +232,102 @@ static void reset(void)
 	all_ways(on.fd);
 }
 
+/* Time for a segment to come, in which no call is made: one that is would take it. */
+static void quiet(void)
+{
+	struct timespec begun, now;
+	clock_gettime(CLOCK_MONOTONIC, &begun);
+	do
+		clock_gettime(CLOCK_MONOTONIC, &now);
+	while ((now.tv_sec - begun.tv_sec) * 1000000000L + now.tv_nsec - begun.tv_nsec < 300000);
+}
+
+/* A reset is told by whatever call is the first one after it. */
+static void told_first(void)
+{
+	enum { PEERNAME, PEERNAME_OPTION, INFO, SHUTDOWN, ERROR, UNSENT, DISCONNECT, WAIT, CALLS };
+	signal(SIGPIPE, SIG_IGN);
+	for (int call = 0; call < CALLS; call++) {
+		struct sockaddr_in address;
+		struct tcp_info info = { 0 };
+		struct pollfd wait;
+		fd_set writable;
+		socklen_t length = sizeof address;
+		int unsent = -1;
+		stream on = accepted();
+		set(on.fd, SOL_TCP, TCP_NODELAY, 1);
+		exchange(on);
+		peer_resets(on.there, 0);
+		quiet();
+		switch (call) {
+		case PEERNAME:
+			DO(getpeername(on.fd, (struct sockaddr *)&address, &length));
+			break;
+		case PEERNAME_OPTION:
+			DO(getsockopt(on.fd, SOL_SOCKET, SO_PEERNAME, &address, &length));
+			break;
+		case INFO:
+			length = sizeof info;
+			DO(getsockopt(on.fd, SOL_TCP, TCP_INFO, &info, &length));
+			line("  state %d", info.tcpi_state);
+			break;
+		case SHUTDOWN:
+			DO(shutdown(on.fd, SHUT_WR));
+			break;
+		case ERROR:
+			break;
+		case UNSENT:
+			DO(ioctl(on.fd, SIOCOUTQ, &unsent));
+			line("  %d", unsent);
+			break;
+		case DISCONNECT:
+			DO(connect(on.fd, &(struct sockaddr){ .sa_family = AF_UNSPEC }, sizeof(struct sockaddr)));
+			break;
+		case WAIT:
+			FD_ZERO(&writable);
+			FD_SET(on.fd, &writable);
+			DO(select(on.fd + 1, NULL, &writable, NULL, &(struct timeval){ 0, 0 }));
+			wait = (struct pollfd){ on.fd, POLLIN, 0 };
+			DO(poll(&wait, 1, 0));
+			show_poll(&wait, 1);
+			break;
+		}
+		show_error(on.fd);
+		DO(close(on.fd));
+	}
+}
+
+/* What was acknowledged is told as soon as the acknowledgment is there. */
+static void acknowledged_at_once(void)
+{
+	stream on = accepted();
+	struct tcp_info info = { 0 };
+	socklen_t length = sizeof info;
+	set(on.fd, SOL_TCP, TCP_NODELAY, 1);
+	exchange(on);
+	peer_set(on.there, SOL_TCP, TCP_QUICKACK, 1);
+	DO(send(on.fd, "one", 3, 0));
+	peer_reads(on.there, 3);
+	quiet();
+	DO(getsockopt(on.fd, SOL_TCP, TCP_INFO, &info, &length));
+	line("  unacknowledged %u", info.tcpi_unacked);
+	DO(send(on.fd, "two", 3, 0));
+	peer_reads(on.there, 3);
+	quiet();
+	int left = -1;
+	DO(ioctl(on.fd, SIOCOUTQ, &left));
+	line("  %d", left);
+}
+
 /* A close that leaves bytes unread is a reset. */
 static void closed_unread(void)
 {
+	stream early = accepted();
+	exchange(early);
+	peer_writes(early.there, "not even looked at");
+	quiet();
+	DO(close(early.fd));
+	peer_reads_rest(early.there);
 	stream on = accepted();
 	peer_writes(on.there, "unread");
 	barrier();
@@ -426,6 +519,8 @@ const probe_case tcp_close_cases[] = {
 	{ "shut_while_waiting", shut_while_waiting, false, STREAMS_OURS },
 	{ "closed_by_the_peer", closed_by_the_peer, false, STREAMS_OURS },
 	{ "reset", reset, false, STREAMS_OURS },
+	{ "told_first", told_first, false, STREAMS_OURS },
+	{ "acknowledged_at_once", acknowledged_at_once, false, STREAMS_OURS },
 	{ "closed_unread", closed_unread, false, STREAMS_OURS },
 	{ "lingering", lingering, false, STREAMS_OURS },
 	{ "lingering_in_vain", lingering_in_vain, false, STREAMS_OURS },

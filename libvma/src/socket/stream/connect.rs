@@ -45,6 +45,7 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
 pub fn disconnect(stack: &Stack, id: SocketId) -> bool {
     use TcpState::{Closed, Closing, LastAck, TimeWait};
     let Ok(mut state) = stack.shard.lock() else { return false };
+    state.poll_well();
     let Some(view) = view(&mut state, id) else { return false };
     match view.phase {
         Phase::Fresh => return false,

@@ -239,6 +239,7 @@ pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketAddrV4> {
 /// The address of the other end; ENOTCONN while there is none. None: the shadow knows.
 pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketAddrV4, i32>> {
     let mut state = stack.shard.lock().ok()?;
+    state.poll_well();
     if state.pipe(id).is_some_and(|pipe| pipe.has_ended()) {
         return Some(Err(libc::ENOTCONN));
     }

@@ -17,6 +17,8 @@ pub fn shutdown(stack: &Stack, id: SocketId, how: i32) -> Outcome<()> {
         _ => return Outcome::Errno(libc::EINVAL),
     };
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    // A reset that has come ends the connection before this call does.
+    state.poll_well();
     let Some(view) = view(&mut state, id) else { return Outcome::Os(WhyOs::NotOurs) };
     match view.phase {
         Phase::Fresh => {
@@ -83,7 +85,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let Ok(mut state) = stack.shard.lock() else { return };
     super::give_back::end_listening(&mut state, id);
     // What was received and not read decides between FIN and RST.
-    state.poll();
+    state.poll_well();
     let counters = crate::socket::last_counters(stack, &mut state, id);
     let kept = port_kept(&mut state, id, descriptor);
     state.orphan_connection(id, kept);
@@ -119,6 +121,7 @@ fn is_shared(stack: &Stack, id: SocketId) -> bool {
 fn linger(stack: &Stack, id: SocketId) {
     let time = {
         let Ok(mut state) = stack.shard.lock() else { return };
+        state.poll_well();
         if !super::is_established(&mut state, id) {
             return;
         }

@@ -19,7 +19,7 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
     let Ok(mut state) = stack.shard.lock() else { return None };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR) => {
-            state.poll();
+            state.poll_well();
             let (_, socket) = state.socket(id)?;
             let pending = core::mem::take(&mut socket.pending_error);
             if pending != 0 {
@@ -46,7 +46,7 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             return Some(Value::Bytes(bytes));
         }
         (libc::IPPROTO_TCP, libc::TCP_INFO) if state.is_listening(id) => {
-            state.poll();
+            state.poll_well();
             let waiting = state.accept_queue_len(id)?;
             let descriptor = state.socket(id)?.1.shadow();
             return about_listener(descriptor, waiting).map(Value::Bytes);
@@ -82,7 +82,8 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             Some(Value::Number(i32::from(connection.is_quick_ack())))
         }
         (libc::SOL_SOCKET, libc::SO_PEERNAME) => {
-            let peer = super::peer_of(connection).ok()?;
+            // Whatever became of the connection, unlike getpeername().
+            let peer = connection.key().remote_endpoint();
             Some(Value::Bytes(shadow::to_bytes(peer).to_vec()))
         }
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(connection.path().mtu as i32)),
@@ -117,7 +118,7 @@ pub fn ioctl(stack: &Stack, id: SocketId, request: u64) -> Option<Result<i32, i3
     if matches!(view(&mut state, id)?.phase, Phase::Fresh | Phase::Listening { .. }) {
         return None;
     }
-    state.poll();
+    state.poll_well();
     if local::has_pipe(&mut state, id) {
         // What the pipe took is in the peer's memory.
         let unread = (request == FIONREAD).then(|| local::ready::unread(&mut state, id));
