@@ -320,6 +320,36 @@ static void info(void)
 	DO(setsockopt(on.fd, SOL_TCP, TCP_INFO, &about, sizeof about));
 }
 
+/* The scale of windows goes by the buffer: the system's largest one, or SO_RCVBUF. */
+static void scales(void)
+{
+	static const int sizes[] = { 0, 2000, 60000, 200000, 1000000 };
+	struct tcp_info info;
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int door = peer_listen(PEER, 6000, 10), fd = tcp(), listening = tcp_bound(HOST, 5000);
+		if (sizes[i]) {
+			set(fd, SOL_SOCKET, SO_RCVBUF, sizes[i]);
+			set(listening, SOL_SOCKET, SO_RCVBUF, sizes[i]);
+		}
+		must("listen", listen(listening, 5));
+		look(listening);
+		int there = peer_connect(HOST, 5000);
+		int accepted = accept(listening, NULL, NULL);
+		must("connect", connect(fd, ADDRESS(PEER, 6000)));
+		for (int at = 0; at < 2; at++) {
+			socklen_t length = sizeof info;
+			DO(getsockopt(at ? accepted : fd, SOL_TCP, TCP_INFO, &info, &length));
+			line("  SO_RCVBUF %d: %d, the peer's %d", sizes[i], info.tcpi_rcv_wscale,
+			     info.tcpi_snd_wscale);
+		}
+		close(fd);
+		close(accepted);
+		close(listening);
+		peer_ends(there, 0);
+		peer_ends(door, 0);
+	}
+}
+
 /* The largest segment, as asked for here and told by the other end. */
 static void segments(void)
 {
@@ -502,6 +532,7 @@ const probe_case tcp_option_cases[] = {
 	{ "lingers", lingers, false, STREAMS_OURS },
 	{ "congestion", congestion, false, STREAMS_OURS },
 	{ "info", info, false, STREAMS_OURS },
+	{ "scales", scales, false, STREAMS_OURS },
 	{ "segments", segments, false, STREAMS_OURS },
 	{ "special", special, false, STREAMS_SHARED }, /* TCP_REPAIR, SO_BINDTODEVICE */
 	{ "modes", modes, false, STREAMS_OURS },

@@ -52,6 +52,9 @@ pub struct Settings {
     pub congestion: Algorithm,
     pub send_buffer: Buffer,
     pub receive_buffer: Buffer,
+    /// What the host lets a receive buffer grow to, overhead included (tcp_rmem, rmem_max): the window
+    /// scale is announced for it.
+    pub largest_receive_buffer: u32,
     /// SO_RCVLOWAT.
     pub receive_low_water: u32,
     /// SO_OOBINLINE.
@@ -89,6 +92,7 @@ impl Default for Settings {
             congestion: Algorithm::Cubic,
             send_buffer: Buffer { limit: 87_040, most: 4 << 20, automatic: true },
             receive_buffer: Buffer { limit: 65_536, most: 3 << 20, automatic: true },
+            largest_receive_buffer: 0,
             receive_low_water: 1,
             urgent_inline: false,
             ecn: false,

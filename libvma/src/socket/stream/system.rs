@@ -61,6 +61,8 @@ fn read(stack: &Stack) -> System {
         // tcp_adv_win_scale: half of it is the window, for the rest is overhead.
         let limit = initial / 2;
         settings.receive_buffer = Buffer { limit, most: (most / 2).max(limit), automatic: true };
+        // tcp_window_scaling of tcp(7): whichever is larger decides, even if the buffer stays below it.
+        settings.largest_receive_buffer = most.max(number("core/rmem_max").unwrap_or(0));
     }
     settings.sack = flag("ipv4/tcp_sack", true);
     settings.timestamps = match stack.config.tcp_timestamps {

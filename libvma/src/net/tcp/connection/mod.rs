@@ -496,13 +496,18 @@ pub fn own_mss(path: Path, settings: &Settings) -> u32 {
     settings.max_segment.map_or(most, |max| most.min(u32::from(max)).max(LEAST_MSS))
 }
 
-/// The window scale to announce: enough for the largest window that the buffer may grow to.
+/// The window scale to announce: enough for the largest window that the buffer may grow to. Of one that
+/// grows by itself the kernel counts the overhead, too.
 pub fn window_scale(settings: &Settings) -> u8 {
     if !settings.window_scaling {
         return 0;
     }
     let buffer = &settings.receive_buffer;
-    let most = if buffer.automatic { buffer.most.max(buffer.limit) } else { buffer.limit };
+    let most = if buffer.automatic {
+        buffer.most.max(buffer.limit).max(settings.largest_receive_buffer)
+    } else {
+        buffer.limit
+    };
     let most = most.min(settings.window_clamp);
     let bits = u32::BITS.saturating_sub(most.leading_zeros());
     (bits.saturating_sub(16) as u8).min(MAX_WINDOW_SCALE)
