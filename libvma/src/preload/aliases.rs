@@ -92,25 +92,25 @@ export! {
     /// open without a mode, by which _FORTIFY_SOURCE replaces it.
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: passed on; it ends the process if the flags want a mode.
-        super::fresh(unsafe { real::__open_2(path, flags) })
+        super::made(|| unsafe { real::__open_2(path, flags) })
     }
 
     /// As `__open_2`.
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: as above.
-        super::fresh(unsafe { real::__open64_2(path, flags) })
+        super::made(|| unsafe { real::__open64_2(path, flags) })
     }
 
     /// As `__open_2`.
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: as above.
-        super::fresh(unsafe { real::__openat_2(directory, path, flags) })
+        super::made(|| unsafe { real::__openat_2(directory, path, flags) })
     }
 
     /// As `__open_2`.
     fn __openat64_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: as above.
-        super::fresh(unsafe { real::__openat64_2(directory, path, flags) })
+        super::made(|| unsafe { real::__openat64_2(directory, path, flags) })
     }
 
     /// creat64.

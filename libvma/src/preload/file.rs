@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 use super::cancel::cancellable;
-use super::{errno, export, fork, fresh, passed, real, take_over};
+use super::{errno, export, fork, fresh, made, passed, real, retried, take_over};
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::report::kernels;
@@ -202,7 +202,7 @@ export! {
         inherit::touch(fd);
         let _call = passed::during(fd);
         // SAFETY: passed on.
-        let new = fresh(unsafe { real::dup(fd) });
+        let new = made(|| unsafe { real::dup(fd) });
         if new >= 0 && let Some(process) = ours(fd) {
             alias(process, fd, new);
         }
@@ -229,37 +229,37 @@ export! {
     /// open(2).
     fn open(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
         // SAFETY: passed on; libc reads `mode` only if the flags say that there is one.
-        fresh(unsafe { real::open(path, flags, mode) })
+        made(|| unsafe { real::open(path, flags, mode) })
     }
 
     /// open64.
     fn open64(path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
         // SAFETY: as open.
-        fresh(unsafe { real::open64(path, flags, mode) })
+        made(|| unsafe { real::open64(path, flags, mode) })
     }
 
     /// openat(2).
     fn openat(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
         // SAFETY: as open.
-        fresh(unsafe { real::openat(directory, path, flags, mode) })
+        made(|| unsafe { real::openat(directory, path, flags, mode) })
     }
 
     /// openat64.
     fn openat64(directory: c_int, path: *const c_char, flags: c_int, mode: libc::mode_t) -> c_int {
         // SAFETY: as open.
-        fresh(unsafe { real::openat64(directory, path, flags, mode) })
+        made(|| unsafe { real::openat64(directory, path, flags, mode) })
     }
 
     /// creat(2).
     fn creat(path: *const c_char, mode: libc::mode_t) -> c_int {
         // SAFETY: passed on.
-        fresh(unsafe { real::creat(path, mode) })
+        made(|| unsafe { real::creat(path, mode) })
     }
 
     /// pipe(2).
     fn pipe(fds: *mut c_int) -> c_int {
         // SAFETY: passed on.
-        let result = unsafe { real::pipe(fds) };
+        let result = retried(|| unsafe { real::pipe(fds) });
         // SAFETY: the kernel has filled in two numbers when it returns 0.
         unsafe { fresh_pair(result, fds) }
     }
@@ -267,7 +267,7 @@ export! {
     /// pipe2(2).
     fn pipe2(fds: *mut c_int, flags: c_int) -> c_int {
         // SAFETY: passed on.
-        let result = unsafe { real::pipe2(fds, flags) };
+        let result = retried(|| unsafe { real::pipe2(fds, flags) });
         // SAFETY: as pipe.
         unsafe { fresh_pair(result, fds) }
     }
@@ -275,7 +275,7 @@ export! {
     /// socketpair(2).
     fn socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int {
         // SAFETY: passed on.
-        let result = unsafe { real::socketpair(domain, kind, protocol, fds) };
+        let result = retried(|| unsafe { real::socketpair(domain, kind, protocol, fds) });
         // SAFETY: as pipe.
         unsafe { fresh_pair(result, fds) }
     }

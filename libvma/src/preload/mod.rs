@@ -109,6 +109,29 @@ fn fresh(fd: c_int) -> c_int {
     fd
 }
 
+/// A call that makes descriptors. If the program has as many as it may, those that the library keeps for
+/// closed connections are given up for it.
+fn retried(call: impl Fn() -> c_int) -> c_int {
+    let before = errno::get();
+    let result = call();
+    if result >= 0
+        || errno::get() != libc::EMFILE
+        || !process::current().is_some_and(Process::release_kept_descriptors)
+    {
+        return result;
+    }
+    let result = call();
+    if result >= 0 {
+        errno::set(before);
+    }
+    result
+}
+
+/// A call that makes one descriptor.
+fn made(call: impl Fn() -> c_int) -> c_int {
+    fresh(retried(call))
+}
+
 /// A socket that is the kernel's for good, with nothing of ours left to read, costs no lock any more.
 fn retire(process: &'static Process, id: SocketId) {
     if crate::socket::is_retired(&process.stack, id) {

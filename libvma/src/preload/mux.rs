@@ -11,7 +11,7 @@ use core::ffi::{c_int, c_void};
 use self::instance::{Room, control_alone, control_shared};
 use super::cancel::cancellable;
 use super::convert::{self, millis};
-use super::{errno, export, fresh, passed, real, take_over};
+use super::{errno, export, made, passed, real, take_over};
 use crate::fd::Object;
 use crate::mux::poll::{Member, Question, Told};
 use crate::mux::{self, epoll, select as sets};
@@ -297,13 +297,13 @@ export! {
     /// epoll_create(2).
     fn epoll_create(size: c_int) -> c_int {
         // SAFETY: passed on.
-        fresh(unsafe { real::epoll_create(size) })
+        made(|| unsafe { real::epoll_create(size) })
     }
 
     /// epoll_create1(2).
     fn epoll_create1(flags: c_int) -> c_int {
         // SAFETY: passed on.
-        fresh(unsafe { real::epoll_create1(flags) })
+        made(|| unsafe { real::epoll_create1(flags) })
     }
 
     /// epoll_ctl(2). What the kernel has a say in goes to it first, which knows every error.

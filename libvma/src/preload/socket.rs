@@ -4,8 +4,8 @@ use core::ffi::{c_int, c_ulong, c_void};
 
 use super::cancel::cancellable;
 use super::{
-    Found, convert, errno, export, file, find, fresh, init, mux, ours, passed, real, stream,
-    take_over,
+    Found, convert, errno, export, file, find, fresh, init, made, mux, ours, passed, real, retried,
+    stream, take_over,
 };
 use crate::config::rules::Protocol;
 use crate::fd::Object;
@@ -85,7 +85,7 @@ cancellable! {
             return unsafe { stream::accept(process, id, fd, (address, len), 0) };
         }
         // SAFETY: passed on.
-        passed::accepted(fd, fresh(unsafe { real::accept(fd, address, len) }))
+        passed::accepted(fd, made(|| unsafe { real::accept(fd, address, len) }))
     }
 
     /// accept4(2).
@@ -95,7 +95,7 @@ cancellable! {
             return unsafe { stream::accept(process, id, fd, (address, len), flags) };
         }
         // SAFETY: passed on.
-        passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }))
+        passed::accepted(fd, made(|| unsafe { real::accept4(fd, address, len, flags) }))
     }
 }
 
@@ -103,7 +103,7 @@ export! {
     /// socket(2).
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         // SAFETY: passed on.
-        let fd = fresh(unsafe { real::socket(domain, kind, protocol) });
+        let fd = made(|| unsafe { real::socket(domain, kind, protocol) });
         if fd >= 0 {
             adopt(fd, domain, kind, protocol);
         }
@@ -248,14 +248,14 @@ export! {
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         let _call = passed::during(fd);
         // SAFETY: passed on.
-        after_fcntl(fd, command, unsafe { real::fcntl(fd, command, argument) })
+        after_fcntl(fd, command, retried(|| unsafe { real::fcntl(fd, command, argument) }))
     }
 
     /// fcntl64.
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
         let _call = passed::during(fd);
         // SAFETY: passed on.
-        after_fcntl(fd, command, unsafe { real::fcntl64(fd, command, argument) })
+        after_fcntl(fd, command, retried(|| unsafe { real::fcntl64(fd, command, argument) }))
     }
 
     /// sockatmark(3), whose ioctl inside libc is not interposed.

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, fresh, passed, real};
+use super::{Found, errno, find, made, passed, real};
 use crate::fd::Object;
 use crate::process::Process;
 use crate::socket::stream::listen::{Adopted, Found as Accepted};
@@ -90,9 +90,9 @@ pub unsafe fn accept(
     process.ensure_plane();
     let mut os = || {
         // SAFETY: passed on.
-        match unsafe { real::accept4(fd, address, len, flags) } {
+        match made(|| unsafe { real::accept4(fd, address, len, flags) }) {
             -1 => Err(errno::get()),
-            accepted => Ok(fresh(accepted)),
+            accepted => Ok(accepted),
         }
     };
     let accepted = match listen::accept(&process.stack, id, &mut os) {
@@ -116,11 +116,14 @@ pub unsafe fn accept(
             process.drop_stream(id);
             errno::set(before);
             // SAFETY: passed on.
-            return passed::accepted(fd, fresh(unsafe { real::accept4(fd, address, len, flags) }));
+            return passed::accepted(
+                fd,
+                made(|| unsafe { real::accept4(fd, address, len, flags) }),
+            );
         }
     };
     // SAFETY: no pointer is involved.
-    let shadow = fresh(unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM | flags, 0) });
+    let shadow = made(|| unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM | flags, 0) });
     if shadow < 0 {
         let error = errno::get();
         listen::put_back(&process.stack, id, accepted);

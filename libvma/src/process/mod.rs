@@ -46,6 +46,8 @@ pub struct Process {
     pub id: i32,
     /// The control plane was tried, whatever came of it.
     plane_tried: std::sync::atomic::AtomicBool,
+    /// The log says that the program has too few descriptors.
+    descriptors_told: std::sync::atomic::AtomicBool,
     _log_file: Option<Fd>,
 }
 
@@ -123,6 +125,7 @@ fn start() -> Process {
         statistics: statistics::Statistics::new(),
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),
+        descriptors_told: std::sync::atomic::AtomicBool::new(false),
         _log_file: log_file,
     }
 }
@@ -158,6 +161,24 @@ impl Process {
 }
 
 impl Process {
+    /// Gives up the descriptors that keep the ports of closed connections from reuse, because the program
+    /// may have no more. False if there are none. Told once.
+    pub fn release_kept_descriptors(&self) -> bool {
+        let Ok(mut state) = self.stack.shard.lock() else { return false };
+        let released = state.release_kept();
+        drop(state);
+        let told = std::sync::atomic::Ordering::Relaxed;
+        if released > 0 && !self.descriptors_told.swap(true, told) {
+            log_line!(
+                Warning,
+                "the program has as many descriptors as RLIMIT_NOFILE allows; libvma closed {released} of its \
+                 own, which kept the ports of closed connections from reuse. Raise the limit (ulimit -n, \
+                 LimitNOFILE= of a systemd unit): libvma needs up to 256 descriptors of it."
+            );
+        }
+        released > 0
+    }
+
     /// Wakes a thread of the program that sleeps in a call of ours.
     pub fn wake_thread(&self, thread: u32) {
         if let Ok(mut state) = self.stack.shard.lock() {

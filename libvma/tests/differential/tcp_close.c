@@ -1,6 +1,8 @@
 /* shutdown and close from either end: half, whole, abrupt, at once; and what is told afterwards. */
 #include "prober.h"
 
+#include <sys/resource.h>
+
 static int all_ways(int fd)
 {
 	receive_shown(fd, 10, MSG_DONTWAIT);
@@ -544,6 +546,53 @@ static void short_lives(void)
 	exchange(connected());
 }
 
+/* How many descriptors of a kind there may be. */
+static int room_for(int (*make)(void))
+{
+	int made[400], count = 0;
+	while (count < 400 && (made[count] = make()) >= 0)
+		count++;
+	int error = errno;
+	for (int i = 0; i < count; i++)
+		close(made[i]);
+	line("  at most: %s", error_name(error));
+	return count;
+}
+
+static int local_socket(void)
+{
+	return socket(AF_UNIX, SOCK_STREAM, 0);
+}
+
+static int plain_file(void)
+{
+	return open("/dev/null", O_RDONLY);
+}
+
+/* Closed connections take no descriptor from the program. */
+static void descriptors_after(void)
+{
+	struct rlimit limit, low;
+	must("getrlimit", getrlimit(RLIMIT_NOFILE, &limit));
+	low = (struct rlimit){ 300, limit.rlim_max };
+	static int (*const kinds[])(void) = { tcp, local_socket, plain_file };
+	stream first = connected(); /* what the library needs for any */
+	exchange(first);
+	for (int kind = 0; kind < 3; kind++) {
+		must("setrlimit", setrlimit(RLIMIT_NOFILE, &low));
+		int before = room_for(kinds[kind]);
+		for (int i = 0; i < 20; i++) {
+			stream on = connected();
+			close(on.fd);
+			peer_ends(on.there, 0);
+		}
+		int after = room_for(kinds[kind]);
+		must("setrlimit", setrlimit(RLIMIT_NOFILE, &limit));
+		/* The library may have opened one or two for itself. */
+		line("  about as many as before: %d", after >= before - 3);
+	}
+}
+
 const probe_case tcp_close_cases[] = {
 	{ "half_closed", half_closed, false, STREAMS_OURS },
 	{ "half_closed_by_the_peer", half_closed_by_the_peer, false, STREAMS_OURS },
@@ -562,5 +611,6 @@ const probe_case tcp_close_cases[] = {
 	{ "ports_after", ports_after, false, STREAMS_OURS },
 	{ "used_again", used_again, false, STREAMS_OURS },
 	{ "short_lives", short_lives, false, STREAMS_OURS },
+	{ "descriptors_after", descriptors_after, false, STREAMS_OURS },
 	{ NULL, NULL, false },
 };

@@ -363,6 +363,27 @@ impl<S> State<S> {
     }
 }
 
+impl<S> State<S> {
+    /// Drops what connections without a socket keep, a descriptor each: the program needs them. Returns how
+    /// many that were. As in [`Tcp::keep`] those in TIME-WAIT end early, because their ports are free now.
+    pub fn release_kept(&mut self) -> usize {
+        let Some((tcp, mut io)) = self.tcp() else { return 0 };
+        let mut released = 0;
+        while let Some((oldest, serial)) = tcp.keepers.pop_front() {
+            let block = tcp.block(oldest).filter(|block| block.serial == serial);
+            let Some(waits) = block.map(|block| block.waits) else { continue };
+            if tcp.kept.remove(&oldest).is_some() {
+                released += 1;
+                if waits {
+                    tcp.bury(&mut io, oldest);
+                }
+            }
+        }
+        self.after_tcp();
+        released
+    }
+}
+
 impl Tcp {
     /// A connection without a socket keeps something. What is kept is dear (a descriptor), so only
     /// the last ones keep theirs; an older one that is in TIME-WAIT ends early (as with Linux's
