@@ -97,11 +97,17 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         };
         let taken = match self.judge(process, key) {
             Ok(()) => host.take(memory, bell),
-            Err(status) => return self.reply(&connection, key, status, None),
+            Err(status) => {
+                if status == Status::Known {
+                    host.answered();
+                }
+                return self.reply(&connection, key, status, None);
+            }
         };
         let Some((link, bell)) = taken else {
             return self.reply(&connection, key, Status::Refused, None);
         };
+        host.answered();
         self.reply(&connection, key, Status::Linked, Some(&bell));
         // If the answer did not get through, the connection is at its end, which ends the link.
         if self.watch(Watched::Link { connection, peer: process, link }).is_err() {

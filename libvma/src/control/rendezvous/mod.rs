@@ -48,6 +48,8 @@ pub trait Host {
     fn is_alive(&mut self, link: Self::Link) -> bool;
     /// The peer is gone.
     fn end(&mut self, link: Self::Link);
+    /// A caller is about to be told that it has a link with us.
+    fn answered(&mut self);
     /// Answers that were given before may be out of date.
     fn void_answers(&mut self);
     /// Only those that there is nobody may be.

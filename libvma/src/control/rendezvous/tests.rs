@@ -15,6 +15,7 @@ struct Fake {
     made: u32,
     ended: Vec<u32>,
     voided: u32,
+    answered: u32,
 }
 
 impl Fake {
@@ -60,6 +61,10 @@ impl Host for Fake {
     fn end(&mut self, link: u32) {
         self.live.retain(|live| *live != link);
         self.ended.push(link);
+    }
+
+    fn answered(&mut self) {
+        self.answered += 1;
     }
 
     fn void_answers(&mut self) {
@@ -134,6 +139,8 @@ fn a_second_socket_of_a_process_is_reached_by_the_same_link() {
     server.serve(0);
     client.serve(0);
     assert_eq!(client.ask(second, 0), Known::Link(1));
+    // Either time the server was about to say that there is a link.
+    assert_eq!(server.host.answered, 2);
     // And the way back.
     let own = key();
     client.post(own).unwrap();

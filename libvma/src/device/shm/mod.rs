@@ -52,6 +52,9 @@ pub struct LinkId {
 }
 
 impl LinkId {
+    /// Names no link: a ring never has so many.
+    pub const NONE: LinkId = LinkId { index: u16::MAX, generation: u16::MAX };
+
     /// The Ethernet address that stands for the link: a locally administered one.
     #[inline]
     pub fn mac(self) -> [u8; 6] {

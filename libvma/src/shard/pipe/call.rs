@@ -3,8 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
-use super::message::Message;
-use super::{Carrier, Offer, Pipe, Remains, SocketId, State, clock};
+use super::{Offer, Pipe, Remains, SocketId, State, clock};
 use crate::device::shm::{self, LinkId};
 
 impl<S> State<S> {
@@ -34,27 +33,42 @@ impl<S> State<S> {
     /// Offers an end to who is at the other end of a link: the socket has a pipe from now on. False
     /// if the link is full.
     pub fn offer_pipe(&mut self, id: SocketId, link: LinkId, offer: Offer) -> bool {
+        self.seek_pipe(id, offer)
+            && (self.offer_late(id, link, offer) || {
+                self.close_pipe(id);
+                false
+            })
+    }
+
+    /// The socket has a pipe from now on, and offers it when there is a link ([`State::offer_late`]).
+    pub fn seek_pipe(&mut self, id: SocketId, offer: Offer) -> bool {
         let now = clock::now().as_nanos();
-        let Some((pipes, ring)) = self.pipes_and_ring() else { return false };
-        let (index, pipe) = pipes.add(link, id, u64::from(offer.limit), now);
-        pipe.destination = Some(offer.destination);
-        ring.set_note(link, index, 0);
-        let from = pipes.name(index);
-        let told = from.is_some_and(|from| ring.tell(link, Message::Offer { from, offer }));
-        ring.kick();
-        if !told {
-            pipes.remove(index);
+        if self.local.ring.is_none() || self.socket(id).is_none() {
             return false;
         }
-        match self.socket(id) {
-            Some((endpoint, _)) => endpoint.pipe = Some(index),
-            None => self.pipes.remove(index),
+        let (index, pipe) = self.pipes.add(id, u64::from(offer.limit), now);
+        pipe.destination = Some(offer.destination);
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.pipe = Some(index);
         }
         true
     }
 
+    /// There is a link now. False if it is full, or the pipe is not apart any more.
+    pub fn offer_late(&mut self, id: SocketId, link: LinkId, offer: Offer) -> bool {
+        let now = clock::now().as_nanos();
+        let offered =
+            self.with_pipe(id, |pipe, ring| pipe.is_apart() && pipe.offer(ring, link, offer, now));
+        offered.unwrap_or(false)
+    }
+
     pub fn has_offers(&self) -> bool {
         self.pipes.has_offers()
+    }
+
+    /// Has the client whose socket has this inode offered a pipe for a connection to there?
+    pub fn has_offer(&self, client: u32, local: SocketAddrV4) -> bool {
+        self.pipes.has_offer(client, local)
     }
 
     /// A connection was accepted: if its client, whose socket has this inode, has offered a pipe, this socket
@@ -71,9 +85,8 @@ impl<S> State<S> {
         let now = clock::now().as_nanos();
         let index = match self.pipes_and_ring() {
             Some((pipes, ring)) => {
-                let (index, pipe) = pipes.add(link, id, limit, now);
-                ring.set_note(link, index, 0);
-                let confirmed = pipe.confirm(ring, from, u64::from(offer.limit));
+                let (index, pipe) = pipes.add(id, limit, now);
+                let confirmed = pipe.confirm(ring, link, from, offer.limit);
                 ring.kick();
                 if !confirmed {
                     pipes.remove(index);
@@ -88,6 +101,25 @@ impl<S> State<S> {
         }
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.pipe = index;
+        }
+        Some(id)
+    }
+
+    /// A connection was accepted whose client is expected to offer a pipe: this socket gets the other end, and
+    /// is the kernel's until then.
+    pub fn expect_offer(
+        &mut self,
+        client: u32,
+        local: SocketAddrV4,
+        limit: u64,
+        socket: S,
+    ) -> Option<SocketId> {
+        self.local.ring?;
+        let id = self.attach(socket, 0);
+        let (index, _) = self.pipes.add(id, limit, clock::now().as_nanos());
+        self.pipes.expect_offer(index, client, local);
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.pipe = Some(index);
         }
         Some(id)
     }
@@ -157,7 +189,7 @@ impl<S> State<S> {
         });
     }
 
-    /// Takes back an offer that nobody has taken.
+    /// Takes back an offer that nobody has taken; a pipe that is apart is over.
     pub fn withdraw_pipe(&mut self, id: SocketId) {
         let now = clock::now().as_nanos();
         self.with_pipe(id, |pipe, ring| pipe.withdraw(ring, now));
@@ -232,10 +264,11 @@ impl<S> State<S> {
         }
     }
 
-    /// Sockets whose pipe is over, or was offered longer ago and not confirmed: the kernel's.
+    /// Sockets whose pipe is over, or has waited for the other end for longer: the kernel's.
     pub fn idle_pipes(&mut self, offered_before: u64) -> Vec<SocketId> {
         let idle = |pipe: &mut Pipe| {
-            let late = pipe.is_offered() && pipe.since < offered_before;
+            let waits = pipe.is_offered() || pipe.is_apart();
+            let late = waits && pipe.since < offered_before;
             pipe.owner.filter(|_| late || pipe.is_dissolved())
         };
         self.pipes.all().filter_map(idle).collect()

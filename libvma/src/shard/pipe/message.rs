@@ -39,10 +39,11 @@ pub enum Message {
     Withdraw { from: Name, closed: bool },
     /// Server: it is forgotten.
     Withdrawn { to: Name },
-    /// Server: accepted; this is my end, whose bytes all come by the pipe.
-    Confirm { to: Name, from: Name, limit: u64 },
-    /// Client: after so many bytes by the kernel mine come by the pipe, too. I may have sent my last
-    /// already.
+    /// Server: accepted; this is my end. Its bytes all come by the pipe, unless it accepted before it heard
+    /// of the offer: then it is late, and says itself when it switches.
+    Confirm { to: Name, from: Name, limit: u32, late: bool },
+    /// Client, or server that is late: after so many bytes by the kernel mine come by the pipe, too. I may
+    /// have sent my last already.
     Switch { to: Name, kernel: u64, shut: bool },
     /// Bytes; and how many of yours have been read so far.
     Data { to: Name, read: u64 },
@@ -88,8 +89,8 @@ impl Message {
                 (WITHDRAW, [from.to_bits(), u64::from(closed), 0])
             }
             Message::Withdrawn { to } => (WITHDRAWN, [to.to_bits(), 0, 0]),
-            Message::Confirm { to, from, limit } => {
-                (CONFIRM, [to.to_bits(), from.to_bits(), limit])
+            Message::Confirm { to, from, limit, late } => {
+                (CONFIRM, [to.to_bits(), from.to_bits(), pair(u32::from(late), limit)])
             }
             Message::Switch { to, kernel, shut } => {
                 (SWITCH, [to.to_bits(), kernel, u64::from(shut)])
@@ -117,7 +118,10 @@ impl Message {
             }
             WITHDRAW => Message::Withdraw { from: name, closed: one != 0 },
             WITHDRAWN => Message::Withdrawn { to: name },
-            CONFIRM => Message::Confirm { to: name, from: Name::from_bits(one)?, limit: two },
+            CONFIRM => {
+                let (late, limit) = halves(two);
+                Message::Confirm { to: name, from: Name::from_bits(one)?, limit, late: late != 0 }
+            }
             SWITCH => Message::Switch { to: name, kernel: one, shut: two != 0 },
             FIN => Message::Fin { to: name },
             STOP => Message::Stop { to: name },
@@ -154,7 +158,7 @@ mod tests {
             Message::Offer { from: name, offer },
             Message::Withdraw { from: name, closed: true },
             Message::Withdrawn { to: name },
-            Message::Confirm { to: name, from: other, limit: 1 << 40 },
+            Message::Confirm { to: name, from: other, limit: u32::MAX, late: true },
             Message::Switch { to: other, kernel: u64::MAX, shut: true },
             Message::Data { to: name, read: 3 },
             Message::Credit { to: name, read: 4, limit: 5 },

@@ -15,6 +15,8 @@ pub struct Pipes {
     slots: Vec<Slot>,
     free: Vec<u32>,
     offers: Vec<Waiting>,
+    /// Pipes of connections that were accepted before their offer came, which is expected.
+    expectant: Vec<Expectant>,
     /// Some pipe got bytes back, or is about to.
     returned: bool,
     /// A closed socket has bytes that the kernel had no room for.
@@ -33,18 +35,26 @@ struct Waiting {
     offer: Offer,
 }
 
+impl Waiting {
+    fn is_for(&self, socket: u32, destination: SocketAddrV4) -> bool {
+        (self.offer.socket, self.offer.destination) == (socket, destination)
+    }
+}
+
+/// A connection whose offer is expected.
+struct Expectant {
+    index: u32,
+    /// The client's socket, and where it has connected to.
+    client: u32,
+    local: SocketAddrV4,
+}
+
 /// More than a listener's backlog.
 const MOST_OFFERS: usize = 65_536;
 
 impl Pipes {
-    /// Makes a pipe.
-    pub(super) fn add(
-        &mut self,
-        link: LinkId,
-        owner: SocketId,
-        limit: u64,
-        now: u64,
-    ) -> (u32, &mut Pipe) {
+    /// Makes a pipe, which is apart.
+    pub(super) fn add(&mut self, owner: SocketId, limit: u64, now: u64) -> (u32, &mut Pipe) {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
@@ -56,13 +66,14 @@ impl Pipes {
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1).max(1);
         let own = Name { index, generation: slot.generation };
-        (index, slot.pipe.insert(Box::new(Pipe::new(link, owner, own, limit, now))))
+        (index, slot.pipe.insert(Box::new(Pipe::new(owner, own, limit, now))))
     }
 
     pub(super) fn remove(&mut self, index: u32) {
         if let Some(slot) = self.slots.get_mut(index as usize)
             && slot.pipe.take().is_some()
         {
+            self.expectant.retain(|expectant| expectant.index != index);
             self.free.push(index);
         }
     }
@@ -72,6 +83,7 @@ impl Pipes {
         self.slots.get_mut(index as usize)?.pipe.as_deref_mut()
     }
 
+    #[cfg(test)]
     pub(super) fn name(&self, index: u32) -> Option<Name> {
         let slot = self.slots.get(index as usize)?;
         Some(Name { index, generation: slot.generation })
@@ -93,15 +105,18 @@ impl Pipes {
         !self.offers.is_empty()
     }
 
+    /// Is there an offer for a connection of which this is the client's socket?
+    pub fn has_offer(&self, socket: u32, local: SocketAddrV4) -> bool {
+        self.offers.iter().any(|waiting| waiting.is_for(socket, local))
+    }
+
     /// Takes the offer for a connection that was accepted, of which this is the client's socket.
     pub(super) fn take_offer(
         &mut self,
         socket: u32,
         local: SocketAddrV4,
     ) -> Option<(LinkId, Name, Offer)> {
-        let matches = |waiting: &Waiting| {
-            waiting.offer.socket == socket && waiting.offer.destination == local
-        };
+        let matches = |waiting: &Waiting| waiting.is_for(socket, local);
         // The last one counts: older ones are of clients that are gone.
         let at = self.offers.iter().rposition(matches)?;
         let Waiting { link, from, offer } = self.offers.remove(at);
@@ -131,11 +146,7 @@ impl Pipes {
             | Message::Closed { to } => to,
             Message::Offer { from, offer } => {
                 self.drop_payload(carrier, payload);
-                // A peer that offers without end has the rest of its connections by the kernel.
-                if self.offers.len() < MOST_OFFERS {
-                    self.offers.push(Waiting { link, from, offer });
-                }
-                return None;
+                return self.offered(carrier, Waiting { link, from, offer });
             }
             Message::Withdraw { from, closed } => {
                 self.drop_payload(carrier, payload);
@@ -158,6 +169,40 @@ impl Pipes {
             Err(_) => pipe.condemn(carrier),
         };
         Some((owner, events))
+    }
+
+    #[cold]
+    fn offered(
+        &mut self,
+        carrier: &mut impl Carrier,
+        waiting: Waiting,
+    ) -> Option<(SocketId, Events)> {
+        let Waiting { link, from, offer } = waiting;
+        let is_for = |expectant: &Expectant| {
+            (expectant.client, expectant.local) == (offer.socket, offer.destination)
+        };
+        if let Some(at) = self.expectant.iter().position(is_for) {
+            let index = self.expectant.swap_remove(at).index;
+            let pipe = self.get(index).filter(|pipe| pipe.is_apart())?;
+            let owner = pipe.owner?;
+            let confirmed = pipe.confirm_late(carrier, link, from, offer.limit);
+            let events = Events::READABLE.union(Events::WRITABLE);
+            return confirmed.then_some((owner, events));
+        }
+        // A peer that offers without end has the rest of its connections by the kernel.
+        if self.offers.len() < MOST_OFFERS {
+            self.offers.push(waiting);
+        }
+        None
+    }
+
+    /// The pipe is of a connection that this socket of a client's made, and that was accepted before its offer
+    /// came.
+    pub(super) fn expect_offer(&mut self, index: u32, client: u32, local: SocketAddrV4) {
+        if let Some(pipe) = self.get(index) {
+            pipe.expect_offer();
+            self.expectant.push(Expectant { index, client, local });
+        }
     }
 
     /// The socket of the pipe is closed.

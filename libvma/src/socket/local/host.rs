@@ -7,6 +7,9 @@ use crate::log::log_line;
 use crate::shard::{LinkId, Segment, Side};
 use crate::socket::Stack;
 use crate::sys::Fd;
+use crate::sys::time::monotonic_nanos;
+
+use core::sync::atomic::Ordering;
 
 pub(super) struct Owner<'a> {
     stack: &'a Stack,
@@ -102,6 +105,10 @@ impl Host for Owner<'_> {
         state.link_gone(link);
         self.stack.shard.note_liveness(&state);
         state.wake_all();
+    }
+
+    fn answered(&mut self) {
+        self.stack.local.answered.store(monotonic_nanos(), Ordering::Relaxed);
     }
 
     fn somebody_found(&mut self) {

@@ -12,6 +12,7 @@ pub mod brevity;
 mod host;
 mod listeners;
 mod mappings;
+mod search;
 
 #[cfg(test)]
 pub(in crate::socket) mod tests;
@@ -25,10 +26,11 @@ use self::brevity::Brevity;
 use self::host::Owner;
 use self::listeners::Listeners;
 use self::mappings::Mappings;
+use self::search::Search;
 use super::{Plane, Stack};
 use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
-use crate::control::rendezvous::{Key, Known, Rendezvous};
+use crate::control::rendezvous::{Known, Rendezvous};
 use crate::log::log_line;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::Segment;
@@ -37,6 +39,8 @@ use crate::sys::lock::{Guard, Lock};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, ppoll};
 
+pub use self::search::{expects_offers, seek};
+pub use crate::control::rendezvous::Key;
 pub use crate::shard::LinkId;
 
 /// What a process knows of the others.
@@ -51,6 +55,8 @@ pub struct Local {
     served: AtomicBool,
     /// It was tried, and is not to be had.
     failed: AtomicBool,
+    /// When a caller was last told that it has a link with us, in nanoseconds of the monotonic clock.
+    answered: AtomicU64,
     pub brevity: Brevity,
 }
 
@@ -64,6 +70,14 @@ pub enum Found {
     Pending,
 }
 
+/// Who serves the listener that a connection reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    Link(LinkId),
+    /// Somebody who has not answered yet: [`seek`] goes on.
+    Late(Key),
+}
+
 /// A socket that others can find. Keep it, and give it to [`unpost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Posted(Key);
@@ -74,6 +88,7 @@ struct Finder {
     diag: Diag,
     mappings: Mappings,
     listeners: Listeners,
+    searches: Vec<Search>,
     /// When the mappings and links were looked through.
     reviewed: u64,
 }
@@ -91,6 +106,7 @@ impl Local {
             due: AtomicU64::new(NEVER),
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
+            answered: AtomicU64::new(0),
             brevity: Brevity::new(),
         }
     }
@@ -194,23 +210,25 @@ pub fn find(stack: &Stack, protocol: u8, source: SocketAddrV4, destination: Sock
     }
 }
 
-/// The same, and waits up to 20 ms for a process that is there and has not answered yet.
+/// The same, and waits up to 20 ms for a process that is there and has not answered yet. None: nobody is there.
 pub fn find_patiently(
     stack: &Stack,
     protocol: u8,
     source: SocketAddrV4,
     destination: SocketAddrV4,
-) -> Option<LinkId> {
+) -> Option<Reach> {
     let (key, mut known) = open(stack)?.as_mut()?.find(stack, protocol, source, destination);
     loop {
         let since = match known {
-            Known::Link(link) => return Some(link),
+            Known::Link(link) => return Some(Reach::Link(link)),
             Known::Nobody { .. } => return None,
             Known::Pending { since } => since,
         };
         // Who did not answer an earlier call in time is not waited for again.
-        let end = since.saturating_add(PATIENCE_NANOS);
-        let left = end.checked_sub(monotonic_nanos()).filter(|left| *left > 0)?;
+        let left = since.saturating_add(PATIENCE_NANOS).saturating_sub(monotonic_nanos());
+        if left == 0 {
+            return key.map(Reach::Late);
+        }
         let mut descriptor =
             [PollFd { fd: stack.local.descriptor(), events: libc::POLLIN, revents: 0 }];
         // A signal handler runs and the wait goes on: connect() waits, for a short time.
@@ -270,8 +288,8 @@ impl Finder {
         let rendezvous =
             Rendezvous::open().inspect_err(|error| failed("no rendezvous", error)).ok()?;
         let diag = Diag::open().inspect_err(|error| failed("no sock_diag", error)).ok()?;
-        let (mappings, listeners) = Default::default();
-        Some(Finder { rendezvous, diag, mappings, listeners, reviewed: 0 })
+        let (mappings, listeners, searches) = Default::default();
+        Some(Finder { rendezvous, diag, mappings, listeners, searches, reviewed: 0 })
     }
 
     fn find(
@@ -323,6 +341,7 @@ impl Finder {
         {
             state.next_answers();
         }
+        self.pursue(stack, now);
     }
 
     fn review(&mut self, stack: &Stack, now: u64) {
@@ -354,7 +373,8 @@ impl Finder {
     fn note_due(&self, stack: &Stack) {
         let reviews = !self.mappings.is_empty() || self.rendezvous.has_links();
         let review = reviews.then(|| self.reviewed.saturating_add(self.review_period()));
-        let due = self.rendezvous.due().into_iter().chain(review).min().unwrap_or(NEVER);
+        let due = self.rendezvous.due().into_iter().chain(review).chain(self.search_due());
+        let due = due.min().unwrap_or(NEVER);
         let before = stack.local.due.swap(due, Ordering::AcqRel);
         if due < before {
             stack.nudge_internal_thread();

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::config::Config;
 use crate::config::settings::Settings;
-use crate::shard::Shard;
+use crate::shard::pipe::{Offer, Pipe};
+use crate::shard::{Shard, SocketId};
+use crate::socket::Socket;
 use crate::stats::StatsFile;
 use crate::sys::load::Load;
 use crate::sys::shadow;
@@ -253,6 +255,7 @@ fn a_connection_waits_for_the_answer() {
         // A busy machine may not let the other thread run within 5 ms.
         let found = (0..100).find_map(|_| {
             let found = find_patiently(&client, protocol::TCP, from, to);
+            let found = found.filter(|reach| matches!(reach, Reach::Link(_)));
             if found.is_none() {
                 std::thread::sleep(Duration::from_millis(30));
                 // An answer that came too late is the internal thread's to read.
@@ -275,7 +278,8 @@ fn a_stopped_process_delays_one_connection_by_milliseconds() {
     let start = Instant::now();
     for port in 1..200 {
         let from = SocketAddrV4::new([127, 0, 0, 1].into(), port);
-        assert_eq!(find_patiently(&client, protocol::TCP, from, to), None);
+        let found = find_patiently(&client, protocol::TCP, from, to);
+        assert!(matches!(found, Some(Reach::Late(_))), "{found:?}");
     }
     let took = start.elapsed();
     // 200 times 5 ms would be a second.
@@ -301,4 +305,56 @@ fn the_internal_thread_knows_when_it_is_wanted() {
     assert!(pair.client.local.descriptor() >= 0);
     // The server only waits for callers.
     assert_eq!(pair.server.local.patience(), None);
+}
+
+/// A client whose connect() has waited in vain: its connection, which is apart.
+fn late() -> (Stack, Stack, TcpListener, SocketId) {
+    let (server, client) = (stack(), stack());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = v4(listener.local_addr().unwrap());
+    post(&server, protocol::TCP, listener.as_raw_fd(), to).unwrap();
+    assert!(!expects_offers(&server), "nobody has called");
+    let from = SocketAddrV4::new([127, 0, 0, 1].into(), 9);
+    let Some(Reach::Late(key)) = find_patiently(&client, protocol::TCP, from, to) else {
+        panic!("nobody answers");
+    };
+    let offer = Offer { socket: 7, destination: to, limit: 1 << 20 };
+    let id = {
+        let mut state = client.shard.lock().unwrap();
+        let id = state.attach(Socket::new(-1, false, &client.config), 0);
+        assert!(state.seek_pipe(id, offer));
+        id
+    };
+    seek(&client, id, key, offer);
+    assert!(pipe(&client, id, |pipe| pipe.is_apart()));
+    (server, client, listener, id)
+}
+
+fn pipe<T>(stack: &Stack, id: SocketId, ask: impl FnOnce(&mut Pipe) -> T) -> T {
+    ask(stack.shard.lock().unwrap().pipe(id).unwrap())
+}
+
+#[test]
+fn a_late_answer_offers_the_connections_that_are_there() {
+    let (server, client, _listener, id) = late();
+    // The caller is attended to before its connection is accepted.
+    assert!(expects_offers(&server));
+    serve(&client);
+    assert!(pipe(&client, id, |pipe| pipe.is_offered()));
+    let mut state = server.shard.lock().unwrap();
+    state.catch_up();
+    assert!(state.has_offers());
+}
+
+#[test]
+fn a_connection_whose_peer_does_not_answer_at_all_is_the_kernels() {
+    let (_server, client, _listener, id) = late();
+    assert!(client.local.patience().is_some_and(|left| left <= SECOND));
+    let mut slot = client.local.finder.lock().unwrap();
+    let finder = slot.as_mut().unwrap();
+    finder.pursue(&client, monotonic_nanos() + SECOND);
+    assert!(pipe(&client, id, |pipe| pipe.is_apart()));
+    finder.pursue(&client, monotonic_nanos() + 2 * SECOND);
+    assert!(pipe(&client, id, |pipe| pipe.is_over()));
+    assert_eq!(finder.search_due(), None);
 }

@@ -18,10 +18,17 @@ const ENOUGH: u64 = 4 << 30;
 const FEW: u64 = 1 << 20;
 
 /// splitmix64
-struct Random(u64);
+pub(super) struct Random(u64);
 
 impl Random {
-    fn next(&mut self, below: u64) -> u64 {
+    /// From `VMA_TEST_SEED`, or the clock; says from what.
+    pub(super) fn seeded() -> Random {
+        let seed = seed();
+        println!("VMA_TEST_SEED={seed}");
+        Random(seed)
+    }
+
+    pub(super) fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -143,9 +150,8 @@ fn files_of(folder: &str) -> Vec<String> {
 
 #[track_caller]
 fn rounds(under: Under, count: u64) {
-    let seed = seed();
-    println!("{under:?}: VMA_TEST_SEED={seed}");
-    let mut random = Random(seed);
+    println!("{under:?}");
+    let mut random = Random::seeded();
     let shared_memory = files_of("/dev/shm");
     let scene = Scene::new(under);
     for _ in 0..count {

@@ -11,6 +11,7 @@ mod half_close;
 mod hostile;
 mod iperf3;
 mod kills;
+mod late;
 mod nginx;
 mod ports;
 mod python;

@@ -7,7 +7,7 @@ use crate::harness::{Output, PYTHON, Puppet};
 use super::{ALL, Local, Under};
 
 /// Sends and receives at once, as echo.py's clients do.
-const COMMON: &str = "
+pub(super) const COMMON: &str = "
 import array, hashlib, os, select, socket, subprocess, sys, threading, time
 AT = ('127.0.0.1', 7000)
 def pattern(size, seed): return hashlib.shake_128(b'%d' % seed).digest(size)
@@ -34,7 +34,7 @@ assert c.recv(1) == b'', 'no end'
 print('all of it')
 ";
 
-const ACCEPTS: &str = "
+pub(super) const ACCEPTS: &str = "
 l = socket.create_server(AT)
 c, _ = l.accept()
 c.settimeout(20)

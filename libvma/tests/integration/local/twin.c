@@ -160,9 +160,13 @@ static void exchange_by_epoll(struct conversation *with)
 	must("epoll_create1", epoll);
 	must("fcntl", fcntl(with->fd, F_SETFL, O_NONBLOCK));
 	must("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_ADD, with->fd, &event));
-	bool wants_out = true;
+	bool wants_out = true, ended = false;
 	for (;;) {
-		must("epoll_wait", epoll_wait(epoll, &event, 1, -1));
+		int ready = epoll_wait(epoll, &event, 1, -1);
+		/* SIGCONT interrupts it. */
+		if (ready < 0 && errno == EINTR)
+			continue;
+		must("epoll_wait", ready);
 		if (event.events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
 			ssize_t got = recv(with->fd, bytes, sizeof bytes, 0);
 			if (got < 0 && errno != EAGAIN) {
@@ -170,8 +174,14 @@ static void exchange_by_epoll(struct conversation *with)
 					must("recv", got);
 				break;
 			}
-			if (got == 0)
-				break;
+			if (got == 0) {
+				if (!wants_out)
+					break;
+				/* The other half is still open, unless sending tells otherwise. */
+				ended = true;
+				event.events = EPOLLOUT;
+				must("epoll_ctl", epoll_ctl(epoll, EPOLL_CTL_MOD, with->fd, &event));
+			}
 			if (got > 0)
 				check(&with->in, bytes, got);
 			if (has_enough(with) && !wants_out)
@@ -180,7 +190,7 @@ static void exchange_by_epoll(struct conversation *with)
 		while (wants_out && (event.events & EPOLLOUT)) {
 			if (done == length) {
 				if (with->out.done >= with->most) {
-					if (has_enough(with)) {
+					if (has_enough(with) || ended) {
 						close(epoll);
 						return;
 					}
@@ -197,8 +207,12 @@ static void exchange_by_epoll(struct conversation *with)
 			ssize_t sent = send(with->fd, part + done, length - done, MSG_NOSIGNAL);
 			if (sent < 0) {
 				/* A peer that is gone shows as readable, too. */
-				if (errno != EAGAIN && !is_end())
-					must("send", sent);
+				if (errno != EAGAIN && (ended || !is_end())) {
+					if (!is_end())
+						must("send", sent);
+					close(epoll);
+					return;
+				}
 				break;
 			}
 			done += sent;

@@ -18,12 +18,15 @@ impl Pipe {
         }
     }
 
-    /// Takes a client's offer back. True if nobody has it any more.
+    /// Takes a client's offer back, or no longer waits for one. True if nobody has it any more.
     pub(in crate::shard::pipe) fn withdraw(
         &mut self,
         carrier: &mut impl Carrier,
         now: u64,
     ) -> bool {
+        if self.is_apart() {
+            self.end();
+        }
         if self.is_offered() {
             self.bond = Bond::Withdrawn;
             self.since = now;
@@ -36,7 +39,7 @@ impl Pipe {
     pub(in crate::shard::pipe) fn close(&mut self, carrier: &mut impl Carrier) -> bool {
         self.owner = None;
         self.incoming.queue.clear(carrier);
-        if self.bond == Bond::Over {
+        if self.bond == Bond::Over || self.is_apart() {
             return true;
         }
         self.owed.closed = true;

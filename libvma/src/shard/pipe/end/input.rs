@@ -31,7 +31,9 @@ impl Pipe {
         }
         match message {
             Message::Credit { read, limit, .. } => self.credited(carrier, read, limit),
-            Message::Confirm { from, limit, .. } => self.confirmed(carrier, from, limit),
+            Message::Confirm { from, limit, late, .. } => {
+                self.confirmed(carrier, from, limit, late)
+            }
             Message::Withdrawn { .. } => {
                 if self.bond != Bond::Withdrawn {
                     return Ok(Events::NONE);
@@ -161,16 +163,19 @@ impl Pipe {
         &mut self,
         carrier: &mut impl Carrier,
         from: Name,
-        limit: u64,
+        limit: u32,
+        late: bool,
     ) -> Result<Events, Violation> {
         if !self.is_offered() {
             return Err(Violation);
         }
         self.bond = Bond::Confirmed;
         self.peer = Some(from);
-        self.outgoing.window = clamped(limit);
-        // The server's bytes all come by the pipe.
-        self.incoming.kernel = Some(0);
+        self.outgoing.window = clamped(limit.into());
+        if !late {
+            // The server's bytes all come by the pipe.
+            self.incoming.kernel = Some(0);
+        }
         if self.incoming.told_limit != self.incoming.limit {
             self.credit(carrier);
         }

@@ -1,16 +1,18 @@
 //! One end of a pipe: where each direction stands.
 //!
-//! `transfer` moves bytes, `finish` is every way to its end, `input` what follows from a message.
+//! `agree` is how it begins, `transfer` moves bytes, `finish` is every way to its end, `input` what follows
+//! from a message.
 
+mod agree;
 mod finish;
 mod input;
 mod transfer;
 
 use std::net::SocketAddrV4;
 
-use super::message::{Message, Name};
+use super::message::Name;
 use super::queue::Queue;
-use super::{Carrier, Remains, SocketId};
+use super::{Remains, SocketId};
 use crate::device::shm::LinkId;
 
 /// What a pipe holds unread at most, unless the program sets its buffers.
@@ -46,6 +48,8 @@ pub enum Way {
 /// How far a client's offer has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bond {
+    /// There is no link yet: nobody has heard of the client's offer, or the server waits for it.
+    Apart,
     Offered,
     /// The answer to the withdrawal is still to come.
     Withdrawn,
@@ -121,6 +125,7 @@ impl Outgoing {
 }
 
 pub struct Pipe {
+    /// [`LinkId::NONE`] until there is one.
     pub(in crate::shard::pipe) link: LinkId,
     pub(in crate::shard::pipe) owner: Option<SocketId>,
     own: Name,
@@ -157,20 +162,14 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    pub(in crate::shard::pipe) fn new(
-        link: LinkId,
-        owner: SocketId,
-        own: Name,
-        limit: u64,
-        now: u64,
-    ) -> Pipe {
+    pub(in crate::shard::pipe) fn new(owner: SocketId, own: Name, limit: u64, now: u64) -> Pipe {
         let limit = clamped(limit);
         Pipe {
-            link,
+            link: LinkId::NONE,
             owner: Some(owner),
             own,
             peer: None,
-            bond: Bond::Offered,
+            bond: Bond::Apart,
             incoming: Incoming {
                 kernel: None,
                 kernel_taken: 0,
@@ -215,26 +214,6 @@ impl Pipe {
             since: now,
             destination: None,
         }
-    }
-
-    /// The server's end of an offer. False: the link is full, and there is no pipe.
-    pub(in crate::shard::pipe) fn confirm(
-        &mut self,
-        carrier: &mut impl Carrier,
-        peer: Name,
-        limit: u64,
-    ) -> bool {
-        let message = Message::Confirm { to: peer, from: self.own, limit: self.incoming.limit };
-        if !carrier.tell(self.link, message) {
-            return false;
-        }
-        self.peer = Some(peer);
-        self.bond = Bond::Confirmed;
-        self.outgoing.window = clamped(limit);
-        self.outgoing.switched = true;
-        self.used = false;
-        self.established = true;
-        true
     }
 
     #[inline]
@@ -295,6 +274,11 @@ impl Pipe {
 
     pub fn is_offered(&self) -> bool {
         matches!(self.bond, Bond::Offered | Bond::Withdrawn)
+    }
+
+    /// Is there no link with the peer yet, or no offer?
+    pub fn is_apart(&self) -> bool {
+        self.bond == Bond::Apart
     }
 
     /// Bytes that can be read from the pipe when it is its turn.
@@ -450,6 +434,7 @@ impl Pipe {
     /// The program sent bytes by the kernel.
     pub fn kernel_sent(&mut self, count: u64) {
         self.outgoing.kernel += count;
+        self.used = true;
     }
 }
 

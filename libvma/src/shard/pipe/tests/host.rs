@@ -179,18 +179,33 @@ impl Host {
     }
 
     pub fn offer(&mut self, limit: u32) {
+        self.seek(limit);
+        self.offer_late(limit);
+    }
+
+    /// A client whose peer has not answered yet.
+    pub fn seek(&mut self, limit: u32) {
+        self.index = Some(self.pipes.add(socket(), u64::from(limit), 0).0);
+    }
+
+    /// It has answered.
+    pub fn offer_late(&mut self, limit: u32) {
         let offer = Offer { socket: CLIENT, destination: SERVER, limit };
-        let (index, _) = self.pipes.add(link(), socket(), u64::from(limit), 0);
-        let from = self.pipes.name(index).expect("a name");
-        assert!(self.carrier.tell(link(), Message::Offer { from, offer }));
+        assert!(self.with(|pipe, carrier| pipe.offer(carrier, link(), offer, 0)));
+    }
+
+    /// Accepts before the offer has come.
+    pub fn accept_early(&mut self, limit: u64) {
+        let (index, _) = self.pipes.add(socket(), limit, 0);
+        self.pipes.expect_offer(index, CLIENT, SERVER);
         self.index = Some(index);
     }
 
     /// Accepts; false if there is no offer.
     pub fn accept(&mut self, limit: u64) -> bool {
         let Some((link, from, offer)) = self.pipes.take_offer(CLIENT, SERVER) else { return false };
-        let (index, pipe) = self.pipes.add(link, socket(), limit, 0);
-        assert!(pipe.confirm(&mut self.carrier, from, u64::from(offer.limit)));
+        let (index, pipe) = self.pipes.add(socket(), limit, 0);
+        assert!(pipe.confirm(&mut self.carrier, link, from, offer.limit));
         self.index = Some(index);
         true
     }

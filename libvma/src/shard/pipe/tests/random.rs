@@ -66,14 +66,26 @@ fn run(seed: u64) {
         host.carrier.most = 10 + dice.below(60);
         host.kernel_room = [1, 300, 5000, usize::MAX][dice.below(4)];
     }
-    client.offer(1 + dice.below(30_000) as u32);
+    // The client's offer may be later than its connection, and than the server's accept().
+    let limit = 1 + dice.below(30_000) as u32;
+    let late = dice.below(2) == 0;
+    client.seek(limit);
+    if !late {
+        client.offer_late(limit);
+    }
     let mut accepted = false;
     for _ in 0..200 + dice.below(400) {
+        if client.pipe().is_apart() && dice.below(100) == 0 {
+            client.offer_late(limit);
+        }
         if !accepted && dice.below(20) == 0 {
             while server.deliver() {}
             accepted = true;
-            // Without an offer the connection is the kernel's.
-            server.accept(1 + dice.below(30_000) as u64);
+            let limit = 1 + dice.below(30_000) as u64;
+            // Without an offer, and if none is expected, the connection is the kernel's.
+            if !server.accept(limit) && late {
+                server.accept_early(limit);
+            }
         }
         if dice.below(2) == 0 {
             act(&mut dice, &mut client, 0, stops != 0);

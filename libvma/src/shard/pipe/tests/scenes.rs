@@ -56,6 +56,87 @@ fn the_switch_waits_for_the_kernels_bytes() {
 }
 
 #[test]
+fn an_offer_that_comes_after_accept_switches_both_directions() {
+    let (mut client, mut server) = hosts();
+    client.seek(1 << 20);
+    assert_eq!(client.send(b"early"), 5);
+    server.accept_early(1 << 20);
+    assert_eq!(server.send(b"from the kernel"), 15);
+    assert_eq!((client.pipe().way(), server.pipe().way()), (Way::Kernel, Way::Kernel));
+    assert_eq!((client.receive(4), server.receive(2)), (4, 2));
+    client.offer_late(1 << 20);
+    assert!(server.deliver());
+    // The server switches at once, and has used the connection already.
+    assert_eq!((server.pipe().way(), client.pipe().way()), (Way::Pipe, Way::Kernel));
+    assert_eq!(server.send(b", by the pipe"), 13);
+    assert_eq!(client.send(b" kernel"), 7);
+    while client.deliver() {}
+    assert_eq!(client.pipe().turn(), Turn::Kernel { most: 11 });
+    assert_eq!(client.pipe().way(), Way::Pipe);
+    assert_eq!(client.send(b" pipe"), 5);
+    settle(&mut client, &mut server);
+    assert_eq!(client.got, b"from the kernel, by the pipe");
+    assert_eq!(server.got, b"early kernel pipe");
+    assert_eq!(client.held() + server.held(), 0);
+}
+
+#[test]
+fn a_late_server_that_leaves_the_connection_to_a_child_is_not_switched_to() {
+    let (mut client, mut server) = hosts();
+    client.seek(1 << 20);
+    server.accept_early(1 << 20);
+    client.offer_late(1 << 20);
+    while server.deliver() || client.deliver() {}
+    assert_eq!(client.pipe().way(), Way::Kernel);
+    assert_eq!(client.send(b"request"), 7);
+    server.stop();
+    settle(&mut client, &mut server);
+    assert_eq!(server.got, b"request");
+    assert!(client.pipe().is_dissolved() && server.pipe().is_dissolved());
+}
+
+#[test]
+fn an_end_before_the_offer_is_the_kernels_and_stays_one() {
+    let (mut client, mut server) = hosts();
+    client.seek(1 << 20);
+    server.accept_early(1 << 20);
+    server.send(b"last words");
+    server.shut();
+    client.offer_late(1 << 20);
+    client.send(b"still heard");
+    client.shut();
+    settle(&mut client, &mut server);
+    assert_eq!((&client.got[..], &server.got[..]), (&b"last words"[..], &b"still heard"[..]));
+    assert!(client.at_end && server.at_end);
+}
+
+#[test]
+fn a_pipe_that_stays_apart_is_the_kernels_when_it_is_given_up() {
+    let (mut client, mut server) = hosts();
+    client.seek(1 << 20);
+    server.accept_early(1 << 20);
+    client.stop();
+    assert!(client.pipe().is_dissolved());
+    // And one whose offer comes too late.
+    let (mut client, mut other) = hosts();
+    client.seek(1 << 20);
+    other.accept_early(1 << 20);
+    other.stop();
+    client.offer_late(1 << 20);
+    settle(&mut client, &mut other);
+    client.send(b"by the kernel");
+    client.stop();
+    settle(&mut client, &mut other);
+    assert!(client.pipe().is_dissolved() && other.pipe().is_dissolved());
+    assert_eq!(other.got, b"by the kernel");
+    // A closed one is expected no more.
+    assert!(server.with(|pipe, carrier| pipe.close(carrier)));
+    let index = server.index.take().expect("a pipe");
+    server.pipes.remove(index);
+    assert!(server.pipes.is_empty());
+}
+
+#[test]
 fn a_window_is_never_exceeded_and_opens_again() {
     let (mut client, mut server) = hosts();
     client.offer(1 << 20);
@@ -296,7 +377,7 @@ fn what_is_not_allowed_resets_the_pipe_only() {
     assert!(!allowed(|to| Message::Return { to }, 1));
     assert!(!allowed(|to| Message::Stopped { to }, 0));
     assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: false }, 0));
-    assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1 }, 0));
+    assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1, late: false }, 0));
     assert!(allowed(|to| Message::Withdrawn { to }, 0));
     assert!(allowed(|to| Message::Fin { to }, 0));
 }

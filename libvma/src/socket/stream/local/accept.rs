@@ -77,31 +77,43 @@ pub fn adopt(
     descriptor: i32,
     nonblocking: bool,
 ) -> Option<SocketId> {
-    if !stack.shard.is_live() {
-        return None;
-    }
-    {
+    let has_offers = stack.shard.is_live() && {
         let mut state = stack.shard.lock().ok()?;
         state.catch_up();
-        if !state.has_offers() {
-            return None;
-        }
+        state.has_offers()
+    };
+    if !has_offers && !expects_offer(stack, listener) {
+        return None;
     }
     let peer = shadow::peer_address(descriptor)?;
     let own = shadow::local_address(descriptor)?;
     // An offer is believed for connections of this user's processes only.
     let client = local::own_users_socket(stack, protocol::TCP, own, peer)?;
-    let mut state = stack.shard.lock().ok()?;
-    let socket = heir_of(stack, &mut state, listener, descriptor, nonblocking)?;
-    let limit = super::limit(&socket);
-    let id = state.accept_pipe(client, own, limit, move || socket)?;
-    if let Some((_, socket)) = state.socket(id) {
+    let accept = |is_expected: bool| {
+        let mut state = stack.shard.lock().ok()?;
+        if is_expected {
+            state.catch_up();
+        }
+        let mut socket = heir_of(stack, &mut state, listener, descriptor, nonblocking)?;
         (socket.local, socket.peer) = (Some(own), Some(peer));
-    }
-    drop(state);
+        let limit = super::limit(&socket);
+        if is_expected && !state.has_offer(client, own) {
+            return state.expect_offer(client, own, limit, socket);
+        }
+        state.accept_pipe(client, own, limit, move || socket)
+    };
+    let id = match accept(!has_offers) {
+        None if has_offers && expects_offer(stack, listener) => accept(true),
+        accepted => accepted,
+    }?;
     crate::socket::wait::be_polite();
     connect::watch(stack, id, descriptor);
     Some(id)
+}
+
+/// May an offer come late, from a process that has only just heard that it has a link with us?
+fn expects_offer(stack: &Stack, listener: SocketId) -> bool {
+    is_posted(stack, listener) && local::expects_offers(stack)
 }
 
 /// A socket with what a connection takes from its listener.

@@ -1,4 +1,5 @@
-//! connect() to an address of this host: the offer first, then the kernel's connect.
+//! connect() to an address of this host: the offer first, then the kernel's connect. A peer that does not
+//! answer in time gets the offer when it does.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -11,6 +12,7 @@ use crate::config::rules::Moment;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::pipe::Offer;
 use crate::shard::{SocketId, clock};
+use crate::socket::local::Reach;
 use crate::socket::{State, local};
 use crate::sys::{fd, shadow};
 
@@ -35,7 +37,7 @@ pub fn connect(
     if let Some(place) = ruling {
         return Some(Outcome::Os(WhyOs::Rule(place)));
     }
-    let mut link = local::find_patiently(stack, protocol::TCP, from(bound.port()), peer)?;
+    let mut reach = local::find_patiently(stack, protocol::TCP, from(bound.port()), peer)?;
     if bound.port() == 0 && local::is_one_of_several(stack, from(0), peer) {
         // Which of the listeners gets the connection depends on the port. The kernel's connect() keeps
         // this one.
@@ -43,24 +45,32 @@ pub fn connect(
         let port = shadow::local_address(descriptor).map(|bound| bound.port())?;
         // If an old connection of that port is still known to the kernel, it says nothing of the next one.
         if let Some(exact) = local::find_patiently(stack, protocol::TCP, from(port), peer) {
-            link = exact;
+            reach = exact;
         }
     }
     let socket = u32::try_from(local::inode(descriptor)?).ok()?;
-    {
+    let offer = {
         let mut state = stack.shard.lock().ok()?;
         if view(&mut state, id)?.phase != Phase::Fresh {
             return None;
         }
         let limit = u32::try_from(super::limit(state.socket(id)?.1)).unwrap_or(u32::MAX);
         let offer = Offer { socket, destination: peer, limit };
-        if !state.offer_pipe(id, link, offer) {
+        let has_pipe = match reach {
+            Reach::Link(link) => state.offer_pipe(id, link, offer),
+            Reach::Late(_) => state.seek_pipe(id, offer),
+        };
+        if !has_pipe {
             return None;
         }
         let (_, socket) = state.socket(id)?;
         socket.pending_error = 0;
         socket.state = State::Offloaded;
         set_phase(&mut state, id, Phase::Connecting);
+        offer
+    };
+    if let Reach::Late(key) = reach {
+        local::seek(stack, id, key, offer);
     }
     crate::socket::wait::be_polite();
     Some(go_on(stack, id, descriptor, peer))

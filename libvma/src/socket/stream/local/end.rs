@@ -265,7 +265,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
 }
 
 /// The sockets of the internal thread's rounds: whose pipe is over is the kernel's (returned), and an
-/// offer that nobody took in a second is taken back.
+/// offer that nobody took in a second, or that did not come, is given up.
 pub fn tend(stack: &Stack) -> Vec<SocketId> {
     const LATE_NANOS: u64 = 1_000_000_000;
     let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
@@ -280,7 +280,7 @@ pub fn tend(stack: &Stack) -> Vec<SocketId> {
     let mut idle = state.idle_pipes(late);
     idle.retain(|id| {
         let connecting = !super::is_established(&mut state, *id);
-        if state.pipe(*id).is_some_and(|pipe| pipe.is_offered()) {
+        if state.pipe(*id).is_some_and(|pipe| pipe.is_offered() || pipe.is_apart()) {
             if !connecting {
                 state.withdraw_pipe(*id);
             }

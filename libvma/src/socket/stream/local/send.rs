@@ -69,7 +69,8 @@ const PATIENCE_NANOS: u64 = 10_000_000;
 fn await_pipe<'a>(stack: &'a Stack, mut state: Guard<'a>, id: SocketId) -> Option<Guard<'a>> {
     let pending = |state: &mut Guard<'_>| {
         let pipe = state.pipe(id)?;
-        (pipe.is_pending() && pipe.is_established()).then_some(pipe.since)
+        let waits = pipe.is_pending() && pipe.is_established() && !pipe.is_apart();
+        waits.then_some(pipe.since)
     };
     let Some(since) = pending(&mut state) else { return Some(state) };
     let end = since.saturating_add(PATIENCE_NANOS);

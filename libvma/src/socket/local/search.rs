@@ -1,0 +1,95 @@
+//! Connections that were made while a process had not answered yet: their pipes are apart, and are offered when
+//! it does.
+
+use super::host::Owner;
+use super::{Finder, Local, SECOND, open};
+use crate::control::rendezvous::{Key, Known};
+use crate::shard::SocketId;
+use crate::shard::pipe::Offer;
+use crate::socket::Stack;
+use crate::sys::time::monotonic_nanos;
+use crate::sys::wait::poll_now;
+
+use core::sync::atomic::Ordering;
+
+/// A connection that seeks its peer.
+pub(super) struct Search {
+    socket: SocketId,
+    key: Key,
+    offer: Offer,
+    /// When it is asked again who has the key.
+    again: u64,
+    /// When it is given up.
+    until: u64,
+}
+
+/// Longer than a process may take to answer.
+const SEARCH_NANOS: u64 = SECOND + SECOND / 4;
+/// Before the same process is called again at the earliest.
+const DOUBT_NANOS: u64 = 10_000_000;
+const MOST: usize = 4096;
+
+/// The socket's pipe is apart: it is offered when the process that has the key answers, and is over if
+/// that does not.
+pub fn seek(stack: &Stack, socket: SocketId, key: Key, offer: Offer) {
+    let Some(mut opened) = open(stack) else { return };
+    let Some(finder) = opened.as_mut() else { return };
+    let now = monotonic_nanos();
+    if finder.searches.len() < MOST {
+        let until = now.saturating_add(SEARCH_NANOS);
+        finder.searches.push(Search { socket, key, offer, again: now, until });
+        finder.pursue(stack, now);
+        finder.note_due(stack);
+    }
+}
+
+/// Has a process been answered that may be about to offer pipes of connections that are there already? Who
+/// calls is attended to first: a client calls before it connects.
+pub fn expects_offers(stack: &Stack) -> bool {
+    let Local { descriptor, answered, .. } = &stack.local;
+    let descriptor = descriptor.load(Ordering::Acquire);
+    // Who has the lock is perhaps just answering.
+    let Ok(mut slot) = stack.local.finder.lock() else { return false };
+    let Some(finder) = slot.as_mut() else { return false };
+    if poll_now(descriptor, libc::POLLIN) != 0 {
+        finder.attend(stack);
+    }
+    let answered = answered.load(Ordering::Relaxed);
+    answered != 0 && monotonic_nanos().saturating_sub(answered) < SECOND
+}
+
+impl Finder {
+    /// Goes on with what is sought.
+    pub(super) fn pursue(&mut self, stack: &Stack, now: u64) {
+        for mut search in core::mem::take(&mut self.searches) {
+            let known = self.rendezvous.ask(&mut Owner::new(stack), search.key, now);
+            let again = match known {
+                Known::Pending { .. } => Some(search.until),
+                // An answer that contradicts what is known holds for a moment only.
+                Known::Nobody { until } => Some(until.max(now.saturating_add(DOUBT_NANOS)))
+                    .filter(|again| again.saturating_sub(now) < SECOND / 4),
+                Known::Link(_) => None,
+            };
+            if let Some(again) = again.filter(|_| now < search.until) {
+                search.again = again;
+                self.searches.push(search);
+                continue;
+            }
+            let Ok(mut state) = stack.shard.lock() else { return };
+            let Search { socket, offer, .. } = search;
+            let offered = match known {
+                Known::Link(link) => state.offer_late(socket, link, offer),
+                _ => false,
+            };
+            if !offered {
+                // The pipe is apart, if it is there at all.
+                state.withdraw_pipe(socket);
+            }
+        }
+    }
+
+    /// When [`Finder::pursue`] has something to do without an answer.
+    pub(super) fn search_due(&self) -> Option<u64> {
+        self.searches.iter().map(|search| search.again.min(search.until)).min()
+    }
+}
