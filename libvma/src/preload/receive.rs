@@ -11,7 +11,7 @@ use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
 
 /// What a receive call of ours came to.
-enum Result3 {
+enum Reception {
     Done(Received),
     Failed,
     /// The kernel shall do it, blocking if it wants.
@@ -26,7 +26,7 @@ fn receive(
     flags: c_int,
     control: Option<&mut [u8]>,
     mut os: impl FnMut() -> isize,
-) -> Result3 {
+) -> Reception {
     let mut ask = || match os() {
         -1 => Err(errno::get()),
         len => Ok(len),
@@ -37,15 +37,15 @@ fn receive(
         Outcome::Ours(received) => {
             // A look at the kernel's socket may have left EAGAIN behind.
             errno::set(before);
-            Result3::Done(received)
+            Reception::Done(received)
         }
         Outcome::Errno(errno) => {
             errno::set(errno);
-            Result3::Failed
+            Reception::Failed
         }
         Outcome::Os(_) => {
             retire(process, id);
-            Result3::Pass
+            Reception::Pass
         }
     }
 }
@@ -87,8 +87,8 @@ unsafe fn receive_message(
     // SAFETY: the same call, without blocking; it fills the program's header itself.
     let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
-        Result3::Done(Received::FromOs(len)) => len,
-        Result3::Done(Received::Datagram { len, source, flags, control }) => {
+        Reception::Done(Received::FromOs(len)) => len,
+        Reception::Done(Received::Datagram { len, source, flags, control }) => {
             let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
             // SAFETY: the program's name buffer and its length, by the contract of the call.
             let named = unsafe { convert::put_address(source, name, name_len) };
@@ -96,9 +96,11 @@ unsafe fn receive_message(
             header.msg_flags = flags;
             errno::result(named.map(|()| len))
         }
-        Result3::Failed => -1,
-        // SAFETY: passed on.
-        Result3::Pass => passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) }),
+        Reception::Failed => -1,
+        Reception::Pass => passed::received(fd, flags, {
+            // SAFETY: the arguments are passed on as they came.
+            unsafe { real::recvmsg(fd, message, flags) }
+        }),
     }
 }
 
@@ -125,8 +127,8 @@ unsafe fn receive_plain(
         unsafe { real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1) }
     };
     match receive(process, id, &mut buffers, flags, None, os) {
-        Result3::Done(Received::FromOs(len)) => len,
-        Result3::Done(Received::Datagram { len, source, .. }) => {
+        Reception::Done(Received::FromOs(len)) => len,
+        Reception::Done(Received::Datagram { len, source, .. }) => {
             if !good {
                 errno::set(libc::EFAULT);
                 return -1;
@@ -135,9 +137,9 @@ unsafe fn receive_plain(
             let named = unsafe { convert::put_address(source, address.0, address.1) };
             errno::result(named.map(|()| len))
         }
-        Result3::Failed => -1,
+        Reception::Failed => -1,
         // SAFETY: passed on.
-        Result3::Pass => passed::received(fd, flags, unsafe {
+        Reception::Pass => passed::received(fd, flags, unsafe {
             real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1)
         }),
     }
@@ -239,11 +241,11 @@ cancellable! {
             unsafe { real::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
         };
         match receive(process, id, buffers.as_mut_slice(), 0, None, os) {
-            Result3::Done(Received::FromOs(len)) => len,
-            Result3::Done(Received::Datagram { len, .. }) => len as isize,
-            Result3::Failed => -1,
+            Reception::Done(Received::FromOs(len)) => len,
+            Reception::Done(Received::Datagram { len, .. }) => len as isize,
+            Reception::Failed => -1,
             // SAFETY: passed on.
-            Result3::Pass => passed::received(fd, 0, unsafe { real::readv(fd, vector, count) }),
+            Reception::Pass => passed::received(fd, 0, unsafe { real::readv(fd, vector, count) }),
         }
     }
 

@@ -74,7 +74,7 @@ fn run(process: &'static Process, interface: u32) {
             refuse(process, id, why);
         }
     }
-    stack.nudge_internal_thread();
+    stack.wake_internal_thread();
 }
 
 /// No interface serves the socket: it is the kernel's.

@@ -13,7 +13,7 @@ use super::Process;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::WhyOs;
-use crate::socket::stream::heir;
+use crate::socket::stream::inherited;
 use crate::sys::fork_cell::LeakedRef;
 use crate::sys::shared_page::SharedPage;
 use crate::sys::wait::is_open;
@@ -24,11 +24,11 @@ type Words = [AtomicU64; REQUESTS + 2];
 
 /// Requests of children: the name of a socket, 0 when served. Of the last two words one says whether
 /// anybody serves them, the other counts the forks of the process and of its children.
-pub struct Board(SharedPage<Words>);
+pub struct RequestTable(SharedPage<Words>);
 
-impl Board {
-    pub fn new() -> Option<Board> {
-        SharedPage::of_words().ok().map(Board)
+impl RequestTable {
+    pub fn new() -> Option<RequestTable> {
+        SharedPage::of_words().ok().map(RequestTable)
     }
 
     fn requests(&self) -> impl Iterator<Item = &'static AtomicU64> {
@@ -73,7 +73,7 @@ impl Board {
     }
 
     /// In the child: asks, and waits for the answer as long as the parent can give it.
-    fn ask(&self, id: SocketId, parent: i32, nudge: i32) {
+    fn ask(&self, id: SocketId, parent: i32, waker: i32) {
         let bits = id.to_bits();
         let take = |word: &&AtomicU64| {
             word.compare_exchange(0, bits, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -86,7 +86,7 @@ impl Board {
                 None => {
                     slot = self.requests().find(take);
                     if slot.is_some() {
-                        fd::write_fully(nudge, &1u64.to_ne_bytes());
+                        fd::write_fully(waker, &1u64.to_ne_bytes());
                     }
                 }
                 Some(slot) if slot.load(Ordering::Acquire) != bits => return,
@@ -117,31 +117,31 @@ static PARENT: LeakedRef<Process> = LeakedRef::none();
 /// In a child: there are sockets it may have to ask for.
 static INHERITED: AtomicBool = AtomicBool::new(false);
 /// The parent's waker; the one descriptor of the library that a child keeps.
-static NUDGE: AtomicI32 = AtomicI32::new(-1);
+static PARENTS_WAKER: AtomicI32 = AtomicI32::new(-1);
 /// The waker of this process, for its children.
-static OWN_NUDGE: AtomicI32 = AtomicI32::new(-1);
+static OWN_WAKER: AtomicI32 = AtomicI32::new(-1);
 
 /// The process has started: its children are to find it.
 pub fn remember(process: &'static Process) {
-    OWN_NUDGE.store(process.stack.nudge_descriptor(), Ordering::Release);
+    OWN_WAKER.store(process.stack.internal_waker_descriptor(), Ordering::Release);
     SELF.set(process);
 }
 
 /// How often this process has forked.
 #[inline]
 pub fn forks() -> u32 {
-    SELF.get().and_then(|process| process.board.as_ref()).map_or(0, Board::forks)
+    SELF.get().and_then(|process| process.requests.as_ref()).map_or(0, RequestTable::forks)
 }
 
 /// How often the parent has; None if there is none.
 pub fn forks_of_parent() -> Option<u32> {
-    parent().map(|(_, board)| board.forks())
+    parent().map(|(_, requests)| requests.forks())
 }
 
 /// Before a fork: descriptors that are open now are shared from here on.
 pub fn before_fork() {
-    if let Some(board) = SELF.get().and_then(|process| process.board.as_ref()) {
-        board.count_fork();
+    if let Some(requests) = SELF.get().and_then(|process| process.requests.as_ref()) {
+        requests.count_fork();
     }
 }
 
@@ -150,9 +150,9 @@ pub fn after_fork() {
     // A grandchild of one that never opened a socket still has its grandparent's.
     if let Some(parent) = SELF.get() {
         PARENT.set(parent);
-        NUDGE.store(OWN_NUDGE.load(Ordering::Acquire), Ordering::Release);
+        PARENTS_WAKER.store(OWN_WAKER.load(Ordering::Acquire), Ordering::Release);
     }
-    fd::internal::close_all_after_fork(NUDGE.load(Ordering::Acquire));
+    fd::internal::close_all_after_fork(PARENTS_WAKER.load(Ordering::Acquire));
     INHERITED.store(PARENT.get().is_some(), Ordering::Release);
     crate::log::set_file(2);
 }
@@ -173,20 +173,20 @@ pub fn touch(fd: i32) {
 
 #[cold]
 fn touch_inherited(fd: i32) {
-    let Some((parent, board)) = parent() else { return };
+    let Some((parent, requests)) = parent() else { return };
     if super::current().is_some_and(|own| own.fds.get(fd).is_some()) {
         return;
     }
     match parent.fds.get(fd) {
         Some(Object::Socket(id)) => {
             // Taken out when it is there: other threads of the child must wait for it, too.
-            board.ask(id, parent.id, NUDGE.load(Ordering::Acquire));
+            requests.ask(id, parent.id, PARENTS_WAKER.load(Ordering::Acquire));
             parent.fds.take(fd);
         }
         Some(Object::Stream(id)) => {
-            board.ask(id, parent.id, NUDGE.load(Ordering::Acquire));
+            requests.ask(id, parent.id, PARENTS_WAKER.load(Ordering::Acquire));
             if parent.fds.take(fd).is_some() {
-                adopt(parent, board, fd, id);
+                adopt(parent, requests, fd, id);
             }
         }
         // The epoll instance does not tell what it watches: all of them.
@@ -202,19 +202,19 @@ fn touch_inherited(fd: i32) {
 }
 
 /// A listener that nobody else accepts from is this process's own from now on.
-fn adopt(parent: &'static Process, board: &Board, fd: i32, id: SocketId) {
-    let Some(heirloom) = heir::find(&parent.stack, id) else { return };
-    let forks = board.forks();
-    if !heirloom.has_one_heir(forks) {
+fn adopt(parent: &'static Process, requests: &RequestTable, fd: i32, id: SocketId) {
+    let Some(listener) = inherited::find(&parent.stack, id) else { return };
+    let forks = requests.forks();
+    if !listener.has_one_owner(forks) {
         return;
     }
-    let mut numbers = heirloom.descriptors().to_vec();
+    let mut numbers = listener.descriptors().to_vec();
     numbers.retain(|number| {
         let same = *number == fd || parent.fds.get(*number) == Some(Object::Stream(id));
         same && is_open(*number)
     });
     let Some(own) = super::first_socket() else { return };
-    if let Some(id) = heir::adopt(&own.stack, heirloom, numbers.clone(), forks) {
+    if let Some(id) = inherited::adopt(&own.stack, listener, numbers.clone(), forks) {
         for fd in numbers {
             parent.fds.take(fd);
             own.fds.set(fd, Object::Stream(id));
@@ -231,7 +231,7 @@ pub fn before_exec() {
     let Some((parent, _)) = parent() else { return };
     for (fd, id) in parent.kept_streams() {
         // Most programs that are started so know nothing of the listeners that they get.
-        if !heir::was_listener(&parent.stack, id) {
+        if !inherited::was_listener(&parent.stack, id) {
             touch_inherited(fd);
         }
     }
@@ -241,8 +241,8 @@ pub fn before_exec() {
 /// the kernel.
 #[cold]
 pub fn ask_own_parent(process: &Process, id: SocketId) {
-    if let Some(board) = &process.board {
-        board.ask(id, process.id, process.stack.nudge_descriptor());
+    if let Some(requests) = &process.requests {
+        requests.ask(id, process.id, process.stack.internal_waker_descriptor());
     }
 }
 
@@ -257,7 +257,7 @@ pub fn drop_inherited(fd: i32) {
     }
 }
 
-fn parent() -> Option<(&'static Process, &'static Board)> {
+fn parent() -> Option<(&'static Process, &'static RequestTable)> {
     let parent = PARENT.get()?;
-    Some((parent, parent.board.as_ref()?))
+    Some((parent, parent.requests.as_ref()?))
 }

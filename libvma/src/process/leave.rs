@@ -27,11 +27,11 @@ impl Process {
     /// The process ends by a call that signal handlers may make, whatever they interrupted: this
     /// thread must neither allocate nor wait for a lock, so the internal thread does it.
     pub fn at_sudden_exit(&self) {
-        if !self.board.as_ref().is_some_and(inherit::Board::is_served) {
+        if !self.requests.as_ref().is_some_and(inherit::RequestTable::is_served) {
             return self.at_exit();
         }
         LEAVING.store(LEAVES, Ordering::Release);
-        fd::write_fully(self.stack.nudge_descriptor(), &1u64.to_ne_bytes());
+        fd::write_fully(self.stack.internal_waker_descriptor(), &1u64.to_ne_bytes());
         for _ in 0..LONGEST_LEAVE_MILLIS {
             if LEAVING.load(Ordering::Acquire) == HAS_LEFT {
                 return;
@@ -65,8 +65,8 @@ impl Process {
         give_back::finish_orphans(&self.stack);
         socket::at_exit(&self.stack);
         self.statistics.end();
-        if let Some(board) = &self.board {
-            board.set_served(false);
+        if let Some(requests) = &self.requests {
+            requests.set_served(false);
         }
     }
 
@@ -81,8 +81,8 @@ impl Process {
             }
             self.hand_over_streams();
             give_back::finish_orphans(&self.stack);
-            if let Some(board) = &self.board {
-                board.set_served(false);
+            if let Some(requests) = &self.requests {
+                requests.set_served(false);
             }
         } else {
             // A vfork() child. The parent's other threads run on, so its internal thread can do it.

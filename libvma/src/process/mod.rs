@@ -40,7 +40,7 @@ pub struct Process {
     pub epolls: Epolls,
     pub poll_turn: OsTurn,
     /// Where forked children ask for sockets.
-    pub board: Option<inherit::Board>,
+    pub requests: Option<inherit::RequestTable>,
     statistics: statistics::Statistics,
     /// To tell a vfork() child, which shares our memory but must not use it.
     pub id: i32,
@@ -98,8 +98,8 @@ fn start() -> Process {
     }
     let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let stats = StatsFile::new(&config.stats_file);
-    let nudge = Waker::new().ok().map(Arc::new);
-    let watch = Watch::new(&config.notify_directory, nudge.as_ref());
+    let internal_waker = Waker::new().ok().map(Arc::new);
+    let watch = Watch::new(&config.notify_directory, internal_waker.as_ref());
     Process {
         stack: Stack {
             shard: Shard::default(),
@@ -107,7 +107,7 @@ fn start() -> Process {
             plane: Lock::new(None),
             attaching: Default::default(),
             shadows: shadows.and_then(Fd::adopt).ok(),
-            nudge,
+            internal_waker,
             load: Load::open(),
             local: crate::socket::local::Local::new(),
             stats,
@@ -121,7 +121,7 @@ fn start() -> Process {
         fds: Table::default(),
         epolls: Epolls::default(),
         poll_turn: OsTurn::default(),
-        board: inherit::Board::new(),
+        requests: inherit::RequestTable::new(),
         statistics: statistics::Statistics::new(),
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),

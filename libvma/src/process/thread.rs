@@ -67,11 +67,11 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
     let mut due = u64::MAX;
     loop {
         let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
-        let nudge = stack.nudge.as_ref().map_or(-1, |waker| waker.raw());
+        let waker = stack.internal_waker.as_ref().map_or(-1, |waker| waker.raw());
         let mut set = PollSet::default();
         set.add_readable(monitor.as_fd().as_raw_fd());
         set.add_readable(shadows);
-        set.add_readable(nudge);
+        set.add_readable(waker);
         set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
         set.add_readable(stack.local.descriptor());
         let watch = stream::watch::prepare(stack, &mut set);
@@ -103,13 +103,13 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         if fired(fds, 1) {
             note_shadows(stack);
         }
-        let nudged = fired(fds, 2);
-        if nudged && let Some(nudge) = &stack.nudge {
-            nudge.clear();
+        let woken = fired(fds, 2);
+        if woken && let Some(waker) = &stack.internal_waker {
+            waker.clear();
             reviews.wake();
             process.serve_leaver();
-            if let Some(board) = &process.board {
-                board.serve(process);
+            if let Some(requests) = &process.requests {
+                requests.serve(process);
             }
         }
         if fired(fds, 3)
@@ -142,14 +142,14 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
         // Whoever polls sends what waits, and would be held up, time and again, if it shares this CPU.
         unsent = match stack.shard.try_lock() {
             Some(mut state) => state.finish_blast(&mut seen_kicks),
-            None => unsent || nudged,
+            None => unsent || woken,
         };
         let now = monotonic_nanos();
         if now.saturating_sub(last_second) >= SECOND {
             last_second = now;
             set_served(process, true);
             exceptions = stream::exceptions::expire(stack, exceptions);
-            stream::heir::review(stack);
+            stream::inherited::review(stack);
             process.tend_pipes();
             if let Some(mut state) = stack.shard.try_lock() {
                 state.expire_fragments();
@@ -184,8 +184,8 @@ fn settle(config: &Config) {
 /// back.
 fn set_served(process: &Process, served: bool) {
     process.stack.local.set_served(served);
-    if let Some(board) = &process.board {
-        board.set_served(served);
+    if let Some(requests) = &process.requests {
+        requests.set_served(served);
     }
 }
 

@@ -284,7 +284,7 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
     let held = exchange_flows(&mut state, id, wanted);
     if state.socket(id).is_some_and(|(_, socket)| sharing::may_share(socket)) {
         // Only now would a review find the socket.
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     }
     match (held, unserved) {
         (true, false) => Ok(()),
@@ -393,7 +393,7 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
     // Not one that may not be attached.
     plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
     if stack.attaching.want(&mut plane.wanted, interface) {
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     }
     Err(WhyOs::Attaching)
 }
@@ -436,7 +436,7 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
             let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
             log_line!(Debug, "{name}: offloaded in mode {mode:?}");
             stack.attaching.count_attached();
-            stack.nudge_internal_thread();
+            stack.wake_internal_thread();
             Ok(ring)
         }
         Err(error) => {

@@ -142,7 +142,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
             // could do nothing else.
             drop(state);
-            local::heed_withdrawal(stack);
+            local::apply_withdrawals(stack);
             continue;
         }
         let stays_here = destination.ip().is_multicast() && socket_ttl == 0;
@@ -254,7 +254,7 @@ fn transmit<'a>(
                 }
                 if !request.more_follow && state.kick_or_wait(hop.ring) {
                     drop(state);
-                    stack.nudge_internal_thread();
+                    stack.wake_internal_thread();
                 }
                 return Outcome::Ours((len, hop.ring));
             }

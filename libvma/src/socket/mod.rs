@@ -70,7 +70,7 @@ pub struct Stack {
     /// When the next interface is to be attached.
     pub attaching: attaching::Schedule,
     /// Wakes the internal thread when there is something new for it to attend to.
-    pub nudge: Option<Arc<Waker>>,
+    pub internal_waker: Option<Arc<Waker>>,
     /// Who else wants the CPUs.
     pub load: Load,
     /// Other processes of this host.
@@ -102,15 +102,15 @@ pub struct Plane {
 
 impl Stack {
     /// What wakes the internal thread, for a child that asks for a socket.
-    pub fn nudge_descriptor(&self) -> i32 {
-        self.nudge.as_ref().map_or(-1, |waker| waker.raw())
+    pub fn internal_waker_descriptor(&self) -> i32 {
+        self.internal_waker.as_ref().map_or(-1, |waker| waker.raw())
     }
 
     /// There is something new for the internal thread to attend to.
     #[cold]
-    pub fn nudge_internal_thread(&self) {
-        if let Some(nudge) = &self.nudge {
-            nudge.wake();
+    pub fn wake_internal_thread(&self) {
+        if let Some(waker) = &self.internal_waker {
+            waker.wake();
         }
     }
 }

@@ -23,11 +23,11 @@ const LOOKS: u64 = 128;
 const THOROUGH_LOOKS: u64 = 4096;
 
 /// Whoever is polled for may be another process that needs this very CPU.
-static POLITE: AtomicBool = AtomicBool::new(false);
+static YIELDING: AtomicBool = AtomicBool::new(false);
 
 /// From now on, who polls for long lets others run now and then.
-pub fn be_polite() {
-    POLITE.store(true, Ordering::Relaxed);
+pub fn yield_while_polling() {
+    YIELDING.store(true, Ordering::Relaxed);
 }
 
 /// What a blocking call owes to others that sleep, if it has slept itself: when it ends, another one has to
@@ -223,7 +223,7 @@ impl Wait {
     }
 
     fn owe_yield(&mut self) -> Next {
-        if self.yields || POLITE.load(Ordering::Relaxed) {
+        if self.yields || YIELDING.load(Ordering::Relaxed) {
             self.owes = Owes::Yield;
         }
         Next::PollAgain

@@ -61,7 +61,7 @@ pub enum WhyOs {
     Stream,
     /// An error waits in the shadow.
     PendingError,
-    /// The process may not plant connections: the kernel could never take it over.
+    /// The process may not install connections: the kernel could never take it over.
     CannotBeGivenBack,
     /// libvma.conf says so.
     Rule(Place),

@@ -1,4 +1,4 @@
-//! Giving an established TCP connection to the kernel: its state is planted into an unconnected
+//! Giving an established TCP connection to the kernel: its state is installed into an unconnected
 //! kernel socket with TCP_REPAIR (tcp(7), `CONFIG_CHECKPOINT_RESTORE`, CAP_NET_ADMIN).
 //!
 //! The kernel then goes on where the snapshot ends: it retransmits what is not acknowledged, sends
@@ -6,7 +6,7 @@
 //!
 //! - A received FIN. The receive queue takes bytes only, so the FIN is `forge`d: received once
 //!   more, over the loopback interface.
-//! - A sent FIN. The data before it is planted and the socket shut down again: the same FIN, at the
+//! - A sent FIN. The data before it is installed and the socket shut down again: the same FIN, at the
 //!   same sequence number.
 //! - TS.Recent (RFC 7323 section 4.3): taken from a forged segment too.
 //! - The urgent pointer, SACKed ranges, congestion window and round-trip time: the kernel starts
@@ -20,7 +20,7 @@
 //! - CLOSED, with unread data, or with an end that the program has not seen: an established connection that
 //!   is reset by a forged segment. Whether the program learns of that is ours to decide.
 //!
-//! The states before ESTABLISHED cannot be planted. Which connection is given away, when and why is not
+//! The states before ESTABLISHED cannot be installed. Which connection is given away, when and why is not
 //! decided here.
 #![doc(alias = "TCP_REPAIR")]
 
@@ -78,7 +78,7 @@ pub struct Snapshot<'a> {
     pub is_held: bool,
 }
 
-/// The states that can be planted.
+/// The states that can be installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     Established,
@@ -127,8 +127,8 @@ pub struct Error {
 /// kernel, [`probe`].
 ///
 /// On an error nothing was given away, and `fd` is not connected; it stays bound if it was bound
-/// here. No wake-up tells those who wait for the socket of data that was planted as `unread`.
-pub fn plant(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
+/// here. No wake-up tells those who wait for the socket of data that was installed as `unread`.
+pub fn install(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
     if shadow::peer_address(fd).is_some() {
         // What follows would take its connection away on an error.
         return Err(Error { call: "connect", errno: libc::EISCONN });
@@ -152,7 +152,7 @@ pub fn plant(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
     result
 }
 
-/// May this thread plant connections?
+/// May this thread install connections?
 pub fn is_allowed() -> bool {
     use rustix::thread::{CapabilitySet, capabilities};
     // A thread can lose the right at any time; that the kernel can do it at all is asked once.
@@ -175,7 +175,7 @@ fn try_repair() -> bool {
 
 /// Has the kernel ask the peer for its window and for what it has received; else a lost
 /// acknowledgment would be missed until the retransmission timeout, three seconds here. To be
-/// called once, after [`plant`]: peers answer only the first of several (Linux for half a second,
+/// called once, after [`install`]: peers answer only the first of several (Linux for half a second,
 /// `tcp_invalid_ratelimit`). Does nothing but in ESTABLISHED.
 ///
 /// Nobody may send on the socket meanwhile.

@@ -450,7 +450,8 @@ impl Ring {
         self.is_stuck()
     }
 
-    /// See [`Ingress::arm_own_bell`].
+    /// A thread is about to sleep until its own bell of this number rings: the descriptor, if there is such
+    /// a bell; false in the second place if something has come meanwhile.
     pub fn arm_own_bell(&mut self, number: usize) -> Option<(BorrowedFd<'_>, bool)> {
         self.ingress()?.arm_own_bell(number)
     }

@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
-use super::{Offer, Pipe, Remains, SocketId, State, clock};
+use super::{Leftover, Offer, Pipe, SocketId, State, clock};
 use crate::device::shm::{self, LinkId};
 
 impl<S> State<S> {
@@ -217,9 +217,9 @@ impl<S> State<S> {
     }
 
     /// The socket is closed; its pipe goes on until the peer has everything.
-    pub fn leave_pipe(&mut self, id: SocketId, remains: Box<dyn Remains>) {
+    pub fn leave_pipe(&mut self, id: SocketId, leftover: Box<dyn Leftover>) {
         self.keep_carried(id);
-        self.with_pipe(id, |pipe, ring| pipe.remain(ring, remains));
+        self.with_pipe(id, |pipe, ring| pipe.remain(ring, leftover));
         self.wind_up_pipes();
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.pipe = None;

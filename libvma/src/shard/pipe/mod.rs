@@ -36,7 +36,7 @@ use crate::frame::Frame;
 
 /// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
 /// is closed when it is dropped.
-pub trait Remains: Send {
+pub trait Leftover: Send {
     /// Sends bytes; how many, None if the connection never takes any more.
     fn write(&mut self, bytes: &[u8]) -> Option<usize>;
 

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::listen::five_tuple;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
-use super::{Block, Body, Io, Kept, NEVER, Owner, Tcp, Wire, path};
+use super::{Attachment, Block, Body, Io, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::seq::Seq;
@@ -54,7 +54,7 @@ impl<S> State<S> {
                 return Err(AddressInUse);
             }
             former = tcp.block(index).map(|block| block.connection.successor());
-            tcp.bury(&mut io, index);
+            tcp.tear_down(&mut io, index);
         }
         let now = tcp.now();
         let own = || (tcp.secret.initial_sequence(now, &key), tcp.secret.timestamp_offset(&key));
@@ -71,7 +71,7 @@ impl<S> State<S> {
             way: Way::new(&key, hop.as_ref(), Envelope { ttl, tos }),
             owner: Owner::Socket(id),
             flows,
-            birthright: None,
+            inherited_state: None,
             events: Events::NONE,
             touched: false,
             batched: 0,
@@ -211,7 +211,7 @@ impl<S> State<S> {
 
     /// The program closed the socket: the connection goes on by itself until it is done, and
     /// `kept` as long.
-    pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Kept>) {
+    pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Attachment>) {
         self.begin();
         let Some(index) = self.connection_of(id) else { return };
         self.keep_carried(id);
@@ -255,7 +255,7 @@ impl<S> State<S> {
         if let Some(block) = tcp.block(index) {
             block.owner = Owner::Orphan;
         }
-        tcp.bury(&mut io, index);
+        tcp.tear_down(&mut io, index);
     }
 
     /// What poll(2) says of a stream socket; None if it is none of ours, or neither connected nor
@@ -365,7 +365,7 @@ impl<S> State<S> {
 
 impl<S> State<S> {
     /// Drops what connections without a socket keep, a descriptor each: the program needs them. Returns how
-    /// many that were. As in [`Tcp::keep`] those in TIME-WAIT end early, because their ports are free now.
+    /// many that were. As in `Tcp::keep` those in TIME-WAIT end early, because their ports are free now.
     pub fn release_kept(&mut self) -> usize {
         let Some((tcp, mut io)) = self.tcp() else { return 0 };
         let mut released = 0;
@@ -375,7 +375,7 @@ impl<S> State<S> {
             if tcp.kept.remove(&oldest).is_some() {
                 released += 1;
                 if waits {
-                    tcp.bury(&mut io, oldest);
+                    tcp.tear_down(&mut io, oldest);
                 }
             }
         }
@@ -388,7 +388,7 @@ impl Tcp {
     /// A connection without a socket keeps something. What is kept is dear (a descriptor), so only
     /// the last ones keep theirs; an older one that is in TIME-WAIT ends early (as with Linux's
     /// tcp_max_tw_buckets), because others may use its port now.
-    fn keep(&mut self, io: &mut Io<'_>, index: u32, kept: Kept) {
+    fn keep(&mut self, io: &mut Io<'_>, index: u32, kept: Attachment) {
         const MOST: usize = 256;
         while let Some((oldest, serial)) = self.keepers.front().copied() {
             let block =
@@ -402,7 +402,7 @@ impl Tcp {
             if keeps {
                 self.kept.remove(&oldest);
                 if waits {
-                    self.bury(io, oldest);
+                    self.tear_down(io, oldest);
                 }
             }
         }

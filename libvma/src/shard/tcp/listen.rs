@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::receive::Arrival;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
-use super::{Birthright, Block, Body, Io, NEVER, Owner, Tcp, covers, path};
+use super::{Block, Body, InheritedState, Io, NEVER, Owner, Tcp, covers, path};
 use crate::device::Ring;
 use crate::net::drop_reason::DropReason;
 use crate::net::tcp::connection::own_mss;
@@ -24,7 +24,7 @@ pub(super) struct Listening {
     local: SocketAddrV4,
     /// What accepted connections start with.
     settings: Settings,
-    birthright: Birthright,
+    inherited_state: InheritedState,
     envelope: Envelope,
     /// The ways back to those whose handshake is under way, for retransmissions.
     ways: FlowTable<NextHop>,
@@ -79,7 +79,7 @@ pub struct ListenSpec {
     /// What accepted connections start with.
     pub settings: Settings,
     /// What accept() gets of it.
-    pub birthright: Birthright,
+    pub inherited_state: InheritedState,
     pub ttl: u8,
     pub tos: u8,
 }
@@ -91,7 +91,7 @@ pub struct Accepted {
     index: u32,
     pub key: FlowKey,
     /// What the listener was when the connection came.
-    pub birthright: Option<Birthright>,
+    pub inherited_state: Option<InheritedState>,
 }
 
 impl<S> State<S> {
@@ -99,12 +99,12 @@ impl<S> State<S> {
     pub fn listen(&mut self, id: SocketId, spec: ListenSpec) {
         let known = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
         let Some((tcp, _)) = self.tcp() else { return };
-        let ListenSpec { local, backlog, listen, settings, birthright, ttl, tos } = spec;
+        let ListenSpec { local, backlog, listen, settings, inherited_state, ttl, tos } = spec;
         let envelope = Envelope { ttl, tos };
         if let Some(listening) = known.and_then(|index| tcp.listener(index)) {
             listening.engine.set_backlog(backlog);
             listening.settings = settings;
-            listening.birthright = birthright;
+            listening.inherited_state = inherited_state;
             *listening.engine.settings_mut() = listen;
             listening.envelope = envelope;
             return;
@@ -119,7 +119,7 @@ impl<S> State<S> {
             socket: id,
             local,
             settings,
-            birthright,
+            inherited_state,
             envelope,
             ways,
             seed,
@@ -170,8 +170,9 @@ impl<S> State<S> {
         let (tcp, _) = self.tcp()?;
         let index = tcp.listener(listener)?.engine.pop_accepted()?;
         let block = tcp.block(index)?;
-        let (key, birthright) = (block.connection.key(), block.birthright.as_deref().cloned());
-        Some(Accepted { index, key, birthright })
+        let (key, inherited_state) =
+            (block.connection.key(), block.inherited_state.as_deref().cloned());
+        Some(Accepted { index, key, inherited_state })
     }
 
     /// The accepted connection is this socket's.
@@ -179,7 +180,7 @@ impl<S> State<S> {
         let Some((tcp, _)) = self.tcp() else { return };
         if let Some(block) = tcp.block(accepted.index) {
             block.owner = Owner::Socket(id);
-            block.birthright = None;
+            block.inherited_state = None;
             block.events = Events::NONE;
         }
         if let Some((endpoint, _)) = self.socket(id) {
@@ -380,7 +381,7 @@ impl Tcp {
         let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
         let connection = Connection::accept(&request, path, listening.settings.clone(), now);
         let (socket, envelope) = (listening.socket, listening.envelope);
-        let birthright = Some(Box::new(listening.birthright.clone()));
+        let inherited_state = Some(Box::new(listening.inherited_state.clone()));
         let flows = listening.take_flow(&arrival.key);
         let index = self.insert(Block {
             serial: 0,
@@ -388,7 +389,7 @@ impl Tcp {
             way: Way::new(&arrival.key, Some(&arrival.hop), envelope),
             owner: Owner::Backlog(number),
             flows,
-            birthright,
+            inherited_state,
             events: Events::NONE,
             touched: false,
             batched: 0,

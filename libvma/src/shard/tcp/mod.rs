@@ -2,7 +2,7 @@
 //! connection lives before accept() and beyond close().
 //!
 //! `receive` takes segments to connections and listeners, `wire` takes segments to the rings by a
-//! connection's `way`, `body` is received payload, `transplant` lends a connection to be planted
+//! connection's `way`, `body` is received payload, `transplant` lends a connection to be installed
 //! elsewhere, `take_over` goes on with one that the kernel had, `command` is what sockets ask for, `read`
 //! how they take what was received, `listen` the passive side, `work` what is put off to the end of a
 //! batch, and the timers, `watch` what is told of connections outside the process.
@@ -63,10 +63,10 @@ pub struct Setup {
 }
 
 /// What the socket layer keeps of a listener for a connection: the shard does not look at it.
-pub type Birthright = Arc<dyn Any + Send + Sync>;
+pub type InheritedState = Arc<dyn Any + Send + Sync>;
 
 /// What is dropped with a connection; the shard does not look at it.
-pub type Kept = Box<dyn Any + Send>;
+pub type Attachment = Box<dyn Any + Send>;
 
 /// Who a connection belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ struct Block {
     /// Flows of its own; an accepted connection lives on those of its listener.
     flows: Vec<(RingId, Flow)>,
     /// What its listener was when it came; for whoever accepts it, so most have none.
-    birthright: Option<Box<Birthright>>,
+    inherited_state: Option<Box<InheritedState>>,
     /// What happened since its socket was last told.
     events: Events,
     /// In the list of those that get their output at the end of the batch.
@@ -139,7 +139,7 @@ pub(super) struct Tcp {
     /// The last connections that got something to keep, the oldest first.
     keepers: VecDeque<Named>,
     /// What they keep, by the connection's index: what keeps its port from others.
-    kept: HashMap<u32, Kept>,
+    kept: HashMap<u32, Attachment>,
     /// Connections in TIME-WAIT without a socket, the oldest first.
     waiting: VecDeque<Named>,
     /// Of the last connection made.
@@ -285,7 +285,7 @@ impl Tcp {
             return self.settle_new_state(io, index);
         }
         if block.connection.is_closed() {
-            return self.bury(io, index);
+            return self.tear_down(io, index);
         }
         if block.owner == Owner::Orphan && !block.waits && block.connection.state() == TimeWait {
             self.note_wait(io, index);
@@ -309,7 +309,7 @@ impl Tcp {
 
     /// A connection is over: its addresses are free. What was received stays for its socket.
     #[cold]
-    fn bury(&mut self, io: &mut Io<'_>, index: u32) {
+    fn tear_down(&mut self, io: &mut Io<'_>, index: u32) {
         let Some(block) = self.blocks.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
@@ -349,12 +349,12 @@ impl Tcp {
             }
             self.waiting.pop_front();
             if lives {
-                self.bury(io, oldest);
+                self.tear_down(io, oldest);
             }
         }
     }
 
-    /// Takes a block out; it must be buried.
+    /// Takes a block out; it must be torn down.
     fn drop_block(&mut self, io: &mut Io<'_>, index: u32) {
         self.with(io, index, |connection, wire| connection.drain(wire));
         if let Some(slot) = self.blocks.get_mut(index as usize)

@@ -93,7 +93,7 @@ impl Tcp {
                 return Ok(());
             }
             // A new connection in the place of one in TIME-WAIT (RFC 6191).
-            self.bury(io, index);
+            self.tear_down(io, index);
         }
         self.passive_input(io, arrival, body)
     }

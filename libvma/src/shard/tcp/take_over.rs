@@ -43,7 +43,7 @@ impl<S> State<S> {
             if !tcp.makes_room(index) {
                 return Err(AddressInUse);
             }
-            tcp.bury(&mut io, index);
+            tcp.tear_down(&mut io, index);
         }
         let now = tcp.now();
         let path = path(io.rings, hop.as_ref());
@@ -55,7 +55,7 @@ impl<S> State<S> {
             way: Way::new(&key, hop.as_ref(), Envelope { ttl, tos }),
             owner: Owner::Socket(id),
             flows,
-            birthright: None,
+            inherited_state: None,
             events: Events::NONE,
             // Its output comes with the next work.
             touched: true,

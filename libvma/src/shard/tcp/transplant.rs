@@ -19,7 +19,7 @@ const REMEMBERED: usize = 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct Orphan(u32);
 
-/// A connection as it stands, to be planted elsewhere.
+/// A connection as it stands, to be installed elsewhere.
 pub struct Cutting<'a> {
     pub key: FlowKey,
     pub connection: &'a Connection<Body>,
@@ -31,42 +31,42 @@ pub struct Cutting<'a> {
 }
 
 impl<S> State<S> {
-    /// Calls `plant` with the socket's connection. If that says true, the connection is somebody
+    /// Calls `install` with the socket's connection. If that says true, the connection is somebody
     /// else's, and forgotten here. None: there is none.
     pub fn transplant(
         &mut self,
         id: SocketId,
-        plant: impl FnOnce(&Cutting<'_>) -> bool,
+        install: impl FnOnce(&Cutting<'_>) -> bool,
     ) -> Option<bool> {
         let index = self.socket(id)?.0.connection?;
         let key = self.tcp()?.0.block(index)?.connection.key();
-        let planted = self.plant_block(index, plant)?;
-        if planted {
+        let installed = self.install_block(index, install)?;
+        if installed {
             self.except(five_tuple(&key));
             self.forget_connection(id);
         }
-        Some(planted)
+        Some(installed)
     }
 
     /// As [`State::transplant`], for a connection without a socket.
     pub fn transplant_orphan(
         &mut self,
         orphan: Orphan,
-        plant: impl FnOnce(&Cutting<'_>) -> bool,
+        install: impl FnOnce(&Cutting<'_>) -> bool,
     ) -> bool {
         let Orphan(index) = orphan;
         let Some(key) = self.tcp().and_then(|(tcp, _)| Some(tcp.block(index)?.connection.key()))
         else {
             return false;
         };
-        let planted = self.plant_block(index, plant).unwrap_or(false);
-        if planted {
+        let installed = self.install_block(index, install).unwrap_or(false);
+        if installed {
             self.except(five_tuple(&key));
             if let Some((tcp, mut io)) = self.tcp() {
-                tcp.bury(&mut io, index);
+                tcp.tear_down(&mut io, index);
             }
         }
-        planted
+        installed
     }
 
     pub fn has_connection(&self, key: &FlowKey) -> bool {
@@ -148,10 +148,10 @@ impl<S> State<S> {
         })
     }
 
-    fn plant_block(
+    fn install_block(
         &mut self,
         index: u32,
-        plant: impl FnOnce(&Cutting<'_>) -> bool,
+        install: impl FnOnce(&Cutting<'_>) -> bool,
     ) -> Option<bool> {
         self.begin();
         let (tcp, io) = self.tcp()?;
@@ -175,7 +175,7 @@ impl<S> State<S> {
             is_held: !matches!(block.owner, Owner::Orphan),
             now,
         };
-        Some(plant(&cutting))
+        Some(install(&cutting))
     }
 }
 

@@ -30,7 +30,7 @@ impl<'a> Owner<'a> {
             return None;
         }
         // It sleeps on the ring, too.
-        self.stack.nudge_internal_thread();
+        self.stack.wake_internal_thread();
         Some(())
     }
 
@@ -47,7 +47,7 @@ impl<'a> Owner<'a> {
         self.stack.shard.note_liveness(&state);
         // Who sleeps did not tell this peer to ring.
         state.wake_all();
-        self.stack.nudge_internal_thread();
+        self.stack.wake_internal_thread();
         log_line!(Debug, "linked with another process");
         Some(link)
     }

@@ -187,7 +187,7 @@ pub fn unpost(stack: &Stack, Posted(key): Posted) {
 
 /// A peer has withdrawn a socket: what it said of it holds from now on.
 #[cold]
-pub fn heed_withdrawal(stack: &Stack) {
+pub fn apply_withdrawals(stack: &Stack) {
     if let Ok(mut slot) = stack.local.finder.lock()
         && let Some(finder) = slot.as_mut()
     {
@@ -377,7 +377,7 @@ impl Finder {
         let due = due.min().unwrap_or(NEVER);
         let before = stack.local.due.swap(due, Ordering::AcqRel);
         if due < before {
-            stack.nudge_internal_thread();
+            stack.wake_internal_thread();
         }
     }
 }
@@ -400,7 +400,7 @@ fn open(stack: &Stack) -> Option<Opened<'_>> {
         let watched = finder.rendezvous.descriptor().as_raw_fd();
         *slot = Some(Box::new(finder));
         local.descriptor.store(watched, Ordering::Release);
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     }
     Some(slot)
 }

@@ -24,7 +24,7 @@ fn stack_with(environment: &str) -> Stack {
         attaching: Default::default(),
         plane: Lock::new(None),
         shadows: None,
-        nudge: None,
+        internal_waker: None,
         load: Load::unknown(),
         local,
         stats: StatsFile::new(&config.stats_file),

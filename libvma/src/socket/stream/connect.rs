@@ -168,7 +168,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     set_phase(&mut state, id, Phase::Connecting);
     drop(state);
     if !is_expected {
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     }
     Ok(())
 }

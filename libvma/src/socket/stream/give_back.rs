@@ -1,4 +1,4 @@
-//! Giving a stream to the kernel while it lives: its connection is planted into the shadow by
+//! Giving a stream to the kernel while it lives: its connection is installed into the shadow by
 //! TCP_REPAIR, which goes on where the engine stopped. For what we cannot serve (another process
 //! that shares the descriptor, stdio), and at exit, when nobody is left to serve it.
 
@@ -51,7 +51,7 @@ fn hand_over(stack: &Stack, mut state: Guard<'_>, id: SocketId, shadow: i32, why
             end_listening(&mut state, id);
             true
         }
-        Phase::Connecting | Phase::Connected => plant(&mut state, id, shadow),
+        Phase::Connecting | Phase::Connected => install(&mut state, id, shadow),
     };
     if given {
         if probed {
@@ -93,17 +93,17 @@ pub(super) fn end_listening(state: &mut Guard<'_>, id: SocketId) {
     }
 }
 
-fn plant(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> bool {
+fn install(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> bool {
     // The kernel sees nothing of what our rings have.
     state.catch_up();
     state.run_tcp();
-    let planted = state.transplant(id, |cutting| plant_into(descriptor, cutting));
-    planted.unwrap_or(true)
+    let installed = state.transplant(id, |cutting| install_into(descriptor, cutting));
+    installed.unwrap_or(true)
 }
 
-/// True also if there is nothing left to plant.
-pub(super) fn plant_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
-    let Some(result) = snapshot(cutting, |snapshot| repair::plant(descriptor, snapshot)) else {
+/// True also if there is nothing left to install.
+pub(super) fn install_into(descriptor: i32, cutting: &Cutting<'_>) -> bool {
+    let Some(result) = snapshot(cutting, |snapshot| repair::install(descriptor, snapshot)) else {
         return !matches!(cutting.connection.state(), TcpState::SynSent | TcpState::SynReceived);
     };
     if let Err(error) = &result {
@@ -215,7 +215,7 @@ pub fn finish_orphans(stack: &Stack) {
     for orphan in state.orphans() {
         let Some(socket) = fresh_socket() else { break };
         // Closing it finishes the connection.
-        state.transplant_orphan(orphan, |cutting| plant_into(socket.raw(), cutting));
+        state.transplant_orphan(orphan, |cutting| install_into(socket.raw(), cutting));
     }
     for _ in 0..PATIENCE_MILLIS {
         if !state.has_unfinished_orphans() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::local::accept as other_processes;
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{
-    Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, heir, set_phase, system, view,
+    Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, set_phase, system, view,
 };
 use crate::config::rules::Moment;
 use crate::log::log_line;
@@ -73,7 +73,7 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
             return;
         };
         let waits = stream.phase == Phase::Listening { steered: false };
-        if !waits || stream.heir.is_some() || !repair::is_allowed() {
+        if !waits || stream.inherited_at.is_some() || !repair::is_allowed() {
             return;
         }
         stream.ahead = true;
@@ -87,7 +87,7 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
     };
     if done {
         // Until somebody waits, the internal thread shakes hands.
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     } else if let Ok(mut state) = stack.shard.lock() {
         cancel_ahead(&mut state, id);
     }
@@ -172,7 +172,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             Err(why)
         }
         _ => {
-            stack.nudge_internal_thread();
+            stack.wake_internal_thread();
             Ok(())
         }
     }
@@ -233,7 +233,7 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
         backlog: (stream.backlog as u32).min(system.somaxconn),
         listen,
         settings: stream.settings.clone(),
-        birthright: Arc::new(Heritage {
+        inherited_state: Arc::new(Heritage {
             options: socket.options.clone(),
             settings: stream.settings.clone(),
             linger: stream.linger,
@@ -264,8 +264,8 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
         }
-        if heir::is_shared(&mut state, id) {
-            heir::leave_to_kernel(&mut state, id);
+        if inherited::is_shared(&mut state, id) {
+            inherited::leave_to_kernel(&mut state, id);
             return Err(WhyOs::Passed);
         }
         place
@@ -468,8 +468,9 @@ pub fn adopt(
     nonblocking: bool,
 ) -> Option<Adopted> {
     let key = accepted.key;
-    let birthright = accepted.birthright.clone();
-    let Some(heritage) = birthright.as_ref().and_then(|one| one.downcast_ref::<Heritage>()) else {
+    let inherited_state = accepted.inherited_state.clone();
+    let Some(heritage) = inherited_state.as_ref().and_then(|one| one.downcast_ref::<Heritage>())
+    else {
         stack.shard.lock().ok()?.reject(accepted);
         return None;
     };

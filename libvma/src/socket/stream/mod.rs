@@ -7,7 +7,7 @@
 //!
 //! `connect` and `listen` open connections, `send` and `receive` move bytes, `shutdown` ends them,
 //! `options` sets and `tell` tells, `route` finds the way, `wait` blocks, `give_back` ends our part,
-//! `local` serves connections with processes of this host, `exceptions` is what never was ours, `heir` a listener that a child takes over, `system` is what
+//! `local` serves connections with processes of this host, `exceptions` is what never was ours, `inherited` a listener that a child takes over, `system` is what
 //! the host's settings say, `stranded` what becomes of connections whose interface is gone, `watch` what the daemon is told.
 
 pub mod candidate;
@@ -15,7 +15,7 @@ pub mod connect;
 pub mod exceptions;
 pub mod gate;
 pub mod give_back;
-pub mod heir;
+pub mod inherited;
 pub mod listen;
 pub mod local;
 pub mod options;
@@ -31,7 +31,7 @@ pub mod tell;
 mod wait;
 pub mod watch;
 
-pub use heir::leave_listener;
+pub use inherited::leave_listener;
 pub use shutdown::close;
 pub use system::System;
 
@@ -79,7 +79,7 @@ pub struct Stream {
     pub left: bool,
     /// A listener that this process inherited: how often its parent had forked by then. If it
     /// forked again, another child may accept, too.
-    pub heir: Option<u32>,
+    pub inherited_at: Option<u32>,
     /// Options set so far: a socket that accept() makes inherits them.
     pub inherited: Vec<Inherited>,
 }
@@ -133,7 +133,7 @@ impl Stream {
             backlog: 0,
             ahead: false,
             left: false,
-            heir: None,
+            inherited_at: None,
             inherited: Vec::new(),
         }
     }

@@ -58,7 +58,7 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
     });
     if unattended {
         // Without the lock, or it would find that taken.
-        stack.nudge_internal_thread();
+        stack.wake_internal_thread();
     }
     outcome(stack, id, ended, sent)
 }

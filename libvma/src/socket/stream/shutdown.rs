@@ -4,7 +4,7 @@ use super::wait::{Call, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
-use crate::shard::tcp::Kept;
+use crate::shard::tcp::Attachment;
 use crate::socket::{NO_SHADOW, hand_over};
 use crate::sys::{Fd, fd};
 
@@ -98,7 +98,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
 
 /// While a connection goes on without its socket, the kernel must not give its port to another one,
 /// whose packets we would get: a copy of the shadow's descriptor holds it.
-fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Kept> {
+fn port_kept(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> Option<Attachment> {
     let (_, socket) = state.socket(id)?;
     if !socket.stream.as_ref()?.holds_port {
         return None;

@@ -3,7 +3,7 @@
 //! they kept until there is a new interface to steer, the kernel would answer what comes by it
 //! meanwhile with resets.
 
-use super::give_back::plant_into;
+use super::give_back::install_into;
 use super::{Stack, give_back};
 use crate::control::Control;
 use crate::shard::SocketId;
@@ -30,7 +30,7 @@ pub fn over(stack: &Stack, interface: u32) -> Vec<SocketId> {
     state.run_tcp();
     for orphan in keys.iter().filter_map(|key| state.orphan_of(key)).collect::<Vec<_>>() {
         let Some(socket) = give_back::fresh_socket() else { break };
-        state.transplant_orphan(orphan, |cutting| plant_into(socket.raw(), cutting));
+        state.transplant_orphan(orphan, |cutting| install_into(socket.raw(), cutting));
     }
     keys.iter().filter_map(|key| state.owner_of(key)).collect()
 }

@@ -126,7 +126,7 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     }
     result?;
     log_line!(Debug, "fd {descriptor} is served from here on");
-    stack.nudge_internal_thread();
+    stack.wake_internal_thread();
     Ok(())
 }
 

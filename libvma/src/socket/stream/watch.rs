@@ -2,8 +2,8 @@
 //! without a word. Only those whose bytes go over an interface's rings: the kernel ends its own.
 //!
 //! **A connection that becomes the kernel's must be told to be over before it is**, or the daemon would
-//! reset it though another process goes on with it. So whoever plants one [`withhold`]s it first, and a
-//! process that ends, or may become another program, takes its leave before it plants anything
+//! reset it though another process goes on with it. So whoever installs one [`withhold`]s it first, and a
+//! process that ends, or may become another program, takes its leave before it installs anything
 //! ([`end`], [`withdraw`]).
 
 use std::collections::VecDeque;
@@ -29,10 +29,10 @@ pub struct Watch {
 
 impl Watch {
     /// With files in this directory, unless it is empty; the waker is the internal thread's.
-    pub fn new(directory: &str, nudge: Option<&Arc<Waker>>) -> Watch {
+    pub fn new(directory: &str, internal_waker: Option<&Arc<Waker>>) -> Watch {
         let agent = Agent::new(directory);
-        let nudge = nudge.filter(|_| agent.is_wanted());
-        let pending = nudge.map(|waker| Arc::new(Pending::new(Arc::clone(waker))));
+        let internal_waker = internal_waker.filter(|_| agent.is_wanted());
+        let pending = internal_waker.map(|waker| Arc::new(Pending::new(Arc::clone(waker))));
         Watch { agent, pending }
     }
 

@@ -1,4 +1,4 @@
-//! The system calls on the socket that is planted into. Each names itself in its error.
+//! The system calls on the socket that is installed into. Each names itself in its error.
 
 use core::ffi::c_int;
 use core::mem::size_of;

@@ -10,7 +10,7 @@ use super::{received_data, sent_data, total};
 use crate::sys::shadow;
 use crate::sys::wait::{self, PollFd};
 
-/// The socket planted into.
+/// The socket installed into.
 pub struct Target {
     pub fd: c_int,
     /// No socket filter is attached (socket(7), SO_ATTACH_FILTER), so one of ours may be.

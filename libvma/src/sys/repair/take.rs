@@ -1,4 +1,4 @@
-//! Taking an established TCP connection out of a kernel socket: the inverse of [`super::plant`].
+//! Taking an established TCP connection out of a kernel socket: the inverse of [`super::install`].
 //!
 //! The kernel tells the sequence numbers, queues, windows and options of a socket in repair mode
 //! (tcp(7), `CONFIG_CHECKPOINT_RESTORE`), and forgets a connection without a segment when the

@@ -5,7 +5,7 @@ use crate::device::shm::LinkId;
 use crate::net::bulk_copy::bulk_copy;
 use crate::net::tcp::Events;
 use crate::shard::pipe::message::{Message, Name};
-use crate::shard::pipe::{Carrier, Remains};
+use crate::shard::pipe::{Carrier, Leftover};
 
 impl Pipe {
     /// Begins to give the connection to the kernel.
@@ -67,17 +67,17 @@ impl Pipe {
     pub(in crate::shard::pipe) fn remain(
         &mut self,
         carrier: &mut impl Carrier,
-        remains: Box<dyn Remains>,
+        leftover: Box<dyn Leftover>,
     ) {
         self.owner = None;
-        self.remains = Some(remains);
+        self.leftover = Some(leftover);
         if !self.outgoing.shut {
             self.shut(carrier);
         }
     }
 
     pub(in crate::shard::pipe) fn has_remains(&self) -> bool {
-        self.remains.is_some()
+        self.leftover.is_some()
     }
 
     /// Does the kernel have to take bytes of a closed socket?
@@ -90,8 +90,8 @@ impl Pipe {
         if let Some(to) = self.peer {
             carrier.tell(self.link, Message::Closed { to });
         }
-        if let Some(remains) = &mut self.remains {
-            remains.reset();
+        if let Some(leftover) = &mut self.leftover {
+            leftover.reset();
         }
         self.end();
         self.outgoing.backlog = Vec::new();
@@ -105,25 +105,25 @@ impl Pipe {
     /// Does what is left to do for a closed socket. True when that is all.
     pub(in crate::shard::pipe) fn wind_up(&mut self, carrier: &mut impl Carrier) -> bool {
         if self.wants_arming()
-            && let Some(remains) = &mut self.remains
+            && let Some(leftover) = &mut self.leftover
         {
-            remains.arm(true);
+            leftover.arm(true);
             self.armed = true;
         }
         self.settle(carrier);
         let backlog = self.outgoing.ready(self.bond);
-        let Some(remains) = &mut self.remains else { return false };
+        let Some(leftover) = &mut self.leftover else { return false };
         if self.dead {
-            remains.reset();
+            leftover.reset();
             return true;
         }
         if !backlog.is_empty() {
-            let Some(count) = remains.write(backlog) else {
+            let Some(count) = leftover.write(backlog) else {
                 self.refuse(carrier);
                 return true;
             };
             if count < backlog.len() && !self.armed {
-                remains.arm(true);
+                leftover.arm(true);
                 self.armed = true;
             }
             self.backlog_gone(count);
@@ -132,9 +132,9 @@ impl Pipe {
             return false;
         }
         if core::mem::take(&mut self.armed)
-            && let Some(remains) = &mut self.remains
+            && let Some(leftover) = &mut self.leftover
         {
-            remains.arm(false);
+            leftover.arm(false);
         }
         if let (Some(to), Bond::Confirmed) = (self.peer, self.bond) {
             self.owed.closed = !carrier.tell(self.link, Message::Closed { to });

@@ -12,7 +12,7 @@ use std::net::SocketAddrV4;
 
 use super::message::Name;
 use super::queue::Queue;
-use super::{Remains, SocketId};
+use super::{Leftover, SocketId};
 use crate::device::shm::LinkId;
 
 /// What a pipe holds unread at most, unless the program sets its buffers.
@@ -141,7 +141,7 @@ pub struct Pipe {
     /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
     armed: bool,
     /// The kernel's half, if the socket is closed and the peer has not read everything.
-    remains: Option<Box<dyn Remains>>,
+    leftover: Option<Box<dyn Leftover>>,
     /// The link had no room for what the window would have allowed.
     crowded: bool,
     /// A writer waits for room.
@@ -203,7 +203,7 @@ impl Pipe {
             stopped_said: false,
             armed: false,
             leaves: false,
-            remains: None,
+            leftover: None,
             crowded: false,
             wants_room: false,
             used: true,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use super::host::{Host, hosts, settle};
 use crate::shard::pipe::message::{Message, Name};
-use crate::shard::pipe::{Carrier, Remains, Turn, Way};
+use crate::shard::pipe::{Carrier, Leftover, Turn, Way};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -407,7 +407,7 @@ struct Half {
     reset: bool,
 }
 
-impl Remains for Rest {
+impl Leftover for Rest {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut half = self.0.lock().expect("one thread");
         let count = half.room?.min(bytes.len());
@@ -434,9 +434,9 @@ fn given_back_to_a_closed_socket(room: Option<usize>) -> (Host, Host, Rest) {
     while client.deliver() {}
     let rest = Rest::default();
     rest.0.lock().expect("one thread").room = room;
-    let remains = Box::new(rest.clone());
+    let leftover = Box::new(rest.clone());
     assert!(server.with(|pipe, carrier| pipe.must_remain(carrier)));
-    server.with(|pipe, carrier| pipe.remain(carrier, remains));
+    server.with(|pipe, carrier| pipe.remain(carrier, leftover));
     client.stop();
     while server.deliver() || client.deliver() {}
     (client, server, rest)

@@ -106,7 +106,7 @@ pub fn adopt(
         None if has_offers && expects_offer(stack, listener) => accept(true),
         accepted => accepted,
     }?;
-    crate::socket::wait::be_polite();
+    crate::socket::wait::yield_while_polling();
     connect::watch(stack, id, descriptor);
     Some(id)
 }

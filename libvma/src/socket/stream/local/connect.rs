@@ -72,7 +72,7 @@ pub fn connect(
     if let Reach::Late(key) = reach {
         local::seek(stack, id, key, offer);
     }
-    crate::socket::wait::be_polite();
+    crate::socket::wait::yield_while_polling();
     Some(go_on(stack, id, descriptor, peer))
 }
 

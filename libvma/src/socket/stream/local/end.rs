@@ -4,7 +4,7 @@
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
 use super::{Shard, connect, shadow};
 use crate::log::log_line;
-use crate::shard::pipe::Remains;
+use crate::shard::pipe::Leftover;
 use crate::shard::{SocketId, clock};
 use crate::socket::{NO_SHADOW, State, hand_over};
 use crate::sys::time::monotonic_nanos;
@@ -88,7 +88,7 @@ impl Rest {
     }
 }
 
-impl Remains for Rest {
+impl Leftover for Rest {
     fn write(&mut self, bytes: &[u8]) -> Option<usize> {
         match shadow::send(self.0.raw(), bytes, 0) {
             Ok(count) => Some(count),

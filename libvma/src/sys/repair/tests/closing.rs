@@ -10,7 +10,7 @@ fn the_peer_has_closed() {
     with_wire(|wire| peer_has_closed(wire, fresh(), CLOSE_WAIT));
 }
 
-fn peer_has_closed(wire: &Wire, planted: TcpStream, state: u8) {
+fn peer_has_closed(wire: &Wire, installed: TcpStream, state: u8) {
     let (mut ours, mut theirs) = wire.opened();
     chat(&mut ours, &mut theirs);
     say(&mut theirs, &text(4, 9_000));
@@ -18,8 +18,8 @@ fn peer_has_closed(wire: &Wire, planted: TcpStream, state: u8) {
     until("FIN-WAIT-2", || kernel_state(&theirs) == FIN_WAIT_2);
     let taken = Taken::from(ours, &theirs);
     assert_eq!((taken.state, taken.unread.len()), (State::CloseWait, 9_000));
-    let mut ours = planted;
-    taken.plant(ours.as_raw_fd()).unwrap();
+    let mut ours = installed;
+    taken.install(ours.as_raw_fd()).unwrap();
     assert_eq!(kernel_state(&ours), state);
     expect(&mut ours, &text(4, 9_000));
     expect_end(&mut ours);
@@ -35,20 +35,20 @@ fn peer_has_closed(wire: &Wire, planted: TcpStream, state: u8) {
 #[test]
 fn the_peer_has_closed_and_the_socket_is_bound_to_a_device() {
     with_wire(|wire| {
-        let planted = fresh();
+        let installed = fresh();
         let name = b"v0";
         // SAFETY: `name` is readable for its length.
         let result = unsafe {
             let at = name.as_ptr().cast();
-            libc::setsockopt(planted.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, at, 2)
+            libc::setsockopt(installed.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTODEVICE, at, 2)
         };
         assert_eq!(result, 0);
         let index = |stream: &TcpStream| {
             shadow::int_option(stream.as_raw_fd(), libc::SOL_SOCKET, BIND_TO_INDEX).unwrap()
         };
-        assert_ne!(index(&planted), 0);
-        let twin = planted.try_clone().unwrap();
-        peer_has_closed(wire, planted, CLOSE_WAIT);
+        assert_ne!(index(&installed), 0);
+        let twin = installed.try_clone().unwrap();
+        peer_has_closed(wire, installed, CLOSE_WAIT);
         assert_ne!(index(&twin), 0);
     });
 }
@@ -72,7 +72,7 @@ fn we_have_closed_and_the_peer_has_not_acknowledged() {
         ours.shutdown(Shutdown::Write).unwrap();
         let taken = Taken::from(ours, &theirs);
         assert_eq!((taken.state, taken.sent.len()), (State::FinWait1, 9_000));
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         assert_eq!(kernel_state(&ours), FIN_WAIT_1);
         wire.mend();
         expect(&mut theirs, &text(4, 9_000));
@@ -94,7 +94,7 @@ fn we_have_closed_and_the_peer_has_acknowledged() {
         expect_end(&mut theirs);
         until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
         let taken = Taken::from(ours, &theirs);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         until("FIN-WAIT-2", || kernel_state(&ours) == FIN_WAIT_2);
         say(&mut theirs, b"last words");
         expect(&mut ours, b"last words");
@@ -117,7 +117,7 @@ fn both_have_closed_one_after_the_other() {
         ours.shutdown(Shutdown::Write).unwrap();
         let taken = Taken::from(ours, &theirs);
         assert_eq!(taken.state, State::LastAck);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         assert_eq!(kernel_state(&ours), LAST_ACK);
         wire.mend();
         expect(&mut theirs, b"last words");
@@ -141,7 +141,7 @@ fn both_have_closed_at_once() {
         wire.cut();
         let taken = Taken::from(ours, &theirs);
         assert_eq!(taken.state, State::Closing);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         assert_eq!(kernel_state(&ours), CLOSING);
         wire.mend();
         expect_end(&mut theirs);
@@ -167,7 +167,7 @@ fn the_last_acknowledgment_was_lost() {
         // The FIN is lost. To the peer that is the same as if its acknowledgment was.
         taken.state = State::TimeWait;
         taken.receive_next = taken.receive_next.wrapping_add(1);
-        let ours = taken.planted();
+        let ours = taken.installed();
         assert_eq!(kernel_state(&ours), FIN_WAIT_2);
         drop(ours);
         wire.mend();
@@ -191,7 +191,7 @@ fn a_reset_in_time_wait_is_not_seen() {
         wire.cut();
         (taken.state, taken.is_held) = (State::TimeWait, true);
         taken.receive_next = taken.receive_next.wrapping_add(1);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         // Before the peer's FIN and behind it: the kernel takes a reset at exactly RCV.NXT only.
         for before in [1, 0] {
             let mut reset = taken.clone();
@@ -216,7 +216,7 @@ fn it_is_over_and_something_is_unread() {
             let mut taken = Taken::from(ours, &theirs);
             wire.cut();
             (taken.state, taken.failed) = (State::Closed, failed);
-            let mut ours = taken.planted();
+            let mut ours = taken.installed();
             assert_eq!(kernel_state(&ours), CLOSED);
             expect(&mut ours, &text(4, 9_000));
             let error = |result: std::io::Result<usize>| result.map_err(|error| error.kind());
@@ -238,7 +238,7 @@ fn the_kernel_finishes_what_nobody_has_open_any_more() {
         wire.cut();
         say(&mut ours, &text(0, 30_000));
         let taken = Taken::from(ours, &theirs);
-        drop(taken.planted());
+        drop(taken.installed());
         wire.mend();
         expect(&mut theirs, &text(0, 30_000));
         expect_end(&mut theirs);

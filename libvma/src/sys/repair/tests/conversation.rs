@@ -6,7 +6,7 @@ use super::taken::{SIOCOUTQ, outgoing};
 use super::*;
 
 /// The whole story: data unread, unacknowledged, unsent, and sent by the peer meanwhile.
-fn interrupted(wire: &Wire, ours: TcpStream, mut theirs: TcpStream, planted: TcpStream) {
+fn interrupted(wire: &Wire, ours: TcpStream, mut theirs: TcpStream, installed: TcpStream) {
     let mut ours = ours;
     chat(&mut ours, &mut theirs);
     let (heard, unheard) = (text(5, 40_000), text(77, 5_000));
@@ -21,8 +21,8 @@ fn interrupted(wire: &Wire, ours: TcpStream, mut theirs: TcpStream, planted: Tcp
     assert_eq!(taken.unread.len(), heard.len());
     assert_eq!(taken.sent.len() + taken.unsent.len(), said.len());
     assert!(!taken.sent.is_empty());
-    let mut ours = planted;
-    taken.plant(ours.as_raw_fd()).unwrap();
+    let mut ours = installed;
+    taken.install(ours.as_raw_fd()).unwrap();
     assert_eq!(kernel_state(&ours), ESTABLISHED);
     assert_eq!(ours.local_addr().unwrap(), taken.local.into());
     assert_eq!(ours.peer_addr().unwrap(), taken.remote.into());
@@ -88,7 +88,7 @@ fn offers_its_whole_window_without_window_scaling() {
         let (mut ours, mut theirs) = wire.opened();
         chat(&mut ours, &mut theirs);
         wire.set("tcp_window_scaling", "1");
-        let mut ours = Taken::from(ours, &theirs).planted();
+        let mut ours = Taken::from(ours, &theirs).installed();
         chat(&mut ours, &mut theirs);
         assert!(window_offered_to(theirs) > 20_000);
     });
@@ -101,7 +101,7 @@ fn uses_the_segment_size_and_the_window_of_before() {
         chat(&mut ours, &mut theirs);
         let before = information(&ours).tcpi_snd_mss;
         let taken = Taken::from(ours, &theirs);
-        let ours = taken.planted();
+        let ours = taken.installed();
         let now = information(&ours);
         assert_eq!((now.tcpi_snd_mss, now.tcpi_options & 7), (before, 7));
         probe(ours.as_raw_fd());
@@ -144,7 +144,7 @@ fn the_socket_is_bound_already() {
             // SAFETY: `to` is a sockaddr_in of the size given.
             let bound = unsafe { libc::bind(ours.as_raw_fd(), at, size_of_val(&to) as u32) };
             assert_eq!(bound, 0);
-            taken.plant(ours.as_raw_fd()).unwrap();
+            taken.install(ours.as_raw_fd()).unwrap();
             chat(&mut ours, &mut theirs);
         }
     });
@@ -163,7 +163,7 @@ fn the_socket_is_shared_with_another_process() {
             .spawn()
             .unwrap();
         let taken = Taken::from(ours, &theirs);
-        taken.plant(socket.as_raw_fd()).unwrap();
+        taken.install(socket.as_raw_fd()).unwrap();
         drop(socket);
         child.stdin.take().unwrap().write_all(b"go\n").unwrap();
         expect(&mut theirs, b"hello from the child\n");
@@ -172,7 +172,7 @@ fn the_socket_is_shared_with_another_process() {
     });
 }
 
-/// Both ends planted, so that the numbers can be chosen: everything crosses 2^32.
+/// Both ends installed, so that the numbers can be chosen: everything crosses 2^32.
 #[test]
 fn sequence_numbers_wrap() {
     with_wire(|wire| {
@@ -190,8 +190,8 @@ fn sequence_numbers_wrap() {
             one.timestamps.map(|ours| Timestamps { value: ours.recent, recent: ours.value });
         // Neither kernel shall hear the other's data while it has no socket.
         wire.cut();
-        let mut theirs = wire.at_peer(|| other.planted());
-        let mut ours = one.planted();
+        let mut theirs = wire.at_peer(|| other.installed());
+        let mut ours = one.installed();
         wire.mend();
         expect(&mut ours, &text(9, 30_000));
         expect(&mut theirs, &text(1, 8_000));
@@ -224,7 +224,7 @@ fn a_non_blocking_socket_stays_so_and_keeps_its_options() {
             shadow::set_int_option(fd, libc::SOL_SOCKET, name, value);
         }
         let unfiltered = shadow::option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []);
-        taken.plant(fd).unwrap();
+        taken.install(fd).unwrap();
         assert_eq!(ours.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         let option = |name| shadow::int_option(fd, libc::SOL_SOCKET, name).unwrap();
         assert_eq!(option(libc::SO_REUSEADDR), 1);
@@ -246,7 +246,7 @@ fn a_probe_brings_back_lost_acknowledgments() {
         let mut taken = Taken::from(ours, &theirs);
         taken.unsent = text(0, 2_000);
         wire.deliver_ours();
-        let ours = taken.planted();
+        let ours = taken.installed();
         expect(&mut theirs, &text(0, 2_000));
         wire.mend();
         assert_eq!(outgoing(ours.as_raw_fd(), SIOCOUTQ), 2_000);
@@ -265,7 +265,7 @@ fn queues_may_be_larger_than_the_buffers() {
         taken.sent = text(0, 1_500_000);
         taken.unsent = text(1_500_000, 1_500_000);
         taken.unread = text(7, 3_000_000);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         expect(&mut ours, &text(7, 3_000_000));
         let writer = std::thread::spawn(move || {
             say(&mut ours, b"and more");

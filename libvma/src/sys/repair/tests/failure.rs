@@ -1,4 +1,4 @@
-//! What cannot be planted leaves a socket that is as good as new.
+//! What cannot be installed leaves a socket that is as good as new.
 
 use super::*;
 
@@ -32,7 +32,7 @@ fn no_route_is_no_failure() {
         let mut taken = Taken::from(ours, &theirs);
         taken.remote = "192.0.2.1:7".parse().unwrap();
         let socket = fresh_with_option();
-        taken.plant(socket.as_raw_fd()).unwrap();
+        taken.install(socket.as_raw_fd()).unwrap();
         assert_eq!(socket.peer_addr().unwrap().to_string(), "192.0.2.1:7");
     });
 }
@@ -42,9 +42,9 @@ fn the_kernel_has_the_connection() {
     with_wire(|wire| {
         let (ours, theirs) = wire.opened();
         let taken = Taken::from(ours, &theirs);
-        let mut ours = taken.planted();
+        let mut ours = taken.installed();
         let socket = fresh_with_option();
-        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        let error = taken.install(socket.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "connect", errno: libc::EADDRNOTAVAIL });
         reusable(wire, socket);
         let mut theirs = theirs;
@@ -52,7 +52,7 @@ fn the_kernel_has_the_connection() {
     });
 }
 
-/// Far into it: the connection is there, and goes again without a word. Then it is planted.
+/// Far into it: the connection is there, and goes again without a word. Then it is installed.
 #[test]
 fn a_late_failure_is_undone() {
     with_wire(|wire| {
@@ -62,10 +62,10 @@ fn a_late_failure_is_undone() {
         taken.unread = text(0, 10_000);
         taken.window_scale = Some(WindowScale { send: 15, receive: 7 });
         let socket = fresh_with_option();
-        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        let error = taken.install(socket.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "TCP_REPAIR_OPTIONS", errno: libc::EFBIG });
         taken.window_scale = Some(WindowScale { send: 7, receive: 7 });
-        taken.plant(socket.as_raw_fd()).unwrap();
+        taken.install(socket.as_raw_fd()).unwrap();
         let mut ours = socket;
         expect(&mut ours, &text(0, 10_000));
         chat(&mut ours, &mut theirs);
@@ -79,7 +79,7 @@ fn bound_to_another_port() {
         let taken = Taken::from(ours, &theirs);
         let socket = fresh();
         shadow::bind_any(socket.as_raw_fd()).unwrap();
-        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        let error = taken.install(socket.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "bind", errno: libc::EINVAL });
     });
 }
@@ -90,7 +90,7 @@ fn a_connection_of_the_socket_survives() {
         let (ours, theirs) = wire.opened();
         let taken = Taken::from(ours, &theirs);
         let (mut ours, mut theirs) = wire.opened();
-        let error = taken.plant(ours.as_raw_fd()).unwrap_err();
+        let error = taken.install(ours.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "connect", errno: libc::EISCONN });
         chat(&mut ours, &mut theirs);
     });
@@ -105,7 +105,7 @@ fn without_the_capability() {
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap();
-        let error = taken.plant(socket.as_raw_fd()).unwrap_err();
+        let error = taken.install(socket.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "TCP_REPAIR", errno: libc::EPERM });
     });
 }

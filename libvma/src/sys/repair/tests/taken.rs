@@ -92,8 +92,8 @@ impl Taken {
     }
 
     /// Plants it into `fd`, the bytes in pieces as a ring buffer and frames have them.
-    pub fn plant(&self, fd: c_int) -> Result<(), Error> {
-        self.with_snapshot(|snapshot| plant(fd, snapshot))
+    pub fn install(&self, fd: c_int) -> Result<(), Error> {
+        self.with_snapshot(|snapshot| install(fd, snapshot))
     }
 
     pub fn with_snapshot<T>(&self, action: impl FnOnce(&Snapshot<'_>) -> T) -> T {
@@ -120,9 +120,9 @@ impl Taken {
         })
     }
 
-    pub fn planted(&self) -> TcpStream {
+    pub fn installed(&self) -> TcpStream {
         let stream = fresh();
-        self.plant(stream.as_raw_fd()).unwrap();
+        self.install(stream.as_raw_fd()).unwrap();
         stream
     }
 }

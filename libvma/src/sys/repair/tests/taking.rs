@@ -1,4 +1,4 @@
-//! Connections that are taken out of a kernel socket, and planted into the same one or another.
+//! Connections that are taken out of a kernel socket, and installed into the same one or another.
 
 use super::taken::{SIOCOUTQ, SIOCOUTQNSD, outgoing};
 use super::*;
@@ -13,9 +13,9 @@ fn captured(stream: &TcpStream, origin: Origin) -> Captured {
     taken
 }
 
-fn planted_into(stream: &TcpStream, taken: &Captured) -> Result<(), Error> {
+fn installed_into(stream: &TcpStream, taken: &Captured) -> Result<(), Error> {
     let (sent, unsent) = taken.outgoing.split_at(taken.sent);
-    plant(
+    install(
         stream.as_raw_fd(),
         &Snapshot {
             local: taken.local,
@@ -80,7 +80,7 @@ fn interrupted(wire: &Wire, mut ours: TcpStream, mut theirs: TcpStream, origin: 
         Origin::Connected => assert_eq!(ours.local_addr().unwrap(), local),
         Origin::Accepted => assert_eq!(ours.local_addr().unwrap().port(), 0),
     }
-    planted_into(&ours, &taken).unwrap();
+    installed_into(&ours, &taken).unwrap();
     expect(&mut ours, &heard);
     wire.mend();
     probe(ours.as_raw_fd());
@@ -172,7 +172,7 @@ fn the_peer_has_closed() {
             let taken = captured(&ours, Origin::Connected);
             assert_eq!(taken.state, State::CloseWait);
             assert!(taken.unread == text(0, unread) && !taken.reading_ended);
-            planted_into(&ours, &taken).unwrap();
+            installed_into(&ours, &taken).unwrap();
             expect(&mut ours, &text(0, unread));
             expect_end(&mut ours);
             say(&mut ours, &text(9, 100_000));
@@ -203,7 +203,7 @@ fn the_window_of_the_peer_is_closed() {
         let taken = captured(&ours, Origin::Connected);
         assert_eq!(taken.sent, 0);
         assert!(said > 100_000 && words[said - taken.outgoing.len()..said] == taken.outgoing);
-        planted_into(&ours, &taken).unwrap();
+        installed_into(&ours, &taken).unwrap();
         ours.set_nonblocking(false).unwrap();
         expect(&mut theirs, &words[..said]);
         chat(&mut ours, &mut theirs);
@@ -255,7 +255,7 @@ fn what_arrives_meanwhile_comes_again() {
                 ready
             });
             if let Some(taken) = taken.unwrap() {
-                planted_into(&ours, &taken).unwrap();
+                installed_into(&ours, &taken).unwrap();
             }
             expect(&mut ours, &text(1, 50_000));
             chat(&mut ours, &mut theirs);
@@ -280,7 +280,7 @@ fn a_change_meanwhile_is_noticed() {
         expect(&mut ours, b"hello");
         chat(&mut ours, &mut theirs);
         let taken = captured(&ours, Origin::Connected);
-        planted_into(&ours, &taken).unwrap();
+        installed_into(&ours, &taken).unwrap();
         chat(&mut ours, &mut theirs);
     });
 }
@@ -326,7 +326,7 @@ fn options_stay() {
             assert_eq!(shadow::int_option(fd, level, name), Some(value), "{level} {name}");
         }
         assert_eq!(other.map(|(level, name)| shadow::int_option(fd, level, name)), others);
-        planted_into(&ours, &taken).unwrap();
+        installed_into(&ours, &taken).unwrap();
         chat(&mut ours, &mut theirs);
     });
 }
@@ -354,7 +354,7 @@ fn nobody_else_gets_the_port() {
         let error = connect(1).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL));
         assert!(TcpListener::bind(local).is_err());
-        planted_into(&ours, &taken).unwrap();
+        installed_into(&ours, &taken).unwrap();
         chat(&mut ours, &mut theirs);
     });
 }
@@ -374,7 +374,7 @@ fn a_port_that_the_program_bound_stays_bound_as_it_was() {
             chat(&mut ours, &mut theirs);
             let taken = captured(&ours, Origin::Connected);
             assert_eq!(ours.local_addr().unwrap().to_string(), local.to_string());
-            planted_into(&ours, &taken).unwrap();
+            installed_into(&ours, &taken).unwrap();
             chat(&mut ours, &mut theirs);
         }
     });
@@ -432,7 +432,7 @@ fn urgent_data_is_refused_until_it_is_passed() {
             assert_eq!(refusal(&ours), urgent);
             expect(&mut ours, if inline == 1 { b"xbe" } else { b"beh" });
             let taken = captured(&ours, Origin::Connected);
-            planted_into(&ours, &taken).unwrap();
+            installed_into(&ours, &taken).unwrap();
             expect(&mut ours, if inline == 1 { b"hind" } else { b"ind" });
             chat(&mut ours, &mut theirs);
         }

@@ -8,7 +8,7 @@ use crate::shard::SocketId;
 use crate::socket::{Socket, options};
 
 /// The parent's listener, as the child's memory has it.
-pub struct Heirloom {
+pub struct InheritedListener {
     stream: Stream,
     forks: u32,
     options: options::Options,
@@ -18,11 +18,11 @@ pub struct Heirloom {
 
 /// None: it is none, or the parent serves it, or its state cannot be read (another thread changed
 /// it during the fork).
-pub fn find(parent: &Stack, id: SocketId) -> Option<Heirloom> {
+pub fn find(parent: &Stack, id: SocketId) -> Option<InheritedListener> {
     let mut state = parent.shard.try_lock()?;
     let (_, socket) = state.socket(id)?;
     let stream = socket.stream.as_deref()?;
-    (stream.phase == Phase::Listening { steered: false }).then(|| Heirloom {
+    (stream.phase == Phase::Listening { steered: false }).then(|| InheritedListener {
         stream: stream.clone(),
         forks: socket.forks,
         options: socket.options.clone(),
@@ -31,9 +31,9 @@ pub fn find(parent: &Stack, id: SocketId) -> Option<Heirloom> {
     })
 }
 
-impl Heirloom {
+impl InheritedListener {
     /// Was only one child forked since it was made, out of so many?
-    pub fn has_one_heir(&self, forks: u32) -> bool {
+    pub fn has_one_owner(&self, forks: u32) -> bool {
         forks == self.forks.wrapping_add(1)
     }
 
@@ -45,21 +45,21 @@ impl Heirloom {
 /// Takes the listener over, with those of its numbers that are still open.
 pub fn adopt(
     stack: &Stack,
-    heirloom: Heirloom,
+    listener: InheritedListener,
     descriptors: Vec<i32>,
     forks: u32,
 ) -> Option<SocketId> {
     let shadow = *descriptors.first()?;
-    let mut socket = Socket::new(shadow, heirloom.nonblocking, &stack.config);
-    let backlog = heirloom.stream.backlog;
+    let mut socket = Socket::new(shadow, listener.nonblocking, &stack.config);
+    let backlog = listener.stream.backlog;
     socket.descriptors = descriptors;
-    socket.options = heirloom.options;
+    socket.options = listener.options;
     socket.stream = Some(Box::new(Stream {
         phase: Phase::Fresh,
         ahead: false,
         left: false,
-        heir: Some(forks),
-        ..heirloom.stream
+        inherited_at: Some(forks),
+        ..listener.stream
     }));
     let mut state = stack.shard.lock().ok()?;
     state.enable_tcp(|| system::setup(stack));
@@ -72,11 +72,11 @@ pub fn adopt(
 /// May another child accept from this listener?
 pub(super) fn is_shared(state: &mut Guard<'_>, id: SocketId) -> bool {
     let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
-    let heir = stream.and_then(|stream| stream.heir);
-    heir.is_some_and(|forks| inherit::forks_of_parent() != Some(forks))
+    let at = stream.and_then(|stream| stream.inherited_at);
+    at.is_some_and(|forks| inherit::forks_of_parent() != Some(forks))
 }
 
-/// For the internal thread, now and then: listeners that have got other heirs are the kernel's from
+/// For the internal thread, now and then: listeners that have got other owners are the kernel's from
 /// now on, as far as connections to come are concerned.
 pub fn review(stack: &Stack) {
     if !inherit::is_child() {
