@@ -116,7 +116,10 @@ fn retried(call: impl Fn() -> c_int) -> c_int {
     let result = call();
     if result >= 0
         || errno::get() != libc::EMFILE
-        || !process::current().is_some_and(Process::release_kept_descriptors)
+        || !process::current().is_some_and(|process| {
+            // Whose descriptors are copies.
+            !fork::is_vfork_child(process) && process.release_kept_descriptors()
+        })
     {
         return result;
     }

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use super::timers::Timer;
 use super::window::Announcement;
-use super::{Connection, State, window_scale};
+use super::{Connection, State};
 use crate::net::tcp::seq::Seq;
 use crate::net::tcp::{Error, Events, Link, Piece, sequence_len};
 use crate::net::time::Instant;
@@ -204,7 +204,7 @@ impl<B> Connection<B> {
         self.peer_mss = options.mss.map_or(super::DEFAULT_MSS, u32::from);
         self.sack &= options.sack_permitted;
         let peer_scale = options.window_scale.filter(|_| self.settings.window_scaling);
-        self.set_scales(peer_scale, window_scale(&self.settings));
+        self.set_scales(peer_scale, self.rcv_scale);
         match options.timestamps.filter(|_| self.stamps.enabled) {
             Some(stamps) => {
                 self.stamps.recent = stamps.value;

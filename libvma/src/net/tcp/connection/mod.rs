@@ -273,6 +273,8 @@ impl<B> Connection<B> {
         connection.stamps.enabled = connection.settings.timestamps;
         connection.sack = connection.settings.sack;
         connection.ecn.enabled = connection.settings.ecn;
+        // What the SYN announces holds, also if the buffer is another one when the answer comes.
+        connection.rcv_scale = window_scale(&connection.settings);
         connection
     }
 

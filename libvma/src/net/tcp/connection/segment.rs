@@ -1,6 +1,6 @@
 //! Putting segments together: headers, options, and what every sent segment changes.
 
-use super::{Connection, State, own_mss, stamp_clock, window_scale};
+use super::{Connection, State, own_mss, stamp_clock};
 use crate::net::tcp::seq::Seq;
 use crate::net::tcp::{Link, Outgoing};
 use crate::net::time::Instant;
@@ -165,7 +165,7 @@ impl<B> Connection<B> {
         options.sack_permitted = self.sack;
         let scales = !answers || self.rcv_scale != 0 || self.snd_scale != 0;
         if self.settings.window_scaling && scales {
-            options.window_scale = Some(window_scale(&self.settings));
+            options.window_scale = Some(self.rcv_scale);
         }
         if let Some(timestamps) = &mut options.timestamps
             && !answers

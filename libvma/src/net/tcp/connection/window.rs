@@ -204,6 +204,9 @@ impl<B> Connection<B> {
         // Rounded down (RFC 7323 section 2.4): rounding up would open a full buffer by a unit with
         // every segment. What was announced before is taken all the same, up to `edge`.
         let units = window.wrapping_shr(scale).min(u32::from(u16::MAX));
+        // A buffer that was made smaller than a unit would stay closed for ever.
+        let is_open = window > 0 && window >= self.receive_limit().wrapping_shr(1);
+        let units = units.max(u32::from(is_open));
         let edge = self.rcv_nxt.plus(units.wrapping_shl(scale));
         self.announced.edge = self.announced.edge.max(edge);
         self.announced.acknowledged = self.rcv_nxt;
@@ -237,7 +240,8 @@ impl<B> Connection<B> {
     /// By how much the window's edge must move, at least (RFC 9293 section 3.8.6.2.2).
     #[inline]
     fn worthwhile(&self) -> u32 {
-        self.mss.min(self.receive_limit().wrapping_shr(1))
+        let unit = 1u32.wrapping_shl(u32::from(self.rcv_scale));
+        self.mss.max(unit).min(self.receive_limit().wrapping_shr(1))
     }
 
     /// The program has read: the buffer may grow, the window open.

@@ -105,6 +105,27 @@ fn the_announced_edge_never_moves_left() {
 }
 
 #[test]
+fn a_buffer_smaller_than_a_unit_of_the_window_does_not_stay_closed() {
+    let settings = Settings { window_scaling: true, receive_buffer: fixed(256 << 20), ..plain() };
+    let mut script = Script::connecting(settings.clone());
+    let syn = script.segments().pop().unwrap();
+    assert_eq!(syn.header.options.window_scale, Some(13));
+    let now = script.now;
+    script.connection.set(now, |settings| settings.receive_buffer = fixed(2000));
+    script.give(Script::answer(&settings));
+    for at in 0..44 {
+        script.give(segment(ACK, 1 + at * MSS, 1, MSS));
+    }
+    script.read(44 * MSS);
+    script.segments();
+    script.give(segment(ACK, 1 + 44 * MSS, 1, 100));
+    script.read(100);
+    script.pass(250);
+    let last = script.segments().pop().unwrap();
+    assert_eq!((last.ack(), last.header.window), (101 + 44 * MSS, 1));
+}
+
+#[test]
 fn windows_are_scaled_as_agreed_upon() {
     let settings = Settings {
         window_scaling: true,
