@@ -147,6 +147,7 @@ pub fn before_fork() {
 
 /// In a fresh child.
 pub fn after_fork() {
+    thread::forget_alarm();
     // A grandchild of one that never opened a socket still has its grandparent's.
     if let Some(parent) = SELF.get() {
         PARENT.set(parent);

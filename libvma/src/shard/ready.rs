@@ -29,8 +29,9 @@ pub(super) struct Sleeper {
     in_use: bool,
     /// Its waker was written to since it registered.
     woken: bool,
-    /// It was woken by a write that had not come when its last sleep ended.
-    is_late: bool,
+    /// Writes to its waker that have not been read. Some may be still to come: who wakes it writes without
+    /// the lock.
+    due: u64,
     /// It has waited for a connection: it gets bells of its own.
     has_bells: bool,
     /// It sleeps, and is woken by what comes on any ring and is for nobody in particular.
@@ -51,7 +52,7 @@ impl<S> State<S> {
                     waker,
                     in_use: false,
                     woken: false,
-                    is_late: false,
+                    due: 0,
                     has_bells: false,
                     hears_all: false,
                     thread,
@@ -82,15 +83,15 @@ impl<S> State<S> {
     /// Ends a sleeper; it must have left every socket and set.
     pub fn end_sleeper(&mut self, id: SleeperId) {
         if let Some(sleeper) = self.sleepers.get_mut(id.0 as usize) {
-            if sleeper.woken || sleeper.is_late {
-                // Who wakes it writes without the lock, and perhaps after this.
-                sleeper.is_late = !sleeper.waker.clear();
+            if sleeper.due > 0 {
+                sleeper.due = sleeper.due.saturating_sub(sleeper.waker.clear());
             }
             sleeper.in_use = false;
         }
         self.disarm_own_bells(id);
         if self.driver == Some(id) {
             self.driver = None;
+            self.silence_bell_of_all();
         }
     }
 
@@ -120,7 +121,8 @@ impl<S> State<S> {
         if self.driver.is_some() {
             return;
         }
-        if !self.sleepers.iter().any(listens) {
+        // Something may have come for which this thread was woken and which it has not taken.
+        if !self.sleepers.iter().any(listens) || self.has_waiting() {
             return self.wake_any();
         }
         // The timers are for the next one that falls asleep.
@@ -246,9 +248,40 @@ impl<S> State<S> {
     fn wake(&mut self, id: SleeperId) {
         if let Some(sleeper) = self.sleepers.get_mut(id.0 as usize)
             && !core::mem::replace(&mut sleeper.woken, true)
-            && !errand::note_wake(sleeper.waker.raw())
         {
-            sleeper.waker.wake();
+            sleeper.due += 1;
+            if !errand::note_wake(sleeper.waker.raw()) {
+                sleeper.waker.wake();
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::shard::Shard;
+    use crate::sys::wait::{PollFd, ppoll};
+
+    #[test]
+    fn wake_ups_that_come_after_the_sleep_do_not_end_later_ones() {
+        let shard: Shard<()> = Shard::default();
+        let mut state = shard.lock().unwrap();
+        // Noted under the lock, and written when it is given back: both sleeps are over by then.
+        for _ in 0..2 {
+            let (sleeper, _) = state.new_sleeper().unwrap();
+            state.wake_all();
+            state.end_sleeper(sleeper);
+        }
+        drop(state);
+        let mut state = shard.lock().unwrap();
+        let mut ends_at_once = || {
+            let (sleeper, fd) = state.new_sleeper().unwrap();
+            let ready =
+                ppoll(&mut [PollFd { fd, events: libc::POLLIN, revents: 0 }], Some(0), None);
+            state.end_sleeper(sleeper);
+            ready == Ok(1)
+        };
+        assert!(ends_at_once());
+        assert!(!ends_at_once());
     }
 }

@@ -282,7 +282,7 @@ impl Wait {
         mask: Option<&libc::sigset_t>,
         bound: Option<u64>,
     ) -> Next {
-        thread::set_alarm(fds.waker());
+        let interrupted = thread::set_alarm(fds.waker());
         let mut by_timer = false;
         let next = if self.is_interrupted() {
             Next::Interrupted
@@ -303,7 +303,7 @@ impl Wait {
                 Err(_) => Next::PollAgain,
             }
         };
-        thread::end_alarm();
+        thread::end_alarm(interrupted);
         // After a wake-up a little polling pays: answers come in bursts. Not after a timer's.
         if !by_timer {
             self.loops = 0;

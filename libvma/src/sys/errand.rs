@@ -83,6 +83,12 @@ pub fn note_kick(socket: i32) -> bool {
     is_noted
 }
 
+/// Has the thread noted a kick?
+#[inline]
+pub fn has_kick() -> bool {
+    may_put_off_kick() && ERRANDS.with(|errands| errands.kick.load(Ordering::Relaxed) >= 0)
+}
+
 /// Notes a wake-up. False if too many are noted already.
 pub fn note_wake(waker: i32) -> bool {
     let is_noted = ERRANDS.with(|errands| {
@@ -143,7 +149,7 @@ fn kick(socket: i32) {
         if KICKER.compare_exchange(own, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
-        KICKER.store(own, Ordering::Release);
+        KICKER.swap(own, Ordering::AcqRel);
     }
 }
 
@@ -187,7 +193,7 @@ mod tests {
         drop(first);
         assert_eq!(wakers.iter().filter(|waker| is_awake(waker)).count(), MOST);
         // Once.
-        assert!(wakers.iter().take(MOST).all(Waker::clear));
+        assert!(wakers.iter().take(MOST).all(|waker| waker.clear() == 1));
         drop(outer.lock());
         assert!(!wakers.iter().any(is_awake));
     }

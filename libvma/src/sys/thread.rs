@@ -16,8 +16,8 @@ struct Local {
     unrestartable: AtomicU32,
     /// What a handler writes to, because the thread may be about to sleep; -1 for nothing.
     alarm: AtomicI32,
-    /// A handler has.
-    is_alarmed: AtomicBool,
+    /// How often handlers have.
+    alarms: AtomicU32,
     /// Its number, as the kernel has it; 0 until somebody asks.
     id: AtomicU32,
     /// It called vfork(), and nobody has seen the parent go on since.
@@ -33,7 +33,7 @@ thread_local! {
             handlers: AtomicU32::new(0),
             unrestartable: AtomicU32::new(0),
             alarm: AtomicI32::new(-1),
-            is_alarmed: AtomicBool::new(false),
+            alarms: AtomicU32::new(0),
             id: AtomicU32::new(0),
             vforked: AtomicBool::new(false),
         }
@@ -172,28 +172,59 @@ pub fn count_handler(restarts: bool) {
         local.unrestartable.fetch_add(u32::from(!restarts), Ordering::Relaxed);
         let alarm = local.alarm.load(Ordering::Relaxed);
         if alarm >= 0 {
-            local.is_alarmed.store(true, Ordering::Relaxed);
+            local.alarms.fetch_add(1, Ordering::Relaxed);
             super::fd::with_borrowed(alarm, |fd| rustix::io::write(fd, &1u64.to_ne_bytes()));
         }
     });
 }
 
-/// The thread is about to sleep on this eventfd, among others. A handler that runs before it does makes
-/// it readable, so that the sleep ends at once: cheaper than to block all signals until it has begun.
-pub fn set_alarm(eventfd: i32) {
-    LOCAL.with(|local| local.alarm.store(eventfd, Ordering::Relaxed));
-    compiler_fence(Ordering::SeqCst);
+/// An alarm that is set, and how often it was written to.
+#[derive(Clone, Copy)]
+pub struct Alarm {
+    eventfd: i32,
+    writes: u32,
 }
 
-/// The sleep is over, and the eventfd is not readable for that reason any more.
-pub fn end_alarm() {
-    LOCAL.with(|local| {
-        compiler_fence(Ordering::SeqCst);
-        let alarm = local.alarm.swap(-1, Ordering::Relaxed);
-        if local.is_alarmed.swap(false, Ordering::Relaxed) {
-            super::fd::with_borrowed(alarm, |fd| rustix::io::read(fd, &mut [0u8; 8]));
+/// The thread is about to sleep on this eventfd, among others. A handler that runs before it does makes
+/// it readable, so that the sleep ends at once: cheaper than to block all signals until it has begun.
+/// Returns the alarm of a sleep that the caller has interrupted, for [`end_alarm`].
+pub fn set_alarm(eventfd: i32) -> Alarm {
+    exchange_alarm(Alarm { eventfd, writes: 0 })
+}
+
+/// The sleep is over: what handlers have written is taken back, and what others have stays.
+pub fn end_alarm(before: Alarm) {
+    let Alarm { eventfd, writes } = exchange_alarm(before);
+    if writes == 0 {
+        return;
+    }
+    super::fd::with_borrowed(eventfd, |fd| {
+        let mut count = [0u8; 8];
+        let read = rustix::io::read(fd, &mut count);
+        let others = u64::from_ne_bytes(count).saturating_sub(u64::from(writes));
+        if read.is_ok() && others > 0 {
+            let _ = rustix::io::write(fd, &others.to_ne_bytes());
         }
     });
+}
+
+/// A child that fork() made out of a handler: the sleep that was interrupted is the parent's.
+pub fn forget_alarm() {
+    exchange_alarm(Alarm { eventfd: -1, writes: 0 });
+}
+
+fn exchange_alarm(new: Alarm) -> Alarm {
+    LOCAL.with(|local| {
+        compiler_fence(Ordering::SeqCst);
+        // A handler in between finds no alarm, or the new one.
+        let eventfd = local.alarm.swap(-1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        let writes = local.alarms.swap(new.writes, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        local.alarm.store(new.eventfd, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        Alarm { eventfd, writes }
+    })
 }
 
 /// The CPU that this thread runs on at the moment.
@@ -346,6 +377,25 @@ pub fn join_cpuset(directory: &str) -> rustix::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::wait::Waker;
+
+    #[test]
+    fn an_alarm_in_a_handler_leaves_the_interrupted_one_as_it_was() {
+        let (outer, inner) = (Waker::new().unwrap(), Waker::new().unwrap());
+        let before = set_alarm(outer.raw());
+        count_handler(false);
+        // The handler sleeps, too, is interrupted, and somebody else wakes it.
+        let interrupted = set_alarm(inner.raw());
+        count_handler(false);
+        inner.wake();
+        end_alarm(interrupted);
+        assert_eq!(inner.clear(), 1, "what somebody else wrote stays");
+        count_handler(false);
+        end_alarm(before);
+        assert_eq!((outer.clear(), inner.clear()), (0, 0));
+        count_handler(false);
+        assert_eq!((outer.clear(), inner.clear()), (0, 0), "nobody sleeps");
+    }
 
     #[test]
     fn a_threads_number_is_its_own_and_learnt_anew_when_forgotten() {

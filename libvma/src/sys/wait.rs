@@ -111,10 +111,11 @@ impl Waker {
         let _ = rustix::io::write(self.0.as_fd(), &1u64.to_ne_bytes());
     }
 
-    /// Was there a wake-up?
-    pub fn clear(&self) -> bool {
+    /// How many wake-ups there were.
+    pub fn clear(&self) -> u64 {
         let mut count = [0u8; 8];
-        rustix::io::read(self.0.as_fd(), &mut count).is_ok()
+        let _ = rustix::io::read(self.0.as_fd(), &mut count);
+        u64::from_ne_bytes(count)
     }
 }
 

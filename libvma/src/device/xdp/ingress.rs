@@ -382,6 +382,11 @@ impl Ingress {
         }
     }
 
+    /// Nobody sleeps on the bell of all.
+    pub fn silence(&self) {
+        self.slots.memory.asleep().store(0, Ordering::Relaxed);
+    }
+
     /// Was the bell of all rung since [`Ingress::fall_asleep`]?
     pub fn is_rung(&self) -> bool {
         self.slots.memory.asleep().load(Ordering::Relaxed) == 0

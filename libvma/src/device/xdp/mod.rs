@@ -493,11 +493,23 @@ impl Ring {
         }
     }
 
-    /// Who takes what comes from this peer to this port.
-    pub fn expect(&mut self, peer: SocketAddrV4, port: u16, taker: Taker) {
+    /// Who takes what comes on the TCP connection of this peer and this own address.
+    pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
         if let Some(ingress) = self.ingress() {
-            ingress.own_bells().expect(peer, port, taker);
+            ingress.own_bells().expect(peer, own, taker);
         }
+    }
+
+    /// Nobody sleeps on the bell of all.
+    pub fn silence(&mut self) {
+        if let Some(ingress) = self.ingress() {
+            ingress.silence();
+        }
+    }
+
+    /// Is there a frame to read?
+    pub fn has_waiting(&self) -> bool {
+        self.queues.iter().any(|queue| queue.inlet.waiting() > 0)
     }
 
     /// The bell of this number is another thread's from now on.

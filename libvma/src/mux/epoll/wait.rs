@@ -306,6 +306,6 @@ fn sleep(
         state.end_sleeper(sleeper);
         state.run_tcp();
     }
-    let is_kernels = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
+    let is_kernels = missed || fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
     (next, is_kernels)
 }

@@ -71,7 +71,9 @@ impl<S> State<S> {
         let is_only_way = endpoint.watches.len() == 1 && endpoint.sleepers.is_empty();
         let Some(set) = self.set_mut(id) else { return };
         let Some(sleeper) = set.sleepers.first().copied().or(set.waiters.last) else { return };
-        let taker = match set.waiters.is_one() && is_only_way {
+        // Another thread that sleeps there, too, has changed hands but a few times.
+        let is_one = set.waiters.is_one() && set.sleepers.len() < 2;
+        let taker = match is_one && is_only_way {
             true => Taker::Alone(number(sleeper)),
             false => Taker::First(number(sleeper)),
         };
@@ -89,24 +91,30 @@ impl<S> State<S> {
         }
     }
 
-    /// Somebody else may wait for the socket from now on.
-    pub(super) fn expect_anybody(&mut self, socket: SocketId) {
+    /// Somebody else may wait for the socket from now on, or for another connection of its addresses.
+    pub(in crate::shard) fn expect_anybody(&mut self, socket: SocketId) {
         if self.has_several() {
             self.tell_taker(socket, Taker::Anybody, None);
         }
     }
 
     fn tell_taker(&mut self, socket: SocketId, taker: Taker, sleeper: Option<SleeperId>) {
-        let Some(key) = self.connection_key(socket) else { return };
+        let Some(connection) = self.connection(socket) else { return };
+        let key = connection.key();
+        let taker = match taker {
+            // Whatever its thread does, the next acknowledgment makes something leave.
+            Taker::Alone(number) if connection.holds_data() => Taker::First(number),
+            taker => taker,
+        };
         if let Some(sleeper) = sleeper
             && let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize)
         {
             entry.has_bells = true;
         }
-        let peer = SocketAddrV4::new(key.remote, key.remote_port);
+        let (peer, own) = (key.remote_endpoint(), SocketAddrV4::new(key.local, key.local_port));
         for ring in &mut self.rings {
             if let Ring::Xdp(ring) = ring {
-                ring.expect(peer, key.local_port, taker);
+                ring.expect(peer, own, taker);
             }
         }
     }
@@ -138,6 +146,7 @@ impl<S> State<S> {
             };
             each(bell.as_raw_fd());
             if !is_quiet && !core::mem::replace(&mut entry.woken, true) {
+                entry.due += 1;
                 entry.waker.wake();
             }
         }
@@ -155,6 +164,23 @@ impl<S> State<S> {
             Ring::Shm(_) => false,
         };
         self.rings.iter().any(is_rung)
+    }
+
+    /// Nobody listens for all any more: the program rings one of those who sleep instead.
+    pub(super) fn silence_bell_of_all(&mut self) {
+        for ring in &mut self.rings {
+            if let Ring::Xdp(ring) = ring {
+                ring.silence();
+            }
+        }
+    }
+
+    /// Has an interface's ring something to read?
+    pub(super) fn has_waiting(&self) -> bool {
+        self.rings.iter().any(|ring| match ring {
+            Ring::Xdp(ring) => ring.has_waiting(),
+            Ring::Shm(_) => false,
+        })
     }
 
     pub(super) fn disarm_own_bells(&mut self, sleeper: SleeperId) {

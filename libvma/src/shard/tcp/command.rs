@@ -90,13 +90,6 @@ impl<S> State<S> {
         Ok(())
     }
 
-    /// The addresses and ports of the socket's connection.
-    pub(in crate::shard) fn connection_key(&mut self, id: SocketId) -> Option<FlowKey> {
-        let index = self.connection_of(id)?;
-        let block = self.tcp.as_deref_mut()?.block(index)?;
-        Some(block.connection.key())
-    }
-
     pub(super) fn connection_of(&mut self, id: SocketId) -> Option<u32> {
         self.socket(id)?.0.connection
     }
@@ -192,7 +185,7 @@ impl<S> State<S> {
             self.look_after_held(id);
         }
         // What a busy device did not take of an early kick.
-        if !errand::may_put_off_kick() {
+        if !errand::has_kick() {
             self.unsent |= self.rings.iter_mut().any(Ring::is_stuck);
         }
         Some(result)
@@ -213,6 +206,7 @@ impl<S> State<S> {
     /// `kept` as long.
     pub fn orphan_connection(&mut self, id: SocketId, kept: Option<Attachment>) {
         self.begin();
+        self.expect_anybody(id);
         let Some(index) = self.connection_of(id) else { return };
         self.keep_carried(id);
         if let Some((endpoint, _)) = self.socket(id) {
@@ -233,6 +227,7 @@ impl<S> State<S> {
 
     /// The program took the connection back: the peer, if it knows of it, gets a RST.
     pub fn abort_connection(&mut self, id: SocketId) {
+        self.expect_anybody(id);
         let Some(index) = self.connection_of(id) else { return };
         self.keep_carried(id);
         if let Some((endpoint, _)) = self.socket(id) {

@@ -61,6 +61,7 @@ impl<S> State<S> {
     /// if it is not, somebody must look for it though the program may not call for a long time.
     #[cold]
     pub(super) fn look_after_held(&mut self, id: SocketId) {
+        self.expect_anybody(id);
         self.poll();
         let Some(index) = self.connection_of(id) else { return };
         let Some(tcp) = self.tcp.as_deref_mut() else { return };

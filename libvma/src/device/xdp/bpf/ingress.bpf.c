@@ -161,7 +161,7 @@ static __attribute__((always_inline)) struct connection connection_of(const void
 	__u32 both = (__u32)ports->sport << 16 | ports->dport;
 	return (struct connection){
 		.place = (ip->saddr ^ both) * 0x9e3779b1U >> (32 - WAITERS_BITS),
-		.tag = ip->saddr + both * 0x85ebca6bU,
+		.tag = ip->saddr + both * 0x85ebca6bU + (ip->daddr + ip->protocol) * 0xc2b2ae35U,
 	};
 }
 
@@ -221,9 +221,10 @@ int ingress(struct __sk_buff *skb)
 	// The tag of a VLAN is not among the bytes any more.
 	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
 		return PASS;
-	if (data + HEADERS > end)
-		return PASS;
-	struct connection connection = connection_of(data);
+	// A later fragment may be shorter than that.
+	struct connection connection = {};
+	if (data + HEADERS <= end)
+		connection = connection_of(data);
 
 	__u32 pieces = (len + CHUNK - 1) / CHUNK;
 	if (pieces == 0 || pieces > MOST_CHUNKS)

@@ -24,6 +24,8 @@ use crate::sys::Fd;
 const BELLS: usize = 32;
 const WAITERS_BITS: u32 = 12;
 const ALONE: u64 = 1 << 31;
+/// The protocol's number.
+const TCP: u32 = 6;
 
 /// The words that the program shares.
 struct Shared {
@@ -70,6 +72,9 @@ struct OwnBell {
     packets: Fd,
     /// Packets that rang it and were not taken from the socket yet.
     owed: u32,
+    /// A sleep ended otherwise: there may be an error of the interface to be taken, which makes the socket
+    /// readable, too.
+    is_unsure: bool,
 }
 
 pub struct OwnBells {
@@ -112,31 +117,33 @@ impl OwnBells {
         let number = self.open.len() as u32 + 1;
         let packets = bell::listen(self.interface, of_all.mark() + number)?;
         bell::join_group(&packets, group)?;
-        Ok(OwnBell { packets, owed: 0 })
+        Ok(OwnBell { packets, owed: 0, is_unsure: false })
     }
 
     /// A thread is about to sleep until this bell rings. A fence and a look at the ring must follow.
     pub fn arm(&mut self, number: usize) -> Option<BorrowedFd<'_>> {
         let bell = self.open.get_mut(number.checked_sub(1)?)?;
-        while bell.owed > 0 {
+        while bell.owed > 0 || bell.is_unsure {
             let mut none = [0u8; 0];
             match rustix::net::recv(&bell.packets, &mut none[..], RecvFlags::DONTWAIT) {
-                Ok(_) => bell.owed -= 1,
-                // It is still on its way.
-                Err(_) => break,
+                // Nothing, or it is still on its way.
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => bell.owed = bell.owed.saturating_sub(1),
             }
         }
+        bell.is_unsure = false;
         self.shared.asleep(number).store(1, Ordering::Relaxed);
         Some(bell.packets.as_fd())
     }
 
     /// It sleeps no more.
     pub fn disarm(&mut self, number: usize) {
-        if let Some(bell) = number.checked_sub(1).and_then(|at| self.open.get_mut(at))
-            && self.shared.asleep(number).swap(0, Ordering::Relaxed) == 0
-        {
-            // One that the kernel had no memory for never comes.
-            bell.owed = (bell.owed + 1).min(4);
+        if let Some(bell) = number.checked_sub(1).and_then(|at| self.open.get_mut(at)) {
+            match self.shared.asleep(number).swap(0, Ordering::Relaxed) {
+                // One that the kernel had no memory for never comes.
+                0 => bell.owed = (bell.owed + 1).min(4),
+                _ => bell.is_unsure = true,
+            }
         }
     }
 
@@ -150,18 +157,23 @@ impl OwnBells {
         self.open.len() as u32
     }
 
-    /// Who takes what comes from this peer to this port.
-    pub fn expect(&mut self, peer: SocketAddrV4, port: u16, taker: Taker) {
+    /// Who takes what comes on the TCP connection of this peer and this own address.
+    pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
         let (number, alone) = match taker {
             Taker::Anybody => (0, false),
             Taker::First(number) => (number, false),
             Taker::Alone(number) => (number, true),
         };
-        if number <= self.open.len() {
-            let (place, tag) = hashes(peer, port);
-            let word = u64::from(tag) << 32 | number as u64 | if alone { ALONE } else { 0 };
-            self.shared.waiter(place).store(word, Ordering::Relaxed);
+        if self.open.is_empty() {
+            return;
         }
+        let word = match number <= self.open.len() {
+            true => number as u64 | if alone { ALONE } else { 0 },
+            // It has no bell, and what was said of another thread holds no more.
+            false => 0,
+        };
+        let (place, tag) = hashes(peer, own);
+        self.shared.waiter(place).store(u64::from(tag) << 32 | word, Ordering::Relaxed);
     }
 
     /// The bell of this number is another thread's from now on.
@@ -190,11 +202,12 @@ pub enum Taker {
 
 /// The place of a connection and its second hash, as in the program, which reads addresses and ports as they
 /// lie in the packet.
-fn hashes(peer: SocketAddrV4, port: u16) -> (u32, u32) {
-    let address = u32::from_ne_bytes(peer.ip().octets());
-    let ports = u32::from(peer.port().to_be()) << 16 | u32::from(port.to_be());
-    let place = (address ^ ports).wrapping_mul(0x9e37_79b1) >> (32 - WAITERS_BITS);
-    (place, address.wrapping_add(ports.wrapping_mul(0x85eb_ca6b)))
+fn hashes(peer: SocketAddrV4, own: SocketAddrV4) -> (u32, u32) {
+    let [from, to] = [peer, own].map(|end| u32::from_ne_bytes(end.ip().octets()));
+    let ports = u32::from(peer.port().to_be()) << 16 | u32::from(own.port().to_be());
+    let place = (from ^ ports).wrapping_mul(0x9e37_79b1) >> (32 - WAITERS_BITS);
+    let rest = to.wrapping_add(TCP).wrapping_mul(0xc2b2_ae35);
+    (place, from.wrapping_add(ports.wrapping_mul(0x85eb_ca6b)).wrapping_add(rest))
 }
 
 #[cfg(test)]
@@ -205,7 +218,10 @@ mod tests {
 
     #[test]
     fn connections_of_one_peer_spread_over_the_places() {
-        let hashes = |port| hashes(SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80), port);
+        let address = |last, port| SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, last), port);
+        let peer = address(1, 80);
+        assert_ne!(hashes(peer, address(2, 7)).1, hashes(peer, address(3, 7)).1);
+        let hashes = |port| hashes(peer, address(2, port));
         let (places, tags): (HashSet<u32>, HashSet<u32>) = (40_000..40_256).map(hashes).unzip();
         assert!(places.iter().all(|place| *place < 1 << WAITERS_BITS));
         assert!(places.len() > 200, "{}", places.len());
