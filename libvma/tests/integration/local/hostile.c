@@ -74,10 +74,14 @@ static uint64_t inode_of(const char *table, int port)
 	return (int)found == port ? inode : 0;
 }
 
+/* Of control/rendezvous/wire.rs. */
+#define VERSION 2
+#define VERSION_TEXT "2"
+
 static int call(uint64_t inode)
 {
 	struct sockaddr_un name = { .sun_family = AF_UNIX };
-	int length = snprintf(name.sun_path + 1, 100, "libvma-1/socket/%llu",
+	int length = snprintf(name.sun_path + 1, 100, "libvma-" VERSION_TEXT "/socket/%llu",
 			      (unsigned long long)inode);
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	struct timeval patience = { 1, 0 };
@@ -94,7 +98,9 @@ static int call(uint64_t inode)
 static void hello(uint8_t bytes[48], uint64_t inode)
 {
 	memset(bytes, 0, 48);
-	memcpy(bytes, "libvma\1\1", 8);
+	memcpy(bytes, "libvma", 6);
+	bytes[6] = VERSION;
+	bytes[7] = 1;
 	for (int i = 8; i < 24; i++)
 		bytes[i] = random_word();
 	bytes[24] = 1;
