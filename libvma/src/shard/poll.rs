@@ -70,9 +70,6 @@ impl<S> State<S> {
                 self.note_drained(index, packets - before);
             }
         }
-        if packets > 0 {
-            self.note_look();
-        }
         packets
     }
 

@@ -247,7 +247,7 @@ static void quiet(void)
 /* A reset is told by whatever call is the first one after it. */
 static void told_first(void)
 {
-	enum { PEERNAME, PEERNAME_OPTION, INFO, SHUTDOWN, ERROR, SEND, UNSENT, DISCONNECT, WAIT, CALLS };
+	enum { PEERNAME, PEERNAME_OPTION, INFO, SHUTDOWN, ERROR, UNSENT, DISCONNECT, WAIT, CALLS };
 	signal(SIGPIPE, SIG_IGN);
 	for (int call = 0; call < CALLS; call++) {
 		struct sockaddr_in address;
@@ -278,9 +278,6 @@ static void told_first(void)
 			break;
 		case ERROR:
 			break;
-		case SEND:
-			DO(send(on.fd, "x", 1, 0));
-			break;
 		case UNSENT:
 			DO(ioctl(on.fd, SIOCOUTQ, &unsent));
 			line("  %d", unsent);
@@ -300,36 +297,6 @@ static void told_first(void)
 		show_error(on.fd);
 		DO(close(on.fd));
 	}
-}
-
-/* A peer that has closed resets what it is sent: a send call soon after that tells of it. */
-static void sent_in_vain(void)
-{
-	signal(SIGPIPE, SIG_IGN);
-	stream on = accepted();
-	set(on.fd, SOL_TCP, TCP_NODELAY, 1);
-	peer_ends(on.there, 0);
-	quiet();
-	DO(send(on.fd, "x", 1, 0));
-	quiet();
-	DO(send(on.fd, "x", 1, 0));
-	DO(send(on.fd, "x", 1, 0));
-	show_error(on.fd);
-	on = accepted();
-	set(on.fd, SOL_TCP, TCP_NODELAY, 1);
-	peer_ends(on.there, 0);
-	int sends = 0;
-	while (sends < 10000 && send(on.fd, "x", 1, 0) == 1)
-		sends++;
-	line("  one of the first 1000 fails: %d, with %s", sends < 1000, error_name(errno));
-	show_error(on.fd);
-	/* One that was never read from is told at once. */
-	on = accepted();
-	set(on.fd, SOL_TCP, TCP_NODELAY, 1);
-	peer_resets(on.there, 0);
-	quiet();
-	DO(send(on.fd, "x", 1, MSG_DONTWAIT));
-	DO(send(on.fd, "x", 1, MSG_DONTWAIT));
 }
 
 /* What was acknowledged is told as soon as the acknowledgment is there. */
@@ -602,7 +569,6 @@ const probe_case tcp_close_cases[] = {
 	{ "closed_by_the_peer", closed_by_the_peer, false, STREAMS_OURS },
 	{ "reset", reset, false, STREAMS_OURS },
 	{ "told_first", told_first, false, STREAMS_OURS },
-	{ "sent_in_vain", sent_in_vain, false, STREAMS_OURS },
 	{ "acknowledged_at_once", acknowledged_at_once, false, STREAMS_OURS },
 	{ "closed_unread", closed_unread, false, STREAMS_OURS },
 	{ "lingering", lingering, false, STREAMS_OURS },

@@ -28,10 +28,6 @@ pub struct Opening {
     pub start: Option<Start>,
 }
 
-/// A send call looks at the rings if nobody has taken anything from them for so long. What a peer does
-/// to a connection takes about as long to get to a socket of the kernel.
-const LOOK_NANOS: u64 = 10_000;
-
 /// The addresses and ports are those of another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressInUse;
@@ -117,38 +113,6 @@ impl<S> State<S> {
         Some(result)
     }
 
-    /// The rings were polled and brought something: a send call that follows need not look.
-    #[inline]
-    pub(in crate::shard) fn note_look(&mut self) {
-        if let Some(tcp) = self.tcp.as_deref_mut()
-            && let Some(now) = tcp.now
-        {
-            tcp.looked = now;
-        }
-    }
-
-    /// A program that only sends learns of a reset by its next send, so that has to see it. One that
-    /// answers what it has received pays a comparison.
-    #[inline]
-    fn look_before_send(&mut self) {
-        if let Some(tcp) = self.tcp.as_deref_mut() {
-            let now = tcp.now();
-            if now.nanos_since(tcp.looked) > LOOK_NANOS {
-                tcp.looked = now;
-                self.poll_for_sender();
-            }
-        }
-    }
-
-    /// The internal thread goes on as if nobody had polled: a program that sends now and then does not
-    /// relieve it.
-    #[cold]
-    fn poll_for_sender(&mut self) {
-        let polls = self.polls;
-        self.poll();
-        self.polls = polls;
-    }
-
     /// Queues bytes for sending and sends what may be sent. 0: no room.
     #[inline]
     pub fn stream_send(
@@ -159,9 +123,6 @@ impl<S> State<S> {
         flags: SendFlags,
     ) -> Option<Result<usize, Error>> {
         self.begin();
-        if skip == 0 {
-            self.look_before_send();
-        }
         let index = self.connection_of(id)?;
         let (tcp, mut io) = self.tcp()?;
         let now = tcp.now();

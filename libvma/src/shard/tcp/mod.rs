@@ -157,8 +157,6 @@ pub(super) struct Tcp {
     now: Option<Instant>,
     /// Polls without a segment since the clock was read.
     idle: u32,
-    /// When segments were taken from the rings last, or a send call looked for some.
-    looked: Instant,
     watch: Watch,
     /// Connections that held data when a send call ended, and that the internal thread looks after.
     holding: Vec<Named>,
@@ -199,7 +197,6 @@ impl Tcp {
             clock,
             now: None,
             idle: 0,
-            looked: Instant::default(),
             watch: Watch::new(setup.pending),
             holding: Vec::new(),
             unattended: false,

@@ -199,7 +199,7 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 		.dport = ports->dport,
 		.protocol = ip->protocol,
 	};
-	__u32 zero = 0;
+	__u64 zero = 0;
 	const __u64 *current = map_lookup(&epoch, &zero);
 	if (!current)
 		return 0;
@@ -279,7 +279,7 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	if (owner == KERNELS)
 		return KERNELS;
 
-	__u32 zero = 0;
+	__u64 zero = 0;
 	struct interface *link = map_lookup(&interface, &zero);
 	if (!link)
 		return KERNELS;

@@ -128,8 +128,8 @@ static __attribute__((always_inline)) int lose(struct control *control)
 
 static __attribute__((always_inline)) struct slot *slot_at(__u32 position, __u32 mask)
 {
-	position &= mask;
-	return map_lookup(&slots, &position);
+	__u64 key = position & mask;
+	return map_lookup(&slots, &key);
 }
 
 // Copies a piece of the frame to the chunk whose number is in the slot at a position: the slot. NULL if
@@ -140,7 +140,7 @@ fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size
 	struct slot *slot = slot_at(position, mask);
 	if (!slot)
 		return 0;
-	__u32 number = slot->chunk;
+	__u64 number = slot->chunk;
 	void *to = map_lookup(&chunks, &number);
 	if (!to)
 		return 0;
@@ -148,62 +148,20 @@ fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size
 	return slot;
 }
 
-// Of a connection, for `waiters`; of a fragment that has no ports, of any.
-struct connection {
-	__u32 place;
-	__u32 tag;
-};
-
-static __attribute__((always_inline)) struct connection connection_of(const void *data)
-{
-	const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
-	const struct ports *ports = (const void *)(ip + 1);
-	__u32 both = (__u32)ports->sport << 16 | ports->dport;
-	return (struct connection){
-		.place = (ip->saddr ^ both) * 0x9e3779b1U >> (32 - WAITERS_BITS),
-		.tag = ip->saddr + both * 0x85ebca6bU + (ip->daddr + ip->protocol) * 0xc2b2ae35U,
-	};
-}
-
-static __attribute__((always_inline)) int ring_bell(__u32 number)
-{
-	struct bell *bell = map_lookup(&bells, &number);
-	return bell && *(volatile __u32 *)&bell->asleep && __sync_lock_test_and_set(&bell->asleep, 0);
-}
-
 #define NOBODY (-1)
-// Somebody has to be woken for this connection: the number of the bell, or NOBODY.
-static __attribute__((always_inline)) int choose_bell(struct control *ring, struct connection it,
-						      __u32 position)
+// Somebody has to be woken: 0, or NOBODY. Own bells wait for a form of this that the verifier takes without
+// CAP_PERFMON ("attempt to corrupt spilled pointer on stack"); the process opens none until then.
+static __attribute__((always_inline)) __s64 choose_bell(struct control *ring)
 {
-	__u32 count = *(volatile __u32 *)&ring->own_bells;
-	const __u64 *waiter = count ? map_lookup(&waiters, &it.place) : 0;
-	if (waiter) {
-		__u64 word = *(const volatile __u64 *)waiter;
-		__u32 number = (__u32)word % BELLS;
-		if (word >> 32 == it.tag && number) {
-			if (ring_bell(number))
-				return number;
-			if ((__u32)word & ALONE && position - *(volatile __u32 *)&ring->read < MUCH)
-				return NOBODY;
-		}
-	}
 	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0))
 		return 0;
-	// Nobody listens for all now: any of those who sleep will do.
-	for (__u32 number = 1; number < BELLS; number++) {
-		if (number > count)
-			break;
-		if (ring_bell(number))
-			return number;
-	}
 	return NOBODY;
 }
 
 SEC("classifier")
 int ingress(struct __sk_buff *skb)
 {
-	__u32 zero = 0;
+	__u64 zero = 0;
 	struct control *ring = map_lookup(&control, &zero);
 	if (!ring)
 		return PASS;
@@ -221,11 +179,6 @@ int ingress(struct __sk_buff *skb)
 	// The tag of a VLAN is not among the bytes any more.
 	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
 		return PASS;
-	// A later fragment may be shorter than that.
-	struct connection connection = {};
-	if (data + HEADERS <= end)
-		connection = connection_of(data);
-
 	__u32 pieces = (len + CHUNK - 1) / CHUNK;
 	if (pieces == 0 || pieces > MOST_CHUNKS)
 		return lose(ring);
@@ -274,7 +227,7 @@ int ingress(struct __sk_buff *skb)
 	// Publishes all slots, before the question whether somebody sleeps.
 	__sync_lock_test_and_set(&slot->turn, first + 1);
 
-	int bell = choose_bell(ring, connection, first);
+	__s64 bell = choose_bell(ring);
 	if (bell != NOBODY) {
 		// The frame itself wakes the process: a packet socket of the process waits for this mark. IP drops
 		// the frame as another host's, which only the interface's rx_otherhost_dropped counts. A BPF ring

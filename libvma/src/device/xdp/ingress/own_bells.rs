@@ -90,7 +90,7 @@ pub struct OwnBells {
 impl OwnBells {
     pub fn new(bells: &Fd, waiters: &Fd, interface: u32) -> Result<OwnBells, Errno> {
         let shared = Shared::map(bells, waiters)?;
-        Ok(OwnBells { shared, interface, open: Vec::new(), group: None, is_refused: false })
+        Ok(OwnBells { shared, interface, open: Vec::new(), group: None, is_refused: true })
     }
 
     /// Is there a bell of this number (1 and up)? Opens those up to it. True in the second place if the bell
