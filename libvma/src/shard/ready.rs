@@ -91,7 +91,7 @@ impl<S> State<S> {
         self.disarm_own_bells(id);
         if self.driver == Some(id) {
             self.driver = None;
-            self.silence_bell_of_all();
+            self.silence_common_bell();
         }
     }
 

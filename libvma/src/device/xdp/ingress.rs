@@ -368,7 +368,7 @@ impl Ingress {
         Some((bell, !self.slots.is_ready()))
     }
 
-    /// Whether the program asks who takes what comes on a connection. If not it rings the bell of all.
+    /// Whether the program looks up whose bell a connection's frames ring. If not it rings the common bell.
     pub fn heed_own_bells(&self, heeds: bool) {
         let count = if heeds { self.own_bells.count() } else { 0 };
         self.slots.memory.control().reserve.0.own_bells.store(count, Ordering::Relaxed);
@@ -382,12 +382,12 @@ impl Ingress {
         }
     }
 
-    /// Nobody sleeps on the bell of all.
+    /// No thread sleeps on the common bell.
     pub fn silence(&self) {
         self.slots.memory.asleep().store(0, Ordering::Relaxed);
     }
 
-    /// Was the bell of all rung since [`Ingress::fall_asleep`]?
+    /// Was the common bell rung since [`Ingress::fall_asleep`]?
     pub fn is_rung(&self) -> bool {
         self.slots.memory.asleep().load(Ordering::Relaxed) == 0
     }

@@ -6,6 +6,7 @@
 //! in common, `super_frame` the way out for TCP segments larger than the MTU, `count` what is told of
 //! all that. Works on any Linux interface.
 
+mod bells;
 mod bpf;
 mod count;
 mod flow;
@@ -21,7 +22,6 @@ mod umem;
 pub use inject::Injector;
 pub use program::Mode;
 
-use core::net::SocketAddrV4;
 use std::collections::HashSet;
 
 use rustix::fd::BorrowedFd;
@@ -30,7 +30,6 @@ use rustix::io::Errno;
 use self::count::Traffic;
 pub use self::ingress::Taker;
 use self::ingress::{Ingress, Maps};
-use self::inlet::Inlet;
 use self::program::Program;
 use self::queue::{Place, Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
@@ -448,82 +447,6 @@ impl Ring {
         }
         self.kick();
         self.is_stuck()
-    }
-
-    /// A thread is about to sleep until its own bell of this number rings: the descriptor, if there is such
-    /// a bell; false in the second place if something has come meanwhile.
-    pub fn arm_own_bell(&mut self, number: usize) -> Option<(BorrowedFd<'_>, bool)> {
-        self.ingress()?.arm_own_bell(number)
-    }
-
-    /// The caller of this is to be woken by whatever comes.
-    pub fn ignore_own_bells(&mut self) {
-        if let Some(ingress) = self.ingress() {
-            ingress.heed_own_bells(false);
-        }
-    }
-
-    /// A poll has taken what there was.
-    #[inline]
-    pub fn note_read(&mut self) {
-        if let Some(ingress) = self.ingress() {
-            ingress.note_read();
-        }
-    }
-
-    /// Was the bell of all rung since somebody fell asleep?
-    pub fn is_bell_rung(&self) -> bool {
-        self.queues.first().is_some_and(|queue| match &queue.inlet {
-            Inlet::Ingress(ingress) => ingress.is_rung(),
-            Inlet::Rings { .. } => false,
-        })
-    }
-
-    /// The same of a thread's own, which was armed.
-    pub fn is_own_bell_rung(&self, number: usize) -> bool {
-        self.queues.first().is_some_and(|queue| match &queue.inlet {
-            Inlet::Ingress(ingress) => ingress.is_own_bell_rung(number),
-            Inlet::Rings { .. } => false,
-        })
-    }
-
-    pub fn disarm_own_bell(&mut self, number: usize) {
-        if let Some(ingress) = self.ingress() {
-            ingress.own_bells().disarm(number);
-        }
-    }
-
-    /// Who takes what comes on the TCP connection of this peer and this own address.
-    pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
-        if let Some(ingress) = self.ingress() {
-            ingress.own_bells().expect(peer, own, taker);
-        }
-    }
-
-    /// Nobody sleeps on the bell of all.
-    pub fn silence(&mut self) {
-        if let Some(ingress) = self.ingress() {
-            ingress.silence();
-        }
-    }
-
-    /// Is there a frame to read?
-    pub fn has_waiting(&self) -> bool {
-        self.queues.iter().any(|queue| queue.inlet.waiting() > 0)
-    }
-
-    /// The bell of this number is another thread's from now on.
-    pub fn forget_own_bell(&mut self, number: usize) {
-        if let Some(ingress) = self.ingress() {
-            ingress.own_bells().forget(number);
-        }
-    }
-
-    fn ingress(&mut self) -> Option<&mut Ingress> {
-        match self.queues.first_mut().map(|queue| &mut queue.inlet) {
-            Some(Inlet::Ingress(ingress)) => Some(ingress),
-            _ => None,
-        }
     }
 
     /// Do packets longer than a chunk arrive, as chains? If not (Linux before 6.6), a local peer's

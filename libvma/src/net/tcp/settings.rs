@@ -52,8 +52,8 @@ pub struct Settings {
     pub congestion: Algorithm,
     pub send_buffer: Buffer,
     pub receive_buffer: Buffer,
-    /// What the host lets a receive buffer grow to, overhead included (tcp_rmem, rmem_max): the window
-    /// scale is announced for it.
+    /// Bytes, overhead included, up to which a receive buffer of this host may grow (tcp_rmem, rmem_max). The
+    /// window scale is announced for it.
     pub largest_receive_buffer: u32,
     /// SO_RCVLOWAT.
     pub receive_low_water: u32,

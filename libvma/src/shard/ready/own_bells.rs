@@ -158,7 +158,7 @@ impl<S> State<S> {
         let guards = self.driver == Some(sleeper);
         let is_rung = |ring: &Ring| match ring {
             Ring::Xdp(ring) => {
-                guards && ring.is_bell_rung()
+                guards && ring.is_common_bell_rung()
                     || entry.hears_all && ring.is_own_bell_rung(number(sleeper))
             }
             Ring::Shm(_) => false,
@@ -166,11 +166,11 @@ impl<S> State<S> {
         self.rings.iter().any(is_rung)
     }
 
-    /// Nobody listens for all any more: the program rings one of those who sleep instead.
-    pub(super) fn silence_bell_of_all(&mut self) {
+    /// No thread guards the rings any more: the steering program rings a sleeping thread's own bell instead.
+    pub(super) fn silence_common_bell(&mut self) {
         for ring in &mut self.rings {
             if let Ring::Xdp(ring) = ring {
-                ring.silence();
+                ring.silence_common_bell();
             }
         }
     }

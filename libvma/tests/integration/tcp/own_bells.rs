@@ -37,6 +37,43 @@ fn ask(peer: &mut TcpStream) -> Duration {
     asked.elapsed()
 }
 
+/// Each thread echoes on its own connection; how often it slept goes to the output at the end.
+const ECHOES: &str = r#"
+slept = {}
+def serve(n):
+    while conns[n].recv(1):
+        conns[n].send(b'x')
+    status = open(f'/proc/self/task/{threading.get_native_id()}/status').read()
+    slept[n] = int(status.split('\nvoluntary_ctxt_switches:')[1].split()[0])
+threads = [threading.Thread(target=serve, args=(n,)) for n in range(len(conns))]
+for t in threads:
+    t.start()
+    time.sleep(0.02)
+for t in threads: t.join()
+print(*(slept[n] for n in range(len(conns))))
+"#;
+
+#[test]
+fn a_segment_wakes_the_thread_that_waits_on_its_connection_and_no_other() {
+    let net = Namespaces::new();
+    let watch = net.watch_tcp(Side::A);
+    let (running, mut peers) = with_connections(&net, 4, ECHOES);
+    sleep(Duration::from_millis(200));
+    for _ in 0..300 {
+        ask(peers.last_mut().unwrap());
+        sleep(Duration::from_millis(1));
+    }
+    drop(peers);
+    let output = running.wait().ok();
+    watch.still(4);
+    let slept: Vec<u32> =
+        output.stdout.split_whitespace().map(|count| count.parse().unwrap()).collect();
+    let [others @ .., own] = &slept[..] else { panic!("{slept:?}") };
+    assert!(*own >= 250, "{slept:?}");
+    // The first one listens to the ring for all.
+    assert!(others.iter().all(|count| *count < 100), "{slept:?}");
+}
+
 /// Threads at one epoll instance: whoever gets `c` computes, and gives no answer.
 const SHARED_INSTANCE: &str = r#"
 poll = select.epoll()
@@ -55,6 +92,7 @@ for _ in range(2): threading.Thread(target=serve).start()
 #[test]
 fn a_thread_that_computes_keeps_nothing_from_others_at_its_epoll_instance() {
     let net = Namespaces::new();
+    let watch = net.watch_tcp(Side::A);
     let (running, mut peers) = with_connections(&net, 2, SHARED_INSTANCE);
     let (first, second) = peers.split_at_mut(1);
     let mut late = Vec::new();
@@ -76,6 +114,7 @@ fn a_thread_that_computes_keeps_nothing_from_others_at_its_epoll_instance() {
     }
     drop(peers);
     running.wait().ok();
+    watch.still(2);
     // A timer that happens to be due would have helped in the end, some milliseconds later.
     assert!(count_slow(&late) < 5, "{late:?}");
 }
@@ -103,6 +142,7 @@ for t in threads: t.join()
 #[test]
 fn what_comes_for_a_thread_that_computes_is_acknowledged() {
     let net = Namespaces::new();
+    let watch = net.watch_tcp(Side::A);
     let (running, mut peers) = with_connections(&net, 2, COMPUTES);
     let mut times = Vec::new();
     for _ in 0..10 {
@@ -120,6 +160,7 @@ fn what_comes_for_a_thread_that_computes_is_acknowledged() {
     }
     drop(peers);
     running.wait().ok();
+    watch.still(2);
     assert!(count_slow(&times) < 4, "{times:?}");
 }
 

@@ -84,12 +84,12 @@ struct bpf_map_def SEC("maps") control = {
 	.map_flags = MMAPABLE,
 };
 
-// A thread that waits for some connections alone is woken by a bell of its own, without the detour by
-// the one that listens for all. `waiters` tells who waits for a connection, by a hash of it: in the upper half of
-// the word a second hash, in the lower one the number of the bell. It is a hint: whoever is woken takes what
-// came, and wakes others for whom it is. But if the thread is the only one that takes what comes on the connection
-// (ALONE) and does not sleep, nobody is woken, because it looks before it sleeps; unless there is much to read
-// already, which means that it computes: the peer wants its acknowledgments.
+// A thread that waits for certain connections has a bell of its own, so that no other thread is woken for them.
+// `waiters` tells which thread waits for a connection, by a hash of it: the upper half of the word is a second hash,
+// the lower half the number of the thread's bell. That is a hint: the thread that is woken reads all frames, and
+// wakes other threads for theirs. If only this thread reads from the connection (ALONE) and it does not sleep, no
+// thread is woken, because it looks at the ring before it sleeps; unless many frames wait, which means that the
+// thread computes: then another one must read them, for the peer waits for acknowledgments.
 #define MUCH 8
 #define BELLS 32
 #define ALONE (1U << 31)
@@ -126,7 +126,7 @@ static __attribute__((always_inline)) int lose(struct control *control)
 	return DROP;
 }
 
-static __attribute__((always_inline)) struct slot *slot_at(__u32 position, __u32 mask)
+static __attribute__((always_inline)) struct slot *slot_at(__u64 position, __u64 mask)
 {
 	__u64 key = position & mask;
 	return map_lookup(&slots, &key);
@@ -135,7 +135,7 @@ static __attribute__((always_inline)) struct slot *slot_at(__u32 position, __u32
 // Copies a piece of the frame to the chunk whose number is in the slot at a position: the slot. NULL if
 // there is no such chunk: the process has spoilt its memory, and the ring stands still from here.
 static __attribute__((always_inline)) struct slot *
-fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size, long *failed)
+fill(struct __sk_buff *skb, __u64 position, __u64 mask, __u64 offset, __u64 size, long *failed)
 {
 	struct slot *slot = slot_at(position, mask);
 	if (!slot)
@@ -148,13 +148,55 @@ fill(struct __sk_buff *skb, __u32 position, __u32 mask, __u32 offset, __u32 size
 	return slot;
 }
 
-#define NOBODY (-1)
-// Somebody has to be woken: 0, or NOBODY. Own bells wait for a form of this that the verifier takes without
-// CAP_PERFMON ("attempt to corrupt spilled pointer on stack"); the process opens none until then.
-static __attribute__((always_inline)) __s64 choose_bell(struct control *ring)
+// Of a connection, for `waiters`; of a fragment that has no ports, of any.
+struct connection {
+	__u64 place;
+	__u64 tag;
+};
+
+static __attribute__((always_inline)) struct connection connection_of(const void *data)
 {
+	const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
+	const struct ports *ports = (const void *)(ip + 1);
+	__u32 both = (__u32)ports->sport << 16 | ports->dport;
+	return (struct connection){
+		.place = (__u32)((ip->saddr ^ both) * 0x9e3779b1U) >> (32 - WAITERS_BITS),
+		.tag = ip->saddr + both * 0x85ebca6bU + (ip->daddr + ip->protocol) * 0xc2b2ae35U,
+	};
+}
+
+static __attribute__((always_inline)) int ring_bell(__u64 number)
+{
+	struct bell *bell = map_lookup(&bells, &number);
+	return bell && *(volatile __u32 *)&bell->asleep && __sync_lock_test_and_set(&bell->asleep, 0);
+}
+
+#define NOBODY (-1)
+// The number of the bell that was chosen for a frame of this connection, or NOBODY.
+static __attribute__((always_inline)) __s64 choose_bell(struct control *ring,
+							struct connection it, __u64 position)
+{
+	__u64 count = *(volatile __u32 *)&ring->own_bells;
+	const __u64 *waiter = count ? map_lookup(&waiters, &it.place) : 0;
+	if (waiter) {
+		__u64 word = *(const volatile __u64 *)waiter;
+		__u64 number = word % BELLS;
+		if (word >> 32 == it.tag && number) {
+			if (ring_bell(number))
+				return number;
+			if ((__u32)word & ALONE && (__u32)(position - *(volatile __u32 *)&ring->read) < MUCH)
+				return NOBODY;
+		}
+	}
 	if (*(volatile __u32 *)&ring->asleep && __sync_lock_test_and_set(&ring->asleep, 0))
 		return 0;
+	// No thread guards the ring now: any sleeping thread will do.
+	for (__u64 number = 1; number < BELLS; number++) {
+		if (number > count)
+			break;
+		if (ring_bell(number))
+			return number;
+	}
 	return NOBODY;
 }
 
@@ -167,7 +209,9 @@ int ingress(struct __sk_buff *skb)
 		return PASS;
 	// The headers may lie elsewhere: bring them here. Without the memory for that nobody knows whose the
 	// frame is; given to the kernel, one of ours would be answered by a reset.
-	__u32 len = skb->len;
+	// Numbers have 64 bits here, so that they do on the stack: without CAP_PERFMON the verifier refuses a
+	// smaller one in the place of a pointer.
+	__u64 len = skb->len;
 	const void *data = (const void *)(long)skb->data;
 	const void *end = (const void *)(long)skb->data_end;
 	if (data + HEADERS > end) {
@@ -179,7 +223,12 @@ int ingress(struct __sk_buff *skb)
 	// The tag of a VLAN is not among the bytes any more.
 	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
 		return PASS;
-	__u32 pieces = (len + CHUNK - 1) / CHUNK;
+	// A later fragment may be shorter than that.
+	struct connection connection = {};
+	if (data + HEADERS <= end)
+		connection = connection_of(data);
+
+	__u64 pieces = (len + CHUNK - 1) / CHUNK;
 	if (pieces == 0 || pieces > MOST_CHUNKS)
 		return lose(ring);
 
@@ -190,14 +239,14 @@ int ingress(struct __sk_buff *skb)
 		__sync_fetch_and_add(&ring->credit, pieces);
 		return lose(ring);
 	}
-	__u32 first = __sync_fetch_and_add(&ring->head, pieces);
-	__u32 mask = ring->mask;
+	__u64 first = __sync_fetch_and_add(&ring->head, pieces);
+	__u64 mask = ring->mask;
 
 	// All pieces but the last one fill their chunk. No slot is read before the first one of the frame,
 	// which is published at the end.
-	__u32 last = pieces - 1;
-	__u32 rest = (len - 1) % CHUNK + 1;
-	__u32 size = last > 0 ? CHUNK : rest;
+	__u64 last = pieces - 1;
+	__u64 rest = (len - 1) % CHUNK + 1;
+	__u64 size = last > 0 ? CHUNK : rest;
 	long failed = 0;
 	struct slot *slot = fill(skb, first, mask, 0, size, &failed);
 	if (!slot)
@@ -212,7 +261,7 @@ int ingress(struct __sk_buff *skb)
 		*(volatile __u32 *)&next->turn = first + last + 1;
 	}
 	// The loop comes last: whatever follows it, the verifier looks at after each turn.
-	for (__u32 piece = 1; piece < MOST_CHUNKS - 1; piece++) {
+	for (__u64 piece = 1; piece < MOST_CHUNKS - 1; piece++) {
 		if (piece >= last)
 			break;
 		struct slot *next = fill(skb, first + piece, mask, piece * CHUNK, CHUNK, &failed);
@@ -227,7 +276,7 @@ int ingress(struct __sk_buff *skb)
 	// Publishes all slots, before the question whether somebody sleeps.
 	__sync_lock_test_and_set(&slot->turn, first + 1);
 
-	__s64 bell = choose_bell(ring);
+	__s64 bell = choose_bell(ring, connection, first);
 	if (bell != NOBODY) {
 		// The frame itself wakes the process: a packet socket of the process waits for this mark. IP drops
 		// the frame as another host's, which only the interface's rx_otherhost_dropped counts. A BPF ring

@@ -1,13 +1,13 @@
 //! Bells of threads that wait for certain connections alone.
 //!
-//! One thread listens to the ring for all and wakes the others. Where many threads wait, each for an answer
-//! on a connection of its own, that is two wake-ups for an answer. So each of them gets a bell, which the
-//! steering program rings when a frame of such a connection comes (`waiters` in `bpf/ingress.bpf.c`). What
-//! the program knows of who waits for what is a hint: the thread that is woken takes what came, whomever it
-//! is for, and the bell of all is rung for what nobody who sleeps is expected to wait for.
+//! One thread guards the ring and wakes the others. Where many threads wait, each for an answer on a
+//! connection of its own, that is two wake-ups for an answer. So each of them gets a bell, which the steering
+//! program rings when a frame of such a connection comes (`waiters` in `bpf/ingress.bpf.c`). What the program
+//! knows of the threads is a hint: the thread that is woken reads all frames, and wakes other threads for
+//! theirs. Frames of connections that no sleeping thread is known to wait for ring the common bell.
 //!
-//! The bells are packet sockets of one fanout group with that of all, which is the first: a frame's mark says
-//! which of them gets it, and the kernel asks once whatever their number.
+//! The bells are packet sockets of one fanout group, the common one first: a frame's mark says which of them
+//! gets it, and the kernel runs one filter, whatever their number.
 
 use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use super::bell::{self, Bell};
 use super::{Line, Mapping};
 use crate::sys::Fd;
 
-/// As in the program; the first one is the bell of all.
+/// As in the program; the first one is the common bell.
 const BELLS: usize = 32;
 const WAITERS_BITS: u32 = 12;
 const ALONE: u64 = 1 << 31;
@@ -90,15 +90,15 @@ pub struct OwnBells {
 impl OwnBells {
     pub fn new(bells: &Fd, waiters: &Fd, interface: u32) -> Result<OwnBells, Errno> {
         let shared = Shared::map(bells, waiters)?;
-        Ok(OwnBells { shared, interface, open: Vec::new(), group: None, is_refused: true })
+        Ok(OwnBells { shared, interface, open: Vec::new(), group: None, is_refused: false })
     }
 
-    /// Is there a bell of this number (1 and up)? Opens those up to it. True in the second place if the bell
-    /// of all may have missed a ring meanwhile.
-    pub fn provide(&mut self, number: usize, of_all: &Bell) -> (bool, bool) {
+    /// Is there a bell of this number (1 and up)? Opens those up to it. The second value is true if the common
+    /// bell may have missed a ring meanwhile.
+    pub fn provide(&mut self, number: usize, common: &Bell) -> (bool, bool) {
         let mut missed = false;
         while self.open.len() < number && number < BELLS && !self.is_refused {
-            match self.open_next(of_all, &mut missed) {
+            match self.open_next(common, &mut missed) {
                 Ok(next) => self.open.push(next),
                 Err(_) => self.is_refused = true,
             }
@@ -106,16 +106,16 @@ impl OwnBells {
         (number > 0 && number <= self.open.len(), missed)
     }
 
-    fn open_next(&mut self, of_all: &Bell, missed: &mut bool) -> Result<OwnBell, Errno> {
+    fn open_next(&mut self, common: &Bell, missed: &mut bool) -> Result<OwnBell, Errno> {
         let group = match self.group {
             Some(group) => group,
             None => {
                 *missed = true;
-                *self.group.insert(bell::found_group(of_all)?)
+                *self.group.insert(bell::found_group(common)?)
             }
         };
         let number = self.open.len() as u32 + 1;
-        let packets = bell::listen(self.interface, of_all.mark() + number)?;
+        let packets = bell::listen(self.interface, common.mark() + number)?;
         bell::join_group(&packets, group)?;
         Ok(OwnBell { packets, owed: 0, is_unsure: false })
     }
@@ -157,7 +157,7 @@ impl OwnBells {
         self.open.len() as u32
     }
 
-    /// Who takes what comes on the TCP connection of this peer and this own address.
+    /// The threads that read the frames which this peer sends to this own address, by TCP.
     pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
         let (number, alone) = match taker {
             Taker::Anybody => (0, false),
@@ -190,7 +190,7 @@ impl OwnBells {
     }
 }
 
-/// Who takes what comes on a connection, by the numbers of their bells.
+/// The threads that read what comes on a connection, by the numbers of their bells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taker {
     Anybody,

@@ -273,7 +273,7 @@ impl<B> Connection<B> {
         connection.stamps.enabled = connection.settings.timestamps;
         connection.sack = connection.settings.sack;
         connection.ecn.enabled = connection.settings.ecn;
-        // What the SYN announces holds, also if the buffer is another one when the answer comes.
+        // The scale that the SYN announces stays in force if the buffer is changed before the answer.
         connection.rcv_scale = window_scale(&connection.settings);
         connection
     }
