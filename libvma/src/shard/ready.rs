@@ -72,7 +72,7 @@ impl<S> State<S> {
         Some((id, waker))
     }
 
-    /// The one that the thread had before, or that another thread had if there are many.
+    /// The sleeper that the thread had before, or that another thread had if there are many.
     fn free_sleeper(&self, thread: u32) -> Option<usize> {
         let mut free = self.sleepers.iter().enumerate().filter(|(_, sleeper)| !sleeper.in_use);
         let own = free.clone().find(|(_, sleeper)| sleeper.thread == thread);

@@ -22,7 +22,7 @@ const CALLS: usize = 64;
 /// soon. Elsewhere a kick is made at once, and the bookkeeping under the lock follows it.
 const CROWD: u32 = 256;
 
-/// What a thread has noted; only the thread itself touches it.
+/// The errands of a thread; only the thread itself touches them.
 struct Errands {
     wakers: [AtomicI32; MOST],
     wakers_len: AtomicU32,
@@ -41,7 +41,8 @@ thread_local! {
 }
 
 static CROWDED: AtomicU32 = AtomicU32::new(0);
-/// Who kicks: the socket's number plus one, times two, and [`AGAIN`] if more was put on its ring.
+/// The socket that a thread kicks now: its number plus one, times two, and [`AGAIN`] if another thread has put
+/// more on its ring.
 static KICKER: AtomicU32 = AtomicU32::new(IDLE);
 const IDLE: u32 = 0;
 const AGAIN: u32 = 1;

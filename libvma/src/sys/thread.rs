@@ -14,7 +14,7 @@ struct Local {
     /// Signal handlers that ran: all of them, and those without SA_RESTART.
     handlers: AtomicU32,
     unrestartable: AtomicU32,
-    /// What a handler writes to, because the thread may be about to sleep; -1 for nothing.
+    /// The eventfd that signal handlers write to, because the thread may be about to sleep; -1 for none.
     alarm: AtomicI32,
     /// How often handlers have.
     alarms: AtomicU32,

@@ -91,7 +91,7 @@ impl<S> State<S> {
         }
     }
 
-    /// Somebody else may wait for the socket from now on, or for another connection of its addresses.
+    /// Another thread may wait for the socket from now on, or for another connection of its addresses.
     pub(in crate::shard) fn expect_anybody(&mut self, socket: SocketId) {
         if self.has_several() {
             self.tell_taker(socket, Taker::Anybody, None);
@@ -102,7 +102,7 @@ impl<S> State<S> {
         let Some(connection) = self.connection(socket) else { return };
         let key = connection.key();
         let taker = match taker {
-            // Whatever its thread does, the next acknowledgment makes something leave.
+            // The next acknowledgment makes data leave, and must be read while the thread computes, too.
             Taker::Alone(number) if connection.holds_data() => Taker::First(number),
             taker => taker,
         };

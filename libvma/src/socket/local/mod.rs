@@ -70,11 +70,11 @@ pub enum Found {
     Pending,
 }
 
-/// Who serves the listener that a connection reaches.
+/// The process that serves the listener which a connection reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     Link(LinkId),
-    /// Somebody who has not answered yet: [`seek`] goes on.
+    /// A process that has not answered yet: [`seek`] goes on.
     Late(Key),
 }
 

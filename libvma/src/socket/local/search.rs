@@ -17,7 +17,7 @@ pub(super) struct Search {
     socket: SocketId,
     key: Key,
     offer: Offer,
-    /// When it is asked again who has the key.
+    /// When to ask again which process has the key.
     again: u64,
     /// When it is given up.
     until: u64,
@@ -43,12 +43,12 @@ pub fn seek(stack: &Stack, socket: SocketId, key: Key, offer: Offer) {
     }
 }
 
-/// Has a process been answered that may be about to offer pipes of connections that are there already? Who
-/// calls is attended to first: a client calls before it connects.
+/// Did a client process get an answer so recently that it may be about to offer pipes of connections that are
+/// there already? Calls that wait are answered first, because a client calls before it connects.
 pub fn expects_offers(stack: &Stack) -> bool {
     let Local { descriptor, answered, .. } = &stack.local;
     let descriptor = descriptor.load(Ordering::Acquire);
-    // Who has the lock is perhaps just answering.
+    // The thread that holds the lock may be answering a call now.
     let Ok(mut slot) = stack.local.finder.lock() else { return false };
     let Some(finder) = slot.as_mut() else { return false };
     if poll_now(descriptor, libc::POLLIN) != 0 {
@@ -75,7 +75,10 @@ impl Finder {
                 self.searches.push(search);
                 continue;
             }
-            let Ok(mut state) = stack.shard.lock() else { return };
+            let Ok(mut state) = stack.shard.lock() else {
+                self.searches.push(search);
+                continue;
+            };
             let Search { socket, offer, .. } = search;
             let offered = match known {
                 Known::Link(link) => state.offer_late(socket, link, offer),

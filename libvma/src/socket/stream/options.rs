@@ -260,7 +260,7 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let byte = positive.min(255) as u8;
     let seconds = Duration::from_secs(u64::from(positive));
     match name {
-        // What a cork holds leaves, too, and what is written from here on is held again.
+        // Data that a cork holds leaves, too; data written from here on is held again.
         libc::TCP_NODELAY => {
             change(stack, id, |settings| settings.nodelay = value != 0);
             push_if(stack, id, value != 0);

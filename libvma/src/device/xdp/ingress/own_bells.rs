@@ -140,7 +140,7 @@ impl OwnBells {
     pub fn disarm(&mut self, number: usize) {
         if let Some(bell) = number.checked_sub(1).and_then(|at| self.open.get_mut(at)) {
             match self.shared.asleep(number).swap(0, Ordering::Relaxed) {
-                // One that the kernel had no memory for never comes.
+                // The kernel may have had no memory for a packet, which never comes then.
                 0 => bell.owed = (bell.owed + 1).min(4),
                 _ => bell.is_unsure = true,
             }
