@@ -135,7 +135,12 @@ fn windows_are_scaled_as_agreed_upon() {
     let mut script = Script::connecting(settings.clone());
     let syn = script.segments().pop().unwrap();
     assert_eq!((syn.header.window, syn.header.options.window_scale), (65_535, Some(5)));
+    // Not agreed upon yet, so TCP_INFO does not tell it.
+    let info = script.info();
+    assert_eq!((info.window_scaling, info.rcv_scale), (false, 0));
     script.give(Script::answer(&settings));
+    let info = script.info();
+    assert_eq!((info.window_scaling, info.rcv_scale), (true, 5));
     let third = script.segments().pop().unwrap();
     assert_eq!(u32::from(third.header.window) << 5, 1 << 20);
     // That of the SYN is not scaled, those after it are.
