@@ -9,6 +9,7 @@ mod bell;
 #[cfg(test)]
 mod model;
 mod own_bells;
+mod packets;
 #[cfg(test)]
 mod tests;
 
