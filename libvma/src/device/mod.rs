@@ -47,7 +47,7 @@ pub enum OpenError {
     System { call: &'static str, errno: i32 },
     /// The steering program could not be loaded or attached.
     Program(String),
-    /// Another process, or another kind of program, has the interface.
+    /// Another process, or another kind of program, has the interface, or too many processes have it.
     Busy,
     /// Memory that another process offered is not what it should be.
     Segment(&'static str),

@@ -22,6 +22,7 @@ mod programs;
 mod python;
 mod regress;
 mod robustness;
+mod several;
 mod stats;
 mod tcp;
 mod tcp_readiness;

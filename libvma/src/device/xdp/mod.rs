@@ -3,7 +3,7 @@
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
-//! in common, `super_frame` the way out for TCP segments larger than the MTU, `count` what is told of
+//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `count` what is told of
 //! all that. Works on any Linux interface.
 
 mod bells;
@@ -13,6 +13,7 @@ mod flow;
 mod ingress;
 mod inject;
 mod inlet;
+mod outlet;
 mod program;
 mod queue;
 mod ring;
@@ -402,7 +403,7 @@ impl Ring {
             let Some(queue) = self.queues.first_mut() else { return };
             let options = if rest.is_some() { CONTINUED } else { 0 };
             // The TX ring has a slot for every TX frame, so there is always room.
-            queue.tx.produce(Descriptor { address: extent.offset, len: extent.len, options });
+            queue.outlet.produce(Descriptor { address: extent.offset, len: extent.len, options });
             self.in_flight += 1;
             self.traffic.tx_bytes += u64::from(extent.len);
             let _surrendered = Pool::surrender(frame);
@@ -413,19 +414,19 @@ impl Ring {
     /// Descriptors that wait for a kick.
     #[inline]
     pub fn unsent(&self) -> u32 {
-        self.queues.first().map_or(0, |queue| queue.tx.unpublished())
+        self.queues.first().map_or(0, |queue| queue.outlet.unsent())
     }
 
     /// Did a kick leave something behind (device busy, no memory)?
     pub fn is_stuck(&mut self) -> bool {
-        self.queues.first_mut().is_some_and(|queue| !queue.tx.drained())
+        self.queues.first_mut().is_some_and(|queue| !queue.outlet.is_drained())
     }
 
     /// Sends what is queued.
     #[inline]
     pub fn kick(&mut self) {
         if let Some(queue) = self.queues.first_mut() {
-            queue.kick();
+            queue.kick(&self.umem);
         }
         if self.in_flight >= BATCH {
             self.reclaim_sent();
@@ -496,16 +497,14 @@ impl Ring {
 
     fn reclaim_sent(&mut self) {
         let Some(queue) = self.queues.first_mut() else { return };
-        while let Some(address) = queue.completion.consume() {
+        while let Some(address) = queue.outlet.take_sent() {
             let index = ((address / u64::from(CHUNK)) as u32).wrapping_sub(self.tx_base);
             if let Some(frame) = self.tx.reclaim(index, Extent::default()) {
                 self.tx.release(frame);
                 self.in_flight = self.in_flight.saturating_sub(1);
             }
         }
-        if queue.completion.unpublished() > 0 {
-            queue.completion.publish();
-        }
+        queue.outlet.settle();
     }
 }
 

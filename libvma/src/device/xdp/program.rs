@@ -51,6 +51,9 @@ impl Mode {
     }
 }
 
+/// Programs of ours at the hook of one interface; more would make its packets slow.
+const MOST_SHARERS: u32 = 8;
+
 /// Whether another process holds an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
@@ -110,8 +113,8 @@ impl Program {
             Mode::Native => ("steer", STEER, Hook::Xdp(NATIVE)),
             Mode::Auto | Mode::Generic => ("steer", STEER, Hook::Xdp(GENERIC)),
         };
-        // The hook takes any number of programs, so that one of ours there is no obstacle to another.
-        // But its process has the queue, too: all that follows would be done in vain.
+        // The hook takes any number of programs, but every packet of the interface goes through those before
+        // the one that it is for.
         let began = time::monotonic_nanos();
         let may_wait = || {
             let waits = time::monotonic_nanos() < began.saturating_add(patience_nanos);
@@ -121,7 +124,7 @@ impl Program {
             waits
         };
         while hook == Hook::Ingress
-            && bpf::programs_at_ingress(on.index).map_err(no_ingress)?.ours > Some(0)
+            && bpf::programs_at_ingress(on.index).map_err(no_ingress)?.ours >= Some(MOST_SHARERS)
         {
             if !may_wait() {
                 return Err(OpenError::Busy);

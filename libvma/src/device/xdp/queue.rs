@@ -1,5 +1,5 @@
 //! One AF_XDP socket, bound to one receive queue of an interface, with its rings: four, or the two that
-//! send.
+//! send. Where another process has the queue, and frames come in without it, a packet socket sends.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;
@@ -14,8 +14,9 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::ingress::Ingress;
 use super::inlet::Inlet;
+use super::outlet::{Outlet, Packets};
 use super::program::{Program, Rival};
-use super::ring::{Cursor, Descriptor};
+use super::ring::Cursor;
 use super::umem::{CHUNK, Umem};
 use crate::device::OpenError;
 use crate::sys::{Fd, errand, thread, time};
@@ -31,8 +32,8 @@ const KICKS_PER_FLUSH: u32 = 64;
 
 pub struct Queue {
     pub inlet: Inlet,
-    pub tx: Cursor<Descriptor>,
-    pub completion: Cursor<u64>,
+    pub outlet: Outlet,
+    /// What frames leave through, and come through if the inlet has no memory of its own.
     pub socket: Fd,
     /// Frames that are the kernel's to receive into, or wait to be consumed.
     pub posted: u32,
@@ -107,27 +108,62 @@ impl Queue {
             Cursor::consumer(&socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, sizes.tx)
                 .map_err(&mapped)?;
 
-        let inlet = match ingress {
-            Some(ingress) => Inlet::Ingress(ingress),
-            None => {
+        let receives = ingress.is_none();
+        let rings = match receives {
+            false => None,
+            true => {
                 let at = libc::XDP_PGOFF_RX_RING as u64;
                 let rx = Cursor::consumer(&socket, at, &offsets.rx, sizes.rx).map_err(&mapped)?;
                 let at = libc::XDP_UMEM_PGOFF_FILL_RING;
                 let fill = Cursor::producer(&socket, at, &offsets.fr, sizes.rx).map_err(&mapped)?;
-                Inlet::Rings { rx, fill }
+                Some(Inlet::Rings { rx, fill })
             }
         };
-
-        let receives = matches!(inlet, Inlet::Rings { .. });
-        let takes_chains = bind(&socket, place, owner, receives)?;
-        Ok(Queue { inlet, tx, completion, socket, posted: 0, kicks: 0, takes_chains })
+        let bound = bind(&socket, place, owner, receives);
+        let inlet = match (rings, ingress) {
+            (Some(rings), _) => rings,
+            (None, Some(ingress)) if matches!(bound, Err(OpenError::Busy)) => {
+                return Queue::beside_another(place, sizes, ingress);
+            }
+            (None, Some(ingress)) => Inlet::Ingress(ingress),
+            (None, None) => return Err(OpenError::Busy),
+        };
+        let outlet = Outlet::Rings { tx, completion };
+        Ok(Queue { inlet, outlet, socket, posted: 0, kicks: 0, takes_chains: bound? })
     }
 
-    /// Lets the kernel send what is in the TX ring. One system call per 32 frames in copy mode.
-    pub fn kick(&mut self) {
-        self.tx.publish();
+    /// Another process sends through the queue, and only one can: what comes in does so by the steering
+    /// program, and what goes out by a packet socket.
+    fn beside_another(
+        place: Place<'_>,
+        sizes: Sizes,
+        ingress: Ingress,
+    ) -> Result<Queue, OpenError> {
+        let (socket, packets) =
+            Packets::open(place.interface, sizes.tx).map_err(system("socket(AF_PACKET)"))?;
+        Ok(Queue {
+            inlet: Inlet::Ingress(ingress),
+            outlet: Outlet::Packets(packets),
+            socket,
+            posted: 0,
+            kicks: 0,
+            takes_chains: true,
+        })
+    }
+
+    /// Lets the kernel send what waits in the outlet: `memory` is that of the frames. One system call per 32
+    /// frames in copy mode.
+    pub fn kick(&mut self, memory: &Umem) {
+        let tx = match &mut self.outlet {
+            Outlet::Rings { tx, .. } => tx,
+            Outlet::Packets(packets) => {
+                self.kicks += packets.send(&self.socket, memory);
+                return;
+            }
+        };
+        tx.publish();
         let mut calls = 0;
-        while !self.tx.drained() && self.tx.needs_wakeup() && calls < KICKS_PER_FLUSH {
+        while !tx.drained() && tx.needs_wakeup() && calls < KICKS_PER_FLUSH {
             calls += 1;
             self.kicks += 1;
             match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
@@ -142,8 +178,9 @@ impl Queue {
     /// Notes the kick as an [errand]. False if it must be made now.
     #[cold]
     pub fn put_off_kick(&mut self) -> bool {
-        self.tx.publish();
-        if self.tx.drained() || !self.tx.needs_wakeup() {
+        let Outlet::Rings { tx, .. } = &mut self.outlet else { return false };
+        tx.publish();
+        if tx.drained() || !tx.needs_wakeup() {
             return true;
         }
         let noted = errand::note_kick(self.socket.raw());
@@ -196,6 +233,8 @@ fn bind(
                 Ok(()) => return Ok(flags.contains(SocketAddrXdpFlags::XDP_USE_SG)),
                 Err(Errno::BUSY) => {
                     let patience = *patience.get_or_insert_with(|| match program.rival() {
+                        // Nothing to wait for: there is another way to send.
+                        Rival::Living if !receives => 0,
                         Rival::Living => patience_nanos,
                         Rival::Possible => SHORT_PATIENCE_NANOS,
                         Rival::None => BIND_PATIENCE_NANOS,
