@@ -13,7 +13,11 @@
 //! also writes what the kernel's UDP and TCP counted: nothing, unless the case is marked as the
 //! kernel's too.
 //!
-//! The same groups run again within one host, and a few more: see [`local`].
+//! The same groups run again within one host, and a few more: see [`local`]. What the kernel says of
+//! a group is asked once in a run of the tests ([`prober::kept`]).
+//!
+//! A test whose name has "spinning" has a lane of its own in `.config/nextest.toml`; others run two at
+//! a time.
 //!
 //! What no run compares, because the kernel's behaviour is its own affair:
 //!
@@ -31,19 +35,13 @@ mod calls;
 #[allow(unused_imports, reason = "each test binary uses its part")]
 mod harness;
 mod local;
+mod prober;
+mod transcript;
 
-use std::fmt::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
-use harness::{Namespaces, Output, Side, Traffic};
-
-/// A peer's second address, for what concerns sources.
-const SECOND_ADDRESS: &str = "10.99.0.3";
-
-/// Seconds until a prober that hangs is ended, its transcript so far being what it is.
-const LIMIT: &str = "45";
+use prober::{Build, Run, of_kernel, of_library, plain};
+use transcript::{Kind, compare, fallen_back};
 
 /// Polls for ever, before every sleep.
 const SPINNING: &[(&str, &str)] = &[("VMA_RX_POLL", "-1"), ("VMA_SELECT_POLL", "-1")];
@@ -61,296 +59,19 @@ const KNOWN: &[(&str, &str)] = &[
     ("tcp_accept", "port_of_closed"),
 ];
 
-/// Groups measure time and have two processors: one at a time.
+/// Groups measure time: in a process of several tests, as cargo test has them, one at a time.
 static TURN: Mutex<()> = Mutex::new(());
-
-/// One run of a group.
-struct Run<'a> {
-    group: &'a str,
-    environment: &'a [(&'a str, &'a str)],
-    build: Build,
-    /// Cases that are not compared in this run.
-    except: &'a [&'a str],
-}
-
-/// What the kernel's UDP and TCP did during a case.
-struct Counters {
-    case: String,
-    datagrams: u64,
-    /// May the kernel have some of them?
-    datagrams_shared: bool,
-    segments: u64,
-    segments_shared: bool,
-}
-
-/// What a run of the prober wrote.
-struct Transcript {
-    lines: Vec<String>,
-    counters: Vec<Counters>,
-    /// What ended it otherwise than well, and stderr.
-    trouble: String,
-    traffic: Traffic,
-}
-
-impl Transcript {
-    fn new(output: &Output, traffic: Traffic) -> Transcript {
-        let (lines, counters) = Transcript::parse(&output.stdout);
-        let trouble = if output.status.success() {
-            String::new()
-        } else {
-            format!("ended with {}, behind {:?}\n{}", output.status, lines.last(), output.stderr)
-        };
-        Transcript { lines, counters, trouble, traffic }
-    }
-
-    /// Panics unless it is one of a prober that was not under the library and went well.
-    #[track_caller]
-    fn is_reference(&self) {
-        assert!(self.trouble.is_empty(), "without the library: {}", self.trouble);
-        assert!(self.cases().last() == Some(&"end"), "the prober ended early");
-        let failed = self.lines.iter().find(|line| line.contains(" | ! "));
-        assert_eq!(failed, None, "the prober failed");
-    }
-
-    fn parse(text: &str) -> (Vec<String>, Vec<Counters>) {
-        let mut lines = Vec::new();
-        let mut counters = Vec::new();
-        for line in text.lines() {
-            let Some(rest) = line.strip_prefix("# ") else {
-                lines.push(line.to_owned());
-                continue;
-            };
-            let words: Vec<&str> = rest.split_whitespace().collect();
-            let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
-            counters.push(Counters {
-                case: words[0].to_owned(),
-                datagrams: number(1) + number(2),
-                datagrams_shared: words[3] == "kernel_too",
-                segments: number(4) + number(5),
-                segments_shared: words[6] != "offloaded",
-            });
-        }
-        (lines, counters)
-    }
-
-    fn cases(&self) -> Vec<&str> {
-        let mut cases: Vec<&str> = Vec::new();
-        for line in &self.lines {
-            let case = case_of(line);
-            if cases.last() != Some(&case) {
-                cases.push(case);
-            }
-        }
-        cases
-    }
-
-    fn of_case(&self, case: &str) -> Vec<&str> {
-        self.lines.iter().map(String::as_str).filter(|line| case_of(line) == case).collect()
-    }
-}
-
-fn case_of(line: &str) -> &str {
-    line.split_once(" | ").map_or(line, |(case, _)| case)
-}
-
-/// How the prober is compiled.
-#[derive(Clone, Copy)]
-enum Build {
-    Plain,
-    Fortified,
-    /// Its peer is another process of this host.
-    Local,
-}
-
-/// The prober, compiled once for all tests of a run.
-fn prober(build: Build) -> &'static Path {
-    static PLAIN: OnceLock<PathBuf> = OnceLock::new();
-    static FORTIFIED: OnceLock<PathBuf> = OnceLock::new();
-    static LOCAL: OnceLock<PathBuf> = OnceLock::new();
-    let (slot, name, options): (_, _, &[&str]) = match build {
-        Build::Plain => (&PLAIN, "prober", &["-O1"]),
-        Build::Fortified => {
-            (&FORTIFIED, "prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
-        }
-        Build::Local => (&LOCAL, "prober-local", &["-O1", "-DWITHIN_ONE_HOST"]),
-    };
-    slot.get_or_init(|| {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");
-        let program =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        let sources = std::fs::read_dir(&here).expect("the prober's sources").flatten();
-        let sources: Vec<PathBuf> = sources
-            .map(|entry| entry.path())
-            .filter(|path| path.extension().is_some_and(|extension| extension == "c"))
-            .collect();
-        let output = Command::new("cc")
-            .args(options)
-            // What the cases do wrong, they do on purpose.
-            .args(["-g", "-Wall", "-Werror", "-Wno-nonnull", "-Wno-stringop-overflow"])
-            .args(["-Wno-stringop-overread", "-Wno-unused-result", "-Wno-attribute-warning"])
-            .args(["-Wno-deprecated-declarations", "-D_GNU_SOURCE", "-pthread", "-o"])
-            .arg(&program)
-            .args(&sources)
-            .output()
-            .expect("a C compiler is installed");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        program
-    })
-}
-
-fn probe(run: &Run<'_>, with_library: bool) -> Transcript {
-    let net = Namespaces::new();
-    net.ip(Side::B, &format!("address add {SECOND_ADDRESS}/24 dev {}", Side::B.device()));
-    net.ip(
-        Side::A,
-        &format!(
-            "neigh replace {SECOND_ADDRESS} lladdr {} nud permanent dev {}",
-            Side::B.mac(),
-            Side::A.device()
-        ),
-    );
-    // Every datagram to a closed port is answered.
-    net.sysctl(Side::B, "net.ipv4.icmp_ratelimit", "0");
-    // B as a router to nowhere: one that says nothing, two that say so.
-    net.ip(Side::A, &format!("route add 10.97.0.0/16 via {}", Side::B.ip()));
-    net.sysctl(Side::B, "net.ipv4.ip_forward", "1");
-    for (kind, network) in [("blackhole", 1), ("unreachable", 2), ("prohibit", 3)] {
-        net.ip(Side::B, &format!("route add {kind} 10.97.{network}.0/24"));
-    }
-    let mut program = net
-        .program(Side::A, "timeout")
-        .args(&format!("-s KILL {LIMIT}"))
-        .arg(&prober(run.build).to_string_lossy())
-        .args(&format!("run /run/netns/{} {}", net.name(Side::B), run.group));
-    if with_library {
-        program = program.with_library().env("VMA_TRACELEVEL", "warning");
-        for (name, value) in run.environment {
-            program = program.env(name, value);
-        }
-    }
-    let output = program.run();
-    Transcript::new(&output, traffic(&net.dir))
-}
-
-/// What the library counted in all processes of a run.
-fn traffic(dir: &Path) -> Traffic {
-    let mut sum = Traffic::default();
-    for entry in std::fs::read_dir(dir).expect("the test's files").flatten() {
-        if entry.file_name().to_string_lossy().starts_with("stats.") {
-            let one = Traffic::read(&entry.path());
-            sum.rx += one.rx;
-            sum.tx += one.tx;
-        }
-    }
-    sum
-}
-
-/// Are two lines the same? A count marked `~` may differ by 15 % and 2: the kernel counts a
-/// buffer by what its driver allocated.
-fn same(kernel: &str, library: &str) -> bool {
-    if kernel == library {
-        return true;
-    }
-    let split = |line: &str| {
-        let (text, number) = line.rsplit_once(": ")?;
-        Some((text.to_owned(), number.parse::<i64>().ok()?))
-    };
-    match (split(kernel), split(library)) {
-        (Some((text, expected)), Some((other, found))) if text.contains(" | ~ ") => {
-            text == other && (expected - found).abs() <= expected * 15 / 100 + 2
-        }
-        _ => false,
-    }
-}
-
-/// What differs, for a reader. Empty if nothing does.
-fn difference(run: &Run<'_>, kernel: &Transcript, library: &Transcript) -> String {
-    const BEFORE: usize = 3;
-    const SHOWN: usize = 8;
-    let mut text = String::new();
-    for case in kernel.cases() {
-        if run.except.contains(&case) || KNOWN.contains(&(run.group, case)) {
-            continue;
-        }
-        let (ours, theirs) = (library.of_case(case), kernel.of_case(case));
-        let longest = ours.len().max(theirs.len());
-        let first = (0..longest).find(|at| match (theirs.get(*at), ours.get(*at)) {
-            (Some(kernel), Some(library)) => !same(kernel, library),
-            _ => true,
-        });
-        let Some(first) = first else { continue };
-        let _ = writeln!(text, "--- {}/{case}", run.group);
-        for line in theirs.iter().take(first).skip(first.saturating_sub(BEFORE)) {
-            let _ = writeln!(text, "  both:    {line}");
-        }
-        for (who, lines) in [("kernel", &theirs), ("library", &ours)] {
-            for line in lines.iter().skip(first).take(SHOWN) {
-                let _ = writeln!(text, "  {who:8} {line}");
-            }
-            if lines.len() <= first {
-                let _ = writeln!(text, "  {who:8} (ends)");
-            }
-        }
-    }
-    text
-}
-
-/// The kernel saw nothing of the cases that are ours alone, and the library did see them.
-fn fallen_back(run: &Run<'_>, kernel: &Transcript, library: &Transcript) -> String {
-    let mut text = String::new();
-    for counters in &library.counters {
-        let case = &counters.case;
-        if !counters.datagrams_shared && counters.datagrams > 0 {
-            let count = counters.datagrams;
-            let _ = writeln!(text, "{}/{case}: {count} datagrams by the kernel", run.group);
-        }
-        if !counters.segments_shared && counters.segments > 0 {
-            let count = counters.segments;
-            let _ = writeln!(text, "{}/{case}: {count} segments by the kernel", run.group);
-        }
-    }
-    let ours = kernel.counters.iter().filter(|case| !case.datagrams_shared);
-    let expected: u64 = ours.map(|case| case.datagrams).sum();
-    let offloaded = library.traffic.rx + library.traffic.tx;
-    if offloaded < expected {
-        let _ = writeln!(
-            text,
-            "{}: {expected} datagrams without the library, {offloaded} offloaded with it",
-            run.group
-        );
-    }
-    text
-}
 
 #[track_caller]
 fn check(run: &Run<'_>) {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let mut last = String::new();
-    // What came late once is measured again; what differs for another reason never is.
-    for _ in 0..3 {
-        let kernel = probe(run, false);
-        kernel.is_reference();
-        let library = probe(run, true);
-        let mut text = difference(run, &kernel, &library);
-        text.push_str(&library.trouble);
-        text.push_str(&fallen_back(run, &kernel, &library));
-        if text.is_empty() {
-            return;
-        }
-        let late = text.contains(" ms, not ");
-        last = text;
-        if !late {
-            break;
-        }
-    }
-    panic!(
-        "with the library (VMA_*: {:?}) the program sees something else:\n{last}",
-        run.environment
-    );
-}
-
-fn plain(group: &str) -> Run<'_> {
-    Run { group, environment: &[], build: Build::Plain, except: &[] }
+    let kernel = of_kernel(run);
+    let probe = || {
+        let library = of_library(run);
+        let trouble = fallen_back(run, &kernel, &library);
+        (library, trouble)
+    };
+    compare(run, &kernel, probe, |difference| difference.kind == Kind::Time);
 }
 
 #[track_caller]
@@ -400,8 +121,13 @@ fn datagrams_are_received_alike() {
 
 // covers: API-10
 #[test]
-fn datagrams_are_received_alike_asleep_and_spinning() {
+fn datagrams_are_received_alike_asleep() {
     alike_in("receive", SLEEPING);
+}
+
+// covers: API-10
+#[test]
+fn datagrams_are_received_alike_while_spinning() {
     alike_in("receive", SPINNING);
 }
 
@@ -444,12 +170,22 @@ fn poll_and_select_tell_the_same() {
     alike_in("wait", ATTENTIVE);
 }
 
-// covers: MUX-04, MUX-07
+/// By default the kernel is not asked in every call; asleep and spinning are compared so.
+#[track_caller]
+fn waiting_is_alike(group: &str, except: &[&str], environment: &[(&str, &str)]) {
+    check(&Run { environment, except, ..plain(group) });
+}
+
+// covers: MUX-04
 #[test]
-fn poll_and_select_tell_the_same_asleep_and_spinning() {
-    for environment in [SLEEPING, SPINNING] {
-        check(&Run { environment, except: &["poll_mixed", "select_mixed"], ..plain("wait") });
-    }
+fn poll_and_select_tell_the_same_asleep() {
+    waiting_is_alike("wait", &["poll_mixed", "select_mixed"], SLEEPING);
+}
+
+// covers: MUX-07
+#[test]
+fn poll_and_select_tell_the_same_while_spinning() {
+    waiting_is_alike("wait", &["poll_mixed", "select_mixed"], SPINNING);
 }
 
 // covers: MUX-03, MUX-10, MUX-11, LIM-31
@@ -458,12 +194,17 @@ fn epoll_tells_the_same() {
     alike_in("epoll", ATTENTIVE);
 }
 
-// covers: MUX-04, MUX-07
+// covers: MUX-04
 #[test]
-fn epoll_tells_the_same_by_default_asleep_and_spinning() {
-    for environment in [&[], SLEEPING, SPINNING] {
-        check(&Run { environment, except: &["mixed"], ..plain("epoll") });
-    }
+fn epoll_tells_the_same_by_default_and_asleep() {
+    waiting_is_alike("epoll", &["mixed"], &[]);
+    waiting_is_alike("epoll", &["mixed"], SLEEPING);
+}
+
+// covers: MUX-07
+#[test]
+fn epoll_tells_the_same_while_spinning() {
+    waiting_is_alike("epoll", &["mixed"], SPINNING);
 }
 
 // covers: API-39, FIX-09
@@ -487,9 +228,14 @@ fn signals_interrupt_alike_while_spinning() {
 // covers: API-39
 #[test]
 fn a_handler_may_jump_out_of_a_call() {
-    for environment in [&[], SLEEPING, SPINNING] {
-        alike_in("longjmp", environment);
-    }
+    alike("longjmp");
+    alike_in("longjmp", SLEEPING);
+}
+
+// covers: API-39
+#[test]
+fn a_handler_may_jump_out_of_a_spinning_call() {
+    alike_in("longjmp", SPINNING);
 }
 
 // covers: API-13, API-36, API-37, LIM-11, LIM-54
@@ -556,31 +302,52 @@ fn epoll_tells_the_same_of_streams() {
     alike_in("tcp_epoll", ATTENTIVE);
 }
 
-#[test]
-fn streams_are_alike_asleep_and_spinning() {
-    for environment in [SLEEPING, SPINNING] {
-        for group in ["tcp_send", "tcp_receive", "tcp_urgent"] {
-            alike_in(group, environment);
-        }
+#[track_caller]
+fn streams_are_alike(environment: &[(&str, &str)]) {
+    for group in ["tcp_send", "tcp_receive", "tcp_urgent"] {
+        alike_in(group, environment);
     }
 }
 
 #[test]
-fn streams_begin_and_end_alike_asleep_and_spinning() {
-    for environment in [SLEEPING, SPINNING] {
-        for group in ["tcp_connect", "tcp_accept", "tcp_close"] {
-            alike_in(group, environment);
-        }
+fn streams_are_alike_asleep() {
+    streams_are_alike(SLEEPING);
+}
+
+#[test]
+fn streams_are_alike_while_spinning() {
+    streams_are_alike(SPINNING);
+}
+
+#[track_caller]
+fn streams_begin_and_end_alike(environment: &[(&str, &str)]) {
+    for group in ["tcp_connect", "tcp_accept", "tcp_close"] {
+        alike_in(group, environment);
     }
 }
 
 #[test]
-fn waiting_for_streams_is_alike_asleep_and_spinning() {
-    for environment in [&[], SLEEPING, SPINNING] {
-        for group in ["tcp_ready", "tcp_epoll"] {
-            check(&Run { environment, except: &["mixed"], ..plain(group) });
-        }
+fn streams_begin_and_end_alike_asleep() {
+    streams_begin_and_end_alike(SLEEPING);
+}
+
+#[test]
+fn streams_begin_and_end_alike_while_spinning() {
+    streams_begin_and_end_alike(SPINNING);
+}
+
+#[test]
+fn waiting_for_streams_is_alike_by_default_and_asleep() {
+    for environment in [&[], SLEEPING] {
+        waiting_is_alike("tcp_ready", &["mixed"], environment);
+        waiting_is_alike("tcp_epoll", &["mixed"], environment);
     }
+}
+
+#[test]
+fn waiting_for_streams_is_alike_while_spinning() {
+    waiting_is_alike("tcp_ready", &["mixed"], SPINNING);
+    waiting_is_alike("tcp_epoll", &["mixed"], SPINNING);
 }
 
 // covers: API-27
@@ -596,9 +363,13 @@ fn streams_within_the_host_are_alike() {
 
 #[test]
 fn threads_are_cancelled_alike() {
-    for environment in [&[], SLEEPING, SPINNING] {
-        alike_in("cancel", environment);
-    }
+    alike("cancel");
+    alike_in("cancel", SLEEPING);
+}
+
+#[test]
+fn spinning_threads_are_cancelled_alike() {
+    alike_in("cancel", SPINNING);
 }
 
 #[test]

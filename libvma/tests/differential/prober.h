@@ -80,7 +80,8 @@ extern int first_descriptor; /* the number the cases start at */
 void line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Reports a result: errno's name if it is -1, and whether a success left errno alone. */
 long report(const char *call, long result);
-/* As report, with how long it took: "at once", or "about `expected` ms", or what it was. */
+/* As report, with how long it took: "at once", "about `expected` ms", "before" that, or, if it came
+ * late, what it was. A late call makes the runner measure its case again. */
 long report_timed(const char *call, long result, int expected);
 void watch_start(void);
 

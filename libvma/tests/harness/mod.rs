@@ -25,6 +25,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod compiled;
 mod ends;
 mod net;
 mod program;
@@ -34,9 +35,11 @@ mod sandbox;
 mod stats;
 mod tcp_watch;
 
+#[allow(unused_imports, reason = "each test binary uses its part")]
+pub use compiled::{compile, compile_in, compile_once};
 pub use ends::{Ends, Library, Shown, installed};
 pub use net::{Hook, Namespaces, Side};
-pub use program::{Output, Program, Running, compile, compile_in};
+pub use program::{Output, Program, Running};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};
 pub use sandbox::{Counters, Sandbox, Watch};

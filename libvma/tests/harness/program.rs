@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Namespaces, PATIENCE, Sandbox, Side, Traffic, library, wait_for};
+use super::{Namespaces, PATIENCE, Sandbox, Side, Traffic, library};
 
 /// Where a program runs.
 #[derive(Clone, Copy)]
@@ -249,29 +249,6 @@ pub(super) fn wait_for_end(child: &mut Child, deadline: Instant) -> Option<ExitS
             Ok(None) | Err(_) => return None,
         }
     }
-}
-
-/// Compiles a C program; `options` go before the source, as `-static`.
-#[track_caller]
-pub fn compile(net: &Namespaces, name: &str, source: &str, options: &[&str]) -> PathBuf {
-    compile_in(&net.dir, name, source, options)
-}
-
-/// The same in a directory.
-#[track_caller]
-pub fn compile_in(dir: &Path, name: &str, source: &str, options: &[&str]) -> PathBuf {
-    let (code, program) = (dir.join(format!("{name}.c")), dir.join(name));
-    std::fs::write(&code, source).expect("a source file");
-    let output = Command::new("cc")
-        .args(["-O1", "-Wall", "-pthread"])
-        .args(options)
-        .arg("-o")
-        .args([&program, &code])
-        .output()
-        .expect("a C compiler is installed");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    wait_for("the program is there", || program.exists().then_some(()));
-    program
 }
 
 fn read(path: &PathBuf) -> String {
