@@ -69,6 +69,11 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Is this `ci/test --long`? Then tests with draws, repetitions or directions take all of theirs.
+pub fn is_long() -> bool {
+    std::env::var_os("LIBVMA_LONG").is_some_and(|value| value != "0")
+}
+
 /// The path of the library under test. Panics if it is missing or older than its sources.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();

@@ -11,16 +11,14 @@ mod watch;
 
 use watch::Bench;
 
-use crate::harness::{Ends, Library, Output, Program, Relay, Sandbox, Side, compile, compile_in};
+use crate::harness::{
+    Ends, Library, Output, Program, Relay, Sandbox, Side, compile, compile_in, is_long,
+};
 
 const SOURCE: &str = include_str!("integrity.c");
 const THREADS: usize = 8;
 /// How the server shares its work: a thread or a process for each connection.
 const MODELS: [&str; 2] = ["thread", "fork"];
-
-fn is_long() -> bool {
-    std::env::var_os("LIBVMA_LONG").is_some_and(|value| value != "0")
-}
 
 /// So many runs of each model.
 fn rounds() -> usize {

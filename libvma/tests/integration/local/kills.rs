@@ -6,11 +6,13 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::Signal;
 
-use crate::harness::{Program, Sandbox, Shown, compile_in, wait_for};
+use crate::harness::{Program, Sandbox, Shown, compile_in, is_long, wait_for};
 
 use super::{ALL, Local, Under};
 
-const ROUNDS: u64 = 50;
+fn most_rounds() -> u64 {
+    if is_long() { 500 } else { 20 }
+}
 
 /// Bytes that a pair exchanges in each direction: more than it can before it is killed.
 const ENOUGH: u64 = 4 << 30;
@@ -162,13 +164,13 @@ fn rounds(under: Under, count: u64) {
 
 #[test]
 fn either_end_may_be_killed_with_library_on_both() {
-    rounds(Under::Both, ROUNDS);
+    rounds(Under::Both, most_rounds());
 }
 
 #[test]
 fn either_end_may_be_killed_with_library_on_at_most_one() {
     for under in [Under::Server, Under::Client, Under::Neither] {
-        rounds(under, 8);
+        rounds(under, most_rounds() / 5);
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::harness::{PYTHON, Puppet, Shown, compile_in};
+use crate::harness::{PYTHON, Puppet, Shown, compile_in, is_long};
 
 use super::kills::Random;
 use super::sharing::{ACCEPTS, COMMON};
@@ -188,7 +188,8 @@ fn calls_that_wait_when_the_pipe_comes_are_woken() {
 #[test]
 fn no_byte_is_lost_whoever_is_stopped_and_when() {
     let mut random = Random::seeded();
-    for style in ["blocking", "epoll"].into_iter().cycle().take(24) {
+    let rounds = if is_long() { 200 } else { 12 };
+    for style in ["blocking", "epoll"].into_iter().cycle().take(rounds) {
         let local = Local::new(Under::Both);
         let twin = compile_in(&local.sandbox.dir, "twin", include_str!("twin.c"), &[]);
         let twin = twin.to_str().unwrap();

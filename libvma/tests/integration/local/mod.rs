@@ -22,7 +22,7 @@ mod sandbox;
 mod sharing;
 mod sockperf;
 
-use crate::harness::{Counters, Program, Sandbox, Watch, installed};
+use crate::harness::{Counters, Program, Sandbox, Watch, installed, is_long};
 
 /// Which ends run under the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +35,12 @@ enum Under {
 
 /// All that do not go past the kernel.
 const NOT_BOTH: [Under; 3] = [Under::Server, Under::Client, Under::Neither];
+
+/// Those of them that a program runs under: one direction, or all with `ci/test --long`.
+fn not_both(short: Under) -> Vec<Under> {
+    if is_long() { NOT_BOTH.to_vec() } else { vec![short] }
+}
+
 const ALL: [Under; 4] = [Under::Both, Under::Server, Under::Client, Under::Neither];
 
 /// Datagrams that may go through the kernel before the peer is found, whatever follows: what a program
