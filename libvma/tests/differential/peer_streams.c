@@ -194,9 +194,12 @@ void peer_forget(void)
 
 /* From here on: in the peer. */
 
-static void timeouts(int fd)
+/* Every write is a segment at once: Nagle's algorithm would hold it until the prober's acknowledgement
+ * of the one before has arrived, and a barrier would overtake it. */
+static void prepare(int fd)
 {
 	struct timeval patience = { 0, PATIENCE * 1000 };
+	setsockopt(fd, SOL_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
 }
@@ -205,7 +208,7 @@ static int listen_here(const struct order *order)
 {
 	int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-	timeouts(fd);
+	prepare(fd);
 	if (bind(fd, ADDRESS(order->ip, order->port)) || listen(fd, order->count))
 		return -1;
 	return fd;
@@ -214,7 +217,7 @@ static int listen_here(const struct order *order)
 static int connect_here(const struct order *order, struct answer *answer)
 {
 	int on = 1, fd = socket(AF_INET, SOCK_STREAM, 0);
-	timeouts(fd);
+	prepare(fd);
 	if (order->value) {
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 		if (bind(fd, ADDRESS(PEER, order->value)))
@@ -287,7 +290,7 @@ static void do_here(int *sockets, const struct order *order, struct answer *answ
 		int fd = -1;
 		wait.events = POLLIN;
 		if (poll(&wait, 1, 10 * PATIENCE) == 1 && (fd = accept(*slot, NULL, NULL)) >= 0)
-			timeouts(fd);
+			prepare(fd);
 		answer->result = peer_slot(sockets, fd);
 		break;
 	}
