@@ -45,7 +45,6 @@ def ask(port, size, times):
 const SIZE: usize = 4 << 20;
 const TIMES: usize = 50;
 
-// covers: LIM-46
 #[test]
 fn each_of_three_programs_on_one_interface_is_served() {
     let net = Namespaces::new();
