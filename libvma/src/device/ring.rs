@@ -223,6 +223,15 @@ impl Ring {
         }
     }
 
+    /// Has a kick left something behind that leaves with another kick only?
+    #[inline]
+    pub fn has_left_over(&self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.has_left_over(),
+            Ring::Shm(_) => false,
+        }
+    }
+
     /// Sends what is queued.
     #[inline]
     pub fn kick(&mut self) {

@@ -96,12 +96,13 @@ impl<S> State<S> {
         Ok(())
     }
 
-    /// Sends what is queued on a ring.
+    /// Sends what is queued on a ring. True if something began to wait, which the internal thread then has to
+    /// know.
     #[inline]
-    pub fn kick(&mut self, ring: RingId) {
-        if let Some(ring) = self.rings.get_mut(usize::from(ring.0)) {
-            ring.kick();
-        }
+    pub fn kick(&mut self, ring: RingId) -> bool {
+        let Some(ring) = self.rings.get_mut(usize::from(ring.0)) else { return false };
+        ring.kick();
+        ring.has_left_over() && !core::mem::replace(&mut self.unsent, true)
     }
 
     /// After a send that stands alone: kicks the ring, unless the program is blasting. True if
@@ -119,7 +120,7 @@ impl<S> State<S> {
         }
         ring.kick_soon();
         self.kicks = self.kicks.wrapping_add(1);
-        false
+        ring.has_left_over() && !core::mem::replace(&mut self.unsent, true)
     }
 
     /// Sends whatever waits on any ring; the blast is over.

@@ -187,8 +187,9 @@ fn send_enveloped(
 
 /// Sends what a burst has queued on a ring.
 pub fn kick(stack: &Stack, ring: RingId) {
-    if let Ok(mut state) = stack.shard.lock() {
-        state.kick(ring);
+    let began_to_wait = stack.shard.lock().is_ok_and(|mut state| state.kick(ring));
+    if began_to_wait {
+        stack.wake_internal_thread();
     }
 }
 

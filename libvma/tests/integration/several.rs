@@ -93,3 +93,25 @@ fn a_program_that_is_killed_takes_nothing_from_the_others() {
     let traffic = second.finish();
     watch.check(&traffic, 3 * TIMES as u64, 3 * TIMES as u64);
 }
+
+#[test]
+fn a_frame_that_the_link_does_not_take_holds_nothing_up() {
+    let net = Namespaces::new();
+    net.ip(Side::A, &format!("link set {} mtu 9000", Side::A.device()));
+    let mut first = net.puppet(Side::A);
+    first.run("u = udp(('10.99.0.1', 4000))");
+    let mut second = net.puppet(Side::A);
+    second.run("u = udp(('10.99.0.1', 5000)); c = socket(AF_INET, SOCK_STREAM)");
+    let peer = net.socket(Side::B);
+    let port = peer.local_addr().unwrap().port();
+    let watch = net.watch(Side::A);
+    for at in 0..300 {
+        // Too long for the other end, whose MTU is smaller.
+        second.run(&format!("u.sendto(pattern(3000), ('10.99.0.2', {port}))"));
+        second.run(&format!("u.sendto(b'{at}', ('10.99.0.2', {port}))"));
+        let mut got = [0; 100];
+        let len = peer.recv(&mut got).unwrap();
+        assert_eq!(String::from_utf8_lossy(&got[..len]), at.to_string());
+    }
+    watch.check(&second.finish(), 0, 600);
+}

@@ -2,8 +2,9 @@
 
 use libvma_dev::stats;
 
-use super::Ring;
 use super::inlet::Inlet;
+use super::outlet::Outlet;
+use super::{Queue, Ring};
 use crate::device::Tally;
 
 #[derive(Default)]
@@ -34,7 +35,7 @@ impl Ring {
             tx_packets: traffic.tx_packets,
             tx_bytes: traffic.tx_bytes,
             rx_dropped: self.lost_by_kernel().saturating_sub(traffic.lost_before),
-            tx_dropped: tally.lost,
+            tx_dropped: tally.lost + self.lost_by_link(),
             retransmissions: tally.retransmissions,
             interrupts_requested: tally.sleeps,
             interrupts_received: tally.wakes + u64::from(self.was_woken()),
@@ -59,7 +60,12 @@ impl Ring {
     pub fn zero_statistics(&mut self) {
         self.tally = Tally::default();
         self.traffic = Traffic { lost_before: self.lost_by_kernel(), ..Traffic::default() };
-        self.queues.iter_mut().for_each(|queue| queue.kicks = 0);
+        for queue in &mut self.queues {
+            queue.kicks = 0;
+            if let Outlet::Packets(packets) = &mut queue.outlet {
+                packets.lost = 0;
+            }
+        }
     }
 
     pub fn tally(&mut self) -> &mut Tally {
@@ -76,6 +82,15 @@ impl Ring {
     /// A packet ends the sleep of everybody who sleeps on the ring.
     fn was_woken(&self) -> bool {
         self.traffic.asleep.is_some_and(|before| self.traffic.rx_packets > before)
+    }
+
+    /// Frames that a packet socket's link has not taken.
+    fn lost_by_link(&self) -> u64 {
+        let lost = |queue: &Queue| match &queue.outlet {
+            Outlet::Packets(packets) => packets.lost,
+            Outlet::Rings { .. } => 0,
+        };
+        self.queues.iter().map(lost).sum()
     }
 
     /// Packets that the kernel had for the ring, and found no frame for, or no room. (A fill ring

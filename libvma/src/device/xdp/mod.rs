@@ -31,6 +31,7 @@ use rustix::io::Errno;
 use self::count::Traffic;
 pub use self::ingress::Taker;
 use self::ingress::{Ingress, Maps};
+use self::outlet::Outlet;
 use self::program::Program;
 use self::queue::{Place, Queue, Sizes};
 use self::ring::{CONTINUED, Descriptor};
@@ -420,6 +421,17 @@ impl Ring {
     /// Did a kick leave something behind (device busy, no memory)?
     pub fn is_stuck(&mut self) -> bool {
         self.queues.first_mut().is_some_and(|queue| !queue.outlet.is_drained())
+    }
+
+    /// Has a kick left something behind that leaves with another kick only?
+    #[inline]
+    pub fn has_left_over(&self) -> bool {
+        let left_over = |queue: &Queue| match &queue.outlet {
+            Outlet::Packets(packets) => packets.has_waiting(),
+            // The kernel goes on by itself, or has been called as often as it wanted.
+            Outlet::Rings { .. } => false,
+        };
+        self.queues.first().is_some_and(left_over)
     }
 
     /// Sends what is queued.

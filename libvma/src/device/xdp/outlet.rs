@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::ring::{CONTINUED, Cursor, Descriptor};
-use super::super_frame::{LinkAddress, enable};
+use super::super_frame::{LinkAddress, enable, roomy};
 use super::umem::{CHUNK, Umem};
 use crate::frame::Extent;
 use crate::sys::Fd;
@@ -19,8 +19,8 @@ const QDISC_BYPASS: libc::c_int = 20;
 
 /// Frames that one call sends.
 const BATCH: usize = 32;
-/// Pieces of the largest frame: 64 KiB.
-const PIECES: usize = 65_536_usize.div_ceil(CHUNK as usize);
+/// Pieces of the largest frame: 64 KiB behind an Ethernet header.
+const PIECES: usize = (65_535_usize + 14).div_ceil(CHUNK as usize);
 
 pub enum Outlet {
     /// The AF_XDP socket's own.
@@ -83,6 +83,8 @@ impl Outlet {
 pub struct Packets {
     waiting: VecDeque<Descriptor>,
     sent: VecDeque<u64>,
+    /// Frames that the kernel has thrown away.
+    pub lost: u64,
 }
 
 impl Packets {
@@ -97,12 +99,21 @@ impl Packets {
         )?;
         let socket = Fd::adopt(socket)?;
         enable(&socket, QDISC_BYPASS)?;
+        roomy(&socket);
         // Protocol 0: nothing is received.
         rustix::net::bind(&socket, &LinkAddress { interface, protocol: 0 })?;
         let most = most as usize;
-        let packets =
-            Packets { waiting: VecDeque::with_capacity(most), sent: VecDeque::with_capacity(most) };
+        let packets = Packets {
+            waiting: VecDeque::with_capacity(most),
+            sent: VecDeque::with_capacity(most),
+            lost: 0,
+        };
         Ok((socket, packets))
+    }
+
+    #[inline]
+    pub fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Sends what waits, as far as the kernel takes it now: the number of calls.
@@ -111,19 +122,18 @@ impl Packets {
         while !self.waiting.is_empty() {
             calls += 1;
             match self.send_batch(socket, memory) {
+                Ok(0) => break,
                 Ok(frames) => self.leave(frames),
                 Err(Errno::INTR) => {}
-                // No room or no memory for a packet now, link down: the frames stay for the next kick.
-                Err(
-                    Errno::AGAIN
-                    | Errno::NOBUFS
-                    | Errno::NOMEM
-                    | Errno::NETDOWN
-                    | Errno::NXIO
-                    | Errno::BUSY,
-                ) => break,
-                // A frame that the interface does not take (its MTU has shrunk): lost, as on any narrow link.
-                Err(_) => self.leave(1),
+                // No room or no memory for a packet now, interface down: the frames stay for the next kick.
+                Err(Errno::AGAIN | Errno::NOMEM | Errno::NETDOWN | Errno::NXIO) => break,
+                // A frame that the link has not taken: its carrier is off, its other end takes no frame so
+                // long or has no room (ENOBUFS). It is lost, as it is where AF_XDP sends, and those behind it
+                // may be for somebody else.
+                Err(_) => {
+                    self.lost += 1;
+                    self.leave(1);
+                }
             }
         }
         calls

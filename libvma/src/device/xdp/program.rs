@@ -123,9 +123,7 @@ impl Program {
             }
             waits
         };
-        while hook == Hook::Ingress
-            && bpf::programs_at_ingress(on.index).map_err(no_ingress)?.ours >= Some(MOST_SHARERS)
-        {
+        while hook == Hook::Ingress && sharers(on)? >= MOST_SHARERS {
             if !may_wait() {
                 return Err(OpenError::Busy);
             }
@@ -223,6 +221,13 @@ impl Program {
 
 fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::System { call, errno: errno.raw_os_error() }
+}
+
+/// How many programs of ours are at the tc ingress hook. If the kernel does not tell the programs' names, all
+/// may be. Two processes that attach at the same time may not see each other.
+fn sharers(on: &Interface) -> Result<u32, OpenError> {
+    let there = bpf::programs_at_ingress(on.index).map_err(no_ingress)?;
+    Ok(there.ours.unwrap_or(there.all))
 }
 
 /// Why the kernel does not say what is attached to the tc ingress hook.

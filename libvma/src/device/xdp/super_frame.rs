@@ -147,10 +147,7 @@ impl Socket {
         // PACKET_QDISC_BYPASS stays off: it saves nothing where there is no queueing discipline
         // (veth), and it drops what the kernel would have to cut up.
         enable(&socket, VNET_HDR)?;
-        if set_socket_send_buffer_size_force(&socket, SEND_BUFFER).is_err() {
-            // Without CAP_NET_ADMIN as much as there may be.
-            let _ = set_socket_send_buffer_size(&socket, SEND_BUFFER);
-        }
+        roomy(&socket);
         rustix::net::bind(&socket, &LinkAddress { interface, protocol: 0 })?;
         Ok(Socket(socket))
     }
@@ -196,6 +193,14 @@ impl Socket {
                 Err(_) => Sent::Never,
             };
         }
+    }
+}
+
+/// Gives a socket a send buffer that a device may keep packets of for a while.
+pub(super) fn roomy(socket: &Fd) {
+    if set_socket_send_buffer_size_force(socket, SEND_BUFFER).is_err() {
+        // Without CAP_NET_ADMIN as much as there may be.
+        let _ = set_socket_send_buffer_size(socket, SEND_BUFFER);
     }
 }
 

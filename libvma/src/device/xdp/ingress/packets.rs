@@ -34,8 +34,8 @@ const BLOCK: u32 = 4096;
 const FRAME: u32 = 128;
 const FRAMES: u32 = BLOCK / FRAME;
 
-/// Sleeps that ended without a packet before the socket is asked for an error, which makes it readable, too.
-const IN_VAIN: u32 = 8;
+/// Times that it is hushed until it is asked for an error (the interface went down), which makes it readable, too.
+const ASKED: u32 = 64;
 
 /// <linux/filter.h>
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
@@ -64,8 +64,8 @@ pub(super) struct Packets {
     ring: Mapping,
     /// The frame that the kernel writes next, if all before it were taken.
     next: u32,
-    /// Times that it was hushed and had no packet, since it had one or was asked for an error.
-    in_vain: u32,
+    /// Times that it was hushed since it was asked for an error.
+    hushed: u32,
 }
 
 impl Packets {
@@ -90,12 +90,11 @@ impl Packets {
         set(&socket, PACKET_RX_RING, &mut request)?;
         let ring = Mapping::shared(&socket, 0, BLOCK as usize)?;
         rustix::net::bind(&socket, &LinkAddress { interface, protocol: IPV4 })?;
-        Ok(Packets { socket, ring, next: 0, in_vain: 0 })
+        Ok(Packets { socket, ring, next: 0, hushed: 0 })
     }
 
     /// Makes it unreadable until the next packet.
     pub fn hush(&mut self) {
-        let mut any = false;
         // As many as there are, so that a flood ends some time.
         for _ in 0..FRAMES {
             let status = self.status();
@@ -104,11 +103,10 @@ impl Packets {
             }
             status.store(0, Ordering::Release);
             self.next = (self.next + 1) % FRAMES;
-            any = true;
         }
-        self.in_vain = if any { 0 } else { self.in_vain + 1 };
-        if self.in_vain == IN_VAIN {
-            self.in_vain = 0;
+        self.hushed += 1;
+        if self.hushed == ASKED {
+            self.hushed = 0;
             let mut none = [0u8; 0];
             let _ = rustix::net::recv(&self.socket, &mut none[..], RecvFlags::DONTWAIT);
         }

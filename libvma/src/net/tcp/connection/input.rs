@@ -204,7 +204,7 @@ impl<B> Connection<B> {
         self.peer_mss = options.mss.map_or(super::DEFAULT_MSS, u32::from);
         self.sack &= options.sack_permitted;
         let peer_scale = options.window_scale.filter(|_| self.settings.window_scaling);
-        self.set_scales(peer_scale, self.rcv_scale);
+        self.set_scales(peer_scale, self.own_scale);
         match options.timestamps.filter(|_| self.stamps.enabled) {
             Some(stamps) => {
                 self.stamps.recent = stamps.value;

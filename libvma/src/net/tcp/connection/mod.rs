@@ -214,6 +214,8 @@ pub struct Connection<B> {
     irs: Seq,
     rcv_nxt: Seq,
     rcv_scale: u8,
+    /// The scale that our SYN announces; RCV.WND's if the peer agrees to scaling.
+    own_scale: u8,
     queue: ReceiveQueue<B>,
     reassembly: Reassembly<B>,
     announced: Announcement,
@@ -274,7 +276,7 @@ impl<B> Connection<B> {
         connection.sack = connection.settings.sack;
         connection.ecn.enabled = connection.settings.ecn;
         // The scale that the SYN announces stays in force if the buffer is changed before the answer.
-        connection.rcv_scale = window_scale(&connection.settings);
+        connection.own_scale = window_scale(&connection.settings);
         connection
     }
 
@@ -371,6 +373,7 @@ impl<B> Connection<B> {
             irs: Seq::default(),
             rcv_nxt: Seq::default(),
             rcv_scale: 0,
+            own_scale: 0,
             queue: ReceiveQueue::default(),
             reassembly: Reassembly::default(),
             announced: Announcement::default(),

@@ -165,7 +165,7 @@ impl<B> Connection<B> {
         options.sack_permitted = self.sack;
         let scales = !answers || self.rcv_scale != 0 || self.snd_scale != 0;
         if self.settings.window_scaling && scales {
-            options.window_scale = Some(self.rcv_scale);
+            options.window_scale = Some(self.own_scale);
         }
         if let Some(timestamps) = &mut options.timestamps
             && !answers

@@ -105,8 +105,8 @@ fn attend_to_shadow(state: &mut Shard, id: SocketId) {
     }
     find_bytes(state, id, descriptor);
     if shadow::is_at_end(descriptor) {
-        state.catch_up();
-        if is_alive(state) {
+        // If not all of the link has been taken, another look will tell.
+        if state.catch_up() && is_alive(state) {
             state.cut_pipe(id);
         }
         if let Some((_, socket)) = state.socket(id) {

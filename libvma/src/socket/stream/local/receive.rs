@@ -80,6 +80,7 @@ pub fn receive(
             if target.peeks() {
                 // Each look sees everything from the first byte on.
                 target.copied = 0;
+                super::attend_to_shadow(state, id);
                 if state.pipe(id).is_some_and(|pipe| pipe.has_bytes_behind()) {
                     let descriptor = view.shadow;
                     super::prefetch(state, id, descriptor);

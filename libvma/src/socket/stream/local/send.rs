@@ -105,6 +105,10 @@ fn transfer(
                     // It ended in between.
                     return transfer(state, id, data, sent, total, flags, blocking);
                 }
+                if count == 0 {
+                    // The link may have got room in between, whose notice is spent. If not, this asks for one.
+                    count = write(state, id, data, sent, total);
+                }
             }
             Ok(count)
         }
