@@ -9,7 +9,6 @@ mod bell;
 #[cfg(test)]
 mod model;
 mod own_bells;
-mod packets;
 #[cfg(test)]
 mod tests;
 

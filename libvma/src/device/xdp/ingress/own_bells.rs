@@ -14,9 +14,9 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use rustix::net::RecvFlags;
 
-use super::bell::Bell;
-use super::packets::Packets;
+use super::bell::{self, Bell};
 use super::{Line, Mapping};
 use crate::sys::Fd;
 
@@ -68,10 +68,19 @@ impl Shared {
     }
 }
 
+struct OwnBell {
+    packets: Fd,
+    /// Packets that rang it and were not taken from the socket yet.
+    owed: u32,
+    /// A sleep ended otherwise: there may be an error of the interface to be taken, which makes the socket
+    /// readable, too.
+    is_unsure: bool,
+}
+
 pub struct OwnBells {
     shared: Shared,
     interface: u32,
-    open: Vec<Packets>,
+    open: Vec<OwnBell>,
     /// The fanout group; None before the first own bell.
     group: Option<u16>,
     /// The kernel has refused one: no more tries.
@@ -97,33 +106,44 @@ impl OwnBells {
         (number > 0 && number <= self.open.len(), missed)
     }
 
-    fn open_next(&mut self, common: &Bell, missed: &mut bool) -> Result<Packets, Errno> {
+    fn open_next(&mut self, common: &Bell, missed: &mut bool) -> Result<OwnBell, Errno> {
         let group = match self.group {
             Some(group) => group,
             None => {
                 *missed = true;
-                *self.group.insert(common.found_group()?)
+                *self.group.insert(bell::found_group(common)?)
             }
         };
         let number = self.open.len() as u32 + 1;
-        let packets = Packets::listen(self.interface, common.mark() + number)?;
-        packets.join_group(group)?;
-        Ok(packets)
+        let packets = bell::listen(self.interface, common.mark() + number)?;
+        bell::join_group(&packets, group)?;
+        Ok(OwnBell { packets, owed: 0, is_unsure: false })
     }
 
     /// A thread is about to sleep until this bell rings. A fence and a look at the ring must follow.
     pub fn arm(&mut self, number: usize) -> Option<BorrowedFd<'_>> {
-        let bell: &mut Packets = self.open.get_mut(number.checked_sub(1)?)?;
-        bell.hush();
+        let bell = self.open.get_mut(number.checked_sub(1)?)?;
+        while bell.owed > 0 || bell.is_unsure {
+            let mut none = [0u8; 0];
+            match rustix::net::recv(&bell.packets, &mut none[..], RecvFlags::DONTWAIT) {
+                // Nothing, or it is still on its way.
+                Err(Errno::AGAIN) => break,
+                Ok(_) | Err(_) => bell.owed = bell.owed.saturating_sub(1),
+            }
+        }
+        bell.is_unsure = false;
         self.shared.asleep(number).store(1, Ordering::Relaxed);
-        let bell: &Packets = bell;
-        Some(bell.as_fd())
+        Some(bell.packets.as_fd())
     }
 
     /// It sleeps no more.
     pub fn disarm(&mut self, number: usize) {
-        if (1..=self.open.len()).contains(&number) {
-            self.shared.asleep(number).store(0, Ordering::Relaxed);
+        if let Some(bell) = number.checked_sub(1).and_then(|at| self.open.get_mut(at)) {
+            match self.shared.asleep(number).swap(0, Ordering::Relaxed) {
+                // The kernel may have had no memory for a packet, which never comes then.
+                0 => bell.owed = (bell.owed + 1).min(4),
+                _ => bell.is_unsure = true,
+            }
         }
     }
 
