@@ -12,6 +12,7 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
+use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
 use crate::sys::{fd, shadow};
 
@@ -414,6 +415,10 @@ fn open_ring(
     result
 }
 
+/// Processes that have an interface at the same time; more would make its packets slow, each of which goes
+/// through the steering programs before the one that it is for.
+const MOST_SHARERS: u32 = 8;
+
 /// Opens the ring of an interface: tens of milliseconds, in which the caller may hold the plane, but not the
 /// shard.
 pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<RingId, WhyOs> {
@@ -429,6 +434,8 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         rx_posted: stack.config.rx_wre,
         tx_frames: stack.config.tx_bufs,
         patience_nanos,
+        // A child of a program with sockets does not join its parent.
+        most_sharers: if inherit::is_child() { 1 } else { MOST_SHARERS },
     };
     let refused = |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
     match stack.shard.open_ring(spec, mode, limits, refused) {

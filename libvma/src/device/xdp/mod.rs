@@ -53,6 +53,8 @@ pub struct Limits {
     pub tx_frames: u32,
     /// How long to wait for an interface that another process holds: it may be about to end.
     pub patience_nanos: u64,
+    /// How many processes may receive at the tc ingress hook, this one among them.
+    pub most_sharers: u32,
 }
 
 /// At most this many receive queues are served (size of the program's `sockets` map).
@@ -112,7 +114,7 @@ impl Ring {
         let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
         let memory =
             program::Sizes { chunks: rx_frames, slots: ring_size(limits.rx_posted, rx_frames) };
-        let (program, maps) = Program::attach(&interface, mode, memory, limits.patience_nanos)?;
+        let (program, maps) = Program::attach(&interface, mode, memory, limits)?;
         // Either one ring takes all that comes in, or each queue has one.
         let (count, posted, tx_base) = match maps {
             Some(_) => (1, memory.slots, 0),

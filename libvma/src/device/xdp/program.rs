@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use aya_obj::Object;
 use rustix::io::Errno;
 
+use super::Limits;
 use super::bpf::{self, Hook};
 use super::flow::FlowTable;
 use super::ingress::Maps;
@@ -50,9 +51,6 @@ impl Mode {
         }
     }
 }
-
-/// Programs of ours at the hook of one interface; more would make its packets slow.
-const MOST_SHARERS: u32 = 8;
 
 /// Whether another process holds an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +104,7 @@ impl Program {
         on: &Interface,
         mode: Mode,
         memory: Sizes,
-        patience_nanos: u64,
+        limits: Limits,
     ) -> Result<(Program, Option<Maps>), OpenError> {
         let (name, object, hook) = match mode {
             Mode::Tc => ("ingress", INGRESS, Hook::Ingress),
@@ -117,13 +115,13 @@ impl Program {
         // the one that it is for.
         let began = time::monotonic_nanos();
         let may_wait = || {
-            let waits = time::monotonic_nanos() < began.saturating_add(patience_nanos);
+            let waits = time::monotonic_nanos() < began.saturating_add(limits.patience_nanos);
             if waits {
                 thread::nap_millis(2);
             }
             waits
         };
-        while hook == Hook::Ingress && sharers(on)? >= MOST_SHARERS {
+        while hook == Hook::Ingress && sharers(on)? >= limits.most_sharers {
             if !may_wait() {
                 return Err(OpenError::Busy);
             }

@@ -216,7 +216,13 @@ fn a_mode_that_is_refused_is_told_and_the_next_one_tried() {
     with_pair(|| {
         let mut interface = ring().interface().clone();
         interface.index += 1000;
-        let limits = Limits { rx_frames: 256, rx_posted: 256, tx_frames: 64, patience_nanos: 0 };
+        let limits = Limits {
+            rx_frames: 256,
+            rx_posted: 256,
+            tx_frames: 64,
+            patience_nanos: 0,
+            most_sharers: 1,
+        };
         for (mode, refused_first) in [(Mode::Auto, Some(Mode::Tc)), (Mode::Tc, None)] {
             let mut told = None;
             let refused = |mode, error: &OpenError| told = Some((mode, error.to_string()));

@@ -82,7 +82,13 @@ pub(in crate::device::xdp) fn open_in(mode: Mode, name: &str, is_virtual: bool) 
         is_virtual,
         has_local_peers: is_virtual,
     };
-    let limits = Limits { rx_frames: 4096, rx_posted: 4096, tx_frames: 256, patience_nanos: 0 };
+    let limits = Limits {
+        rx_frames: 4096,
+        rx_posted: 4096,
+        tx_frames: 256,
+        patience_nanos: 0,
+        most_sharers: 1,
+    };
     let ring =
         Ring::open(interface, mode, limits, |mode, error| panic!("{mode:?}: {error}")).unwrap();
     if mode != Mode::Auto {
