@@ -418,7 +418,7 @@ impl Ring {
     }
 
     /// Leaves a word for the peer, who finds it also when this process is dead. Numbers beyond some
-    /// 16 000 are not kept.
+    /// hundred are not kept.
     #[inline]
     pub fn set_note(&self, link: LinkId, number: usize, value: u64) {
         if let Some(link) = self.link_of(link) {

@@ -32,8 +32,7 @@
 #define CHUNK 4096l
 #define RETURNS (PAGE + SLOTS * SLOT)
 #define FIRST_CHUNK (RETURNS + CHUNKS * 8)
-#define NOTE_PAGES 32l
-#define LANE (FIRST_CHUNK + CHUNKS * CHUNK + NOTE_PAGES * PAGE)
+#define LANE (FIRST_CHUNK + CHUNKS * CHUNK)
 #define SIZE (PAGE + 2 * LANE)
 
 static uint64_t state;
@@ -76,8 +75,8 @@ static uint64_t inode_of(const char *table, int port)
 }
 
 /* Of control/rendezvous/wire.rs. */
-#define VERSION 3
-#define VERSION_TEXT "3"
+#define VERSION 2
+#define VERSION_TEXT "2"
 
 static int call(uint64_t inode)
 {
@@ -147,7 +146,7 @@ static int memory(long size, int seals)
 	int fd = memfd_create("libvma", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	must("memfd_create", fd);
 	must("ftruncate", ftruncate(fd, size));
-	uint64_t header[3] = { 0, 2, SIZE };
+	uint64_t header[3] = { 0, 1, SIZE };
 	memcpy(header, "libvmaSM", 8);
 	must("pwrite", pwrite(fd, header, sizeof header, 0));
 	if (seals)
