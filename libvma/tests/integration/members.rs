@@ -80,7 +80,8 @@ fn a_member_that_was_there_first_gets_everything_and_so_does_ours() {
         other.run("s = member()");
         ours.run("s = member()");
         if other_has_library {
-            reaches(&peer, &mut other, &mut ours);
+            // The first one has the flow until it notices the second.
+            reaches(&peer, &mut ours, &mut other);
         }
         both_get_all(&peer, [&mut other, &mut ours]);
     }
