@@ -434,7 +434,8 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         rx_posted: stack.config.rx_wre,
         tx_frames: stack.config.tx_bufs,
         patience_nanos,
-        // A child of a program with sockets does not join its parent.
+        // A forked child does not share an interface: its connections would not end at the peer when it is killed, as those
+        // of the kernel do.
         most_sharers: if inherit::is_child() { 1 } else { MOST_SHARERS },
     };
     let refused = |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");

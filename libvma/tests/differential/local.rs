@@ -71,7 +71,7 @@ fn differs_in_numbers_only(kernel: &[String], library: &[String]) -> bool {
     kernel.len() == library.len() && kernel.iter().zip(library).all(alike)
 }
 
-/// What may be otherwise in the next measurement.
+/// Values that may differ in the next measurement.
 fn may_be_late(difference: &Difference) -> bool {
     difference.kind == Kind::Time
         || differs_in_numbers_only(&difference.kernel, &difference.library)

@@ -59,7 +59,7 @@ pub fn program(build: Build) -> PathBuf {
             _ => {}
         }
     }
-    // What the cases do wrong, they do on purpose.
+    // Wrong calls in the cases are wrong on purpose.
     let always = "-g -Wall -Werror -Wno-nonnull -Wno-stringop-overflow -Wno-stringop-overread \
                   -Wno-unused-result -Wno-attribute-warning -Wno-deprecated-declarations \
                   -D_GNU_SOURCE -pthread";
@@ -108,13 +108,13 @@ pub fn of_kernel(run: &Run<'_>) -> Transcript {
     kept(run, || probe(run, false).0)
 }
 
-/// What the program sees under the library.
+/// The program's output under the library.
 pub fn of_library(run: &Run<'_>) -> Transcript {
     let (output, traffic) = probe(run, true);
     Transcript::new(&output, traffic)
 }
 
-/// What the library counted in all processes of a run.
+/// The library's counts in all processes of a run.
 pub fn traffic(dir: &Path) -> Traffic {
     let mut sum = Traffic::default();
     for entry in std::fs::read_dir(dir).expect("the test's files").flatten() {

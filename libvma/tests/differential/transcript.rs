@@ -1,4 +1,4 @@
-//! What a run of the prober wrote, and how two of them differ.
+//! The output of a run of the prober, and how two of them differ.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::KNOWN;
 use crate::harness::{Output, Traffic};
 use crate::prober::{Run, TRIES};
 
-/// What the kernel's UDP and TCP did during a case.
+/// The kernel's counts of UDP and TCP in a case.
 pub struct Counters {
     case: String,
     datagrams: u64,
@@ -16,7 +16,7 @@ pub struct Counters {
     segments_shared: bool,
 }
 
-/// What a run of the prober wrote.
+/// The output of a run of the prober.
 pub struct Transcript {
     pub lines: Vec<String>,
     counters: Vec<Counters>,

@@ -1,8 +1,8 @@
-//! Several programs on one interface: each is served, and none notices the others.
+//! Several programs on one interface: the library serves each of them, and none disturbs the others.
 
 use crate::harness::{Namespaces, PYTHON, Puppet, Side};
 
-/// Has a program answer one datagram, and a stream of so many bytes, on these ports of its own.
+/// A program answers so many datagrams, and then one stream of so many bytes, at a port of its own.
 const SERVE: &str = "
 def serve(port, size):
     u, l = udp(('10.99.0.1', port)), socket(AF_INET, SOCK_STREAM)
@@ -21,7 +21,7 @@ def reply(times):
     c.close()
 ";
 
-/// What the peer does: the datagrams come back, and the bytes of the stream do in their order.
+/// The peer: its datagrams come back, and the bytes of its stream in their order.
 const ASK: &str = "
 import threading
 def ask(port, size, times):
@@ -83,13 +83,15 @@ fn a_program_that_is_killed_takes_nothing_from_the_others() {
     third.run("u = udp(('10.99.0.1', 6000))");
     let mut peer = Puppet::start(net.program(Side::B, PYTHON));
     peer.run(ASK);
-    let watch = net.watch(Side::A);
+    let (watch, before) = (net.watch(Side::A), net.kernel_tcp(Side::A));
     second.begin(&format!("reply({})", 3 * TIMES));
     peer.begin(&format!("ask(5000, {SIZE}, {TIMES})"));
     first.kill();
     third.kill();
     peer.end("ask");
     second.end("reply");
+    let after = net.kernel_tcp(Side::A);
+    assert_eq!(after.segments_in - before.segments_in, 0, "{before:?} {after:?}");
     let traffic = second.finish();
     watch.check(&traffic, 3 * TIMES as u64, 3 * TIMES as u64);
 }
@@ -101,7 +103,7 @@ fn a_frame_that_the_link_does_not_take_holds_nothing_up() {
     let mut first = net.puppet(Side::A);
     first.run("u = udp(('10.99.0.1', 4000))");
     let mut second = net.puppet(Side::A);
-    second.run("u = udp(('10.99.0.1', 5000)); c = socket(AF_INET, SOCK_STREAM)");
+    second.run("u = udp(('10.99.0.1', 5000))");
     let peer = net.socket(Side::B);
     let port = peer.local_addr().unwrap().port();
     let watch = net.watch(Side::A);

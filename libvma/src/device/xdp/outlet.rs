@@ -79,7 +79,7 @@ impl Outlet {
     }
 }
 
-/// What leaves through a packet socket.
+/// Frames on their way out through a packet socket.
 pub struct Packets {
     waiting: VecDeque<Descriptor>,
     sent: VecDeque<u64>,
@@ -129,7 +129,7 @@ impl Packets {
                 Err(Errno::AGAIN | Errno::NOMEM | Errno::NETDOWN | Errno::NXIO) => break,
                 // A frame that the link has not taken: its carrier is off, its other end takes no frame so
                 // long or has no room (ENOBUFS). It is lost, as it is where AF_XDP sends, and those behind it
-                // may be for somebody else.
+                // may be for another peer.
                 Err(_) => {
                     self.lost += 1;
                     self.leave(1);

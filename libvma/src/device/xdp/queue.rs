@@ -33,7 +33,7 @@ const KICKS_PER_FLUSH: u32 = 64;
 pub struct Queue {
     pub inlet: Inlet,
     pub outlet: Outlet,
-    /// What frames leave through, and come through if the inlet has no memory of its own.
+    /// The AF_XDP socket, or the packet socket that sends in its place.
     pub socket: Fd,
     /// Frames that are the kernel's to receive into, or wait to be consumed.
     pub posted: u32,
