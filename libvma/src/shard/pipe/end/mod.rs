@@ -230,10 +230,14 @@ impl Pipe {
         if self.dead {
             return Turn::End;
         }
+        // What the pipe has said of the end holds, though the kernel may hear of it a moment later.
+        if incoming.fin && !incoming.returned {
+            return Turn::End;
+        }
         if incoming.returned || self.bond == Bond::Over {
             return Turn::Kernel { most: u64::MAX };
         }
-        if incoming.fin { Turn::End } else { Turn::Pipe }
+        Turn::Pipe
     }
 
     #[inline]

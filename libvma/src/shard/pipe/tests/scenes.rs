@@ -181,6 +181,26 @@ fn an_end_comes_after_the_last_byte() {
 }
 
 #[test]
+fn an_end_that_was_told_stays_one_when_the_peer_has_closed() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.receive(1);
+    settle(&mut client, &mut server);
+    server.shut();
+    client.shut();
+    while client.deliver() {}
+    while server.deliver() {}
+    assert_eq!(client.pipe().turn(), Turn::End);
+    // The kernel's end of the server's comes a moment later.
+    assert!(server.with(|pipe, carrier| pipe.close(carrier)));
+    while client.deliver() {}
+    assert!(client.pipe().is_over());
+    assert_eq!(client.pipe().turn(), Turn::End);
+}
+
+#[test]
 fn what_was_not_read_goes_by_the_kernel_when_the_pipe_is_given_up() {
     let (mut client, mut server) = hosts();
     client.offer(1 << 20);
