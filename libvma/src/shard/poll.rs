@@ -119,12 +119,9 @@ impl<S> State<S> {
     }
 
     /// Takes what has arrived so far, as far as that can be said while more arrives: before a
-    /// socket's wishes change, because what came before goes by the old ones.
-    pub fn catch_up(&mut self) {
-        for _ in 0..CATCH_UP {
-            if self.poll() == 0 {
-                return;
-            }
-        }
+    /// socket's wishes change, because what came before goes by the old ones. False if there may be more.
+    pub fn catch_up(&mut self) -> bool {
+        let is_stuck = |ring: &Ring| matches!(ring, Ring::Shm(ring) if ring.is_out_of_frames());
+        (0..CATCH_UP).any(|_| self.poll() == 0) && !self.rings.iter().any(is_stuck)
     }
 }

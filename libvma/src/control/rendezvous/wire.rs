@@ -8,7 +8,7 @@ pub const LENGTH: usize = 48;
 
 /// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
 /// too, so that versions do not even meet.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 
 /// Names a process for its whole life, and no other one: random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -180,6 +180,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        assert_eq!(Key(9).name(), b"libvma-2/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-3/socket/9");
     }
 }

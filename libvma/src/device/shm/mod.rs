@@ -402,6 +402,11 @@ impl Ring {
         self.crowded > 0 || self.heads.are_few()
     }
 
+    /// Nothing more can be received before something is released, whatever has come.
+    pub fn is_out_of_frames(&self) -> bool {
+        self.heads.free() == 0
+    }
+
     fn at(&self, index: u16) -> Option<&Link> {
         self.places.get(usize::from(index))?.link.as_deref()
     }
@@ -418,7 +423,7 @@ impl Ring {
     }
 
     /// Leaves a word for the peer, who finds it also when this process is dead. Numbers beyond some
-    /// hundred are not kept.
+    /// 16 000 are not kept.
     #[inline]
     pub fn set_note(&self, link: LinkId, number: usize, value: u64) {
         if let Some(link) = self.link_of(link) {

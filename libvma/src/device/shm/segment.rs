@@ -1,7 +1,7 @@
 //! The memory of a link: a sealed memfd with two lanes, one for each direction.
 //!
 //! Layout, all offsets in bytes: a header page; then for each lane a page of shared words (each
-//! alone on its pair of cache lines), the slots, the return ring, the chunks. Only as much of it
+//! alone on its pair of cache lines), the slots, the return ring, the chunks, more shared words. Only as much of it
 //! is real memory as was ever touched: where memory is not overcommitted (or a control group's is
 //! used up), touching more of it can kill the process, as with any memory. A peer may take pages
 //! out of a memfd at any time; they read as zeroes then, which is checked like all that it writes.
@@ -36,18 +36,20 @@ const FIRST_NOTE: usize = 512;
 pub(super) const FIRST_SLOT: usize = PAGE;
 pub(super) const RETURNS: usize = FIRST_SLOT + SLOTS * SLOT;
 const FIRST_CHUNK: usize = RETURNS + CHUNKS * 8;
-pub(super) const LANE: usize = FIRST_CHUNK + CHUNKS * CHUNK;
+const MORE_NOTES: usize = FIRST_CHUNK + CHUNKS * CHUNK;
+pub(super) const LANE: usize = MORE_NOTES + NOTE_PAGES * PAGE;
 pub(super) const SIZE: usize = PAGE + 2 * LANE;
 
-/// Notes fill what is left of the page of shared words.
+/// The first notes fill what is left of the page of shared words; the others lie behind the chunks.
 pub const NOTES: usize = (PAGE - FIRST_NOTE) / 8 - 1;
+const NOTE_PAGES: usize = 32;
 
 const _: () = assert!(SLOT == 8 + INLINE && NEAR == 64 - 8);
 const _: () = assert!(SLOTS.is_power_of_two() && CHUNKS.is_power_of_two());
 const _: () = assert!(FIRST_CHUNK.is_multiple_of(PAGE) && LANE.is_multiple_of(PAGE));
 
 /// The first words of the header: what this is, in which version, and how large.
-const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 1, SIZE as u64];
+const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 2, SIZE as u64];
 
 /// What nobody may do to the memory any more: a mapping must not lose its pages.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -209,7 +211,12 @@ impl<'a> SharedLane<'a> {
     /// A word that the consumer of the lane writes for the producer to read, whatever it means.
     #[inline(always)]
     pub fn note(&self, number: usize) -> Option<&'a AtomicU64> {
-        (number < NOTES).then(|| self.word(FIRST_NOTE + number * 8))
+        let place = match number.checked_sub(NOTES) {
+            None => FIRST_NOTE + number * 8,
+            Some(rest) if rest < NOTE_PAGES * PAGE / 8 => MORE_NOTES + rest * 8,
+            Some(_) => return None,
+        };
+        Some(self.word(place))
     }
 
     /// How often the consumer has withdrawn a socket that others can find.

@@ -170,6 +170,18 @@ impl<S> State<S> {
         written.unwrap_or(0)
     }
 
+    /// How many bytes of the socket's find room now, in one message.
+    pub fn pipe_room(&mut self, id: SocketId) -> usize {
+        self.with_pipe(id, |pipe, ring| pipe.room(ring)).unwrap_or(0)
+    }
+
+    /// The link has no room: may the socket's next bytes go by the kernel?
+    #[cold]
+    pub fn may_pipe_overflow(&mut self, id: SocketId) -> bool {
+        let now = clock::now().as_nanos();
+        self.with_pipe(id, |pipe, ring| pipe.may_overflow(ring, now)).unwrap_or(false)
+    }
+
     /// The program sends no more.
     pub fn shut_pipe(&mut self, id: SocketId) {
         self.with_pipe(id, |pipe, ring| pipe.shut(ring));
@@ -193,6 +205,11 @@ impl<S> State<S> {
     pub fn withdraw_pipe(&mut self, id: SocketId) {
         let now = clock::now().as_nanos();
         self.with_pipe(id, |pipe, ring| pipe.withdraw(ring, now));
+    }
+
+    /// Goes on with what waited for something of the socket's.
+    pub fn settle_pipe(&mut self, id: SocketId) {
+        self.with_pipe(id, |pipe, ring| pipe.settle(ring));
     }
 
     /// Before bytes come back: the kernel ends the connection by RST if nobody sends them on.

@@ -42,17 +42,20 @@ pub enum Message {
     /// Server: accepted; this is my end. Its bytes all come by the pipe, unless it accepted before it heard
     /// of the offer: then it is late, and says itself when it switches.
     Confirm { to: Name, from: Name, limit: u32, late: bool },
-    /// Client, or server that is late: after so many bytes by the kernel mine come by the pipe, too. I may
-    /// have sent my last already.
+    /// After so many bytes by the kernel, since the connection began, mine come by the pipe. A client, or a
+    /// server that is late, says it when it begins to use the pipe, and may have sent its last byte already.
+    /// Either end says it when bytes went by the kernel because the link was full.
     Switch { to: Name, kernel: u64, shut: bool },
-    /// Bytes; and how many of yours have been read so far.
-    Data { to: Name, read: u64 },
+    /// Bytes; how many of yours have been read so far; how many of mine, since the connection began, went by
+    /// the kernel before these.
+    Data { to: Name, read: u64, kernel: u64 },
     /// So many of yours have been read, so many may be unread.
     Credit { to: Name, read: u64, limit: u64 },
-    /// I send no more.
-    Fin { to: Name },
-    /// I send nothing by the pipe any more: the kernel shall take over. You do the same.
-    Stop { to: Name },
+    /// I send no more, and so many bytes in all went by the kernel.
+    Fin { to: Name, kernel: u64 },
+    /// I send nothing by the pipe any more: the kernel shall take over. You do the same. If I used the pipe,
+    /// so many bytes in all went by the kernel so far.
+    Stop { to: Name, kernel: u64 },
     /// Bytes of yours that were not read: send them by the kernel, before all others.
     Return { to: Name },
     /// All that was not read is returned.
@@ -78,7 +81,7 @@ impl Message {
     #[inline]
     pub fn encode(self) -> (u8, [u64; 3]) {
         match self {
-            Message::Data { to, read } => (DATA, [to.to_bits(), read, 0]),
+            Message::Data { to, read, kernel } => (DATA, [to.to_bits(), read, kernel]),
             Message::Credit { to, read, limit } => (CREDIT, [to.to_bits(), read, limit]),
             Message::Offer { from, offer } => {
                 let Offer { socket, destination, limit } = offer;
@@ -95,8 +98,8 @@ impl Message {
             Message::Switch { to, kernel, shut } => {
                 (SWITCH, [to.to_bits(), kernel, u64::from(shut)])
             }
-            Message::Fin { to } => (FIN, [to.to_bits(), 0, 0]),
-            Message::Stop { to } => (STOP, [to.to_bits(), 0, 0]),
+            Message::Fin { to, kernel } => (FIN, [to.to_bits(), kernel, 0]),
+            Message::Stop { to, kernel } => (STOP, [to.to_bits(), kernel, 0]),
             Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
             Message::Stopped { to } => (STOPPED, [to.to_bits(), 0, 0]),
             Message::Closed { to } => (CLOSED, [to.to_bits(), 0, 0]),
@@ -108,7 +111,7 @@ impl Message {
     pub fn decode(kind: u8, [name, one, two]: [u64; 3]) -> Option<Message> {
         let name = Name::from_bits(name)?;
         Some(match kind {
-            DATA => Message::Data { to: name, read: one },
+            DATA => Message::Data { to: name, read: one, kernel: two },
             CREDIT => Message::Credit { to: name, read: one, limit: two },
             OFFER => {
                 let (socket, ip) = halves(one);
@@ -123,8 +126,8 @@ impl Message {
                 Message::Confirm { to: name, from: Name::from_bits(one)?, limit, late: late != 0 }
             }
             SWITCH => Message::Switch { to: name, kernel: one, shut: two != 0 },
-            FIN => Message::Fin { to: name },
-            STOP => Message::Stop { to: name },
+            FIN => Message::Fin { to: name, kernel: one },
+            STOP => Message::Stop { to: name, kernel: one },
             RETURN => Message::Return { to: name },
             STOPPED => Message::Stopped { to: name },
             CLOSED => Message::Closed { to: name },
@@ -160,10 +163,10 @@ mod tests {
             Message::Withdrawn { to: name },
             Message::Confirm { to: name, from: other, limit: u32::MAX, late: true },
             Message::Switch { to: other, kernel: u64::MAX, shut: true },
-            Message::Data { to: name, read: 3 },
+            Message::Data { to: name, read: 3, kernel: 9 },
             Message::Credit { to: name, read: 4, limit: 5 },
-            Message::Fin { to: name },
-            Message::Stop { to: name },
+            Message::Fin { to: name, kernel: 6 },
+            Message::Stop { to: name, kernel: 7 },
             Message::Return { to: name },
             Message::Stopped { to: name },
             Message::Closed { to: name },

@@ -8,7 +8,9 @@
 //! 2. The server, when it has accepted, finds the offer and *confirms*. All its bytes go by the pipe.
 //! 3. When the server's process uses the connection itself (it may as well leave it to a child), the
 //!    client *switches*: so many of its bytes went by the kernel, the rest comes by the pipe.
-//! 4. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
+//! 4. If the link is full because the peer does not poll, a connection that has little in it goes on
+//!    *by the kernel* for a while. Every message with bytes says how many of them came before it.
+//! 5. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
 //!    to them by the kernel, before all else. From then on the kernel's sockets are all there is.
 //!
 //! `message` is what they say, `end` one end, `queue` what is unread, `table` all ends of a process,

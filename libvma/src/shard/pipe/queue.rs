@@ -188,6 +188,12 @@ impl Queue {
         }
     }
 
+    /// Appends all of another queue.
+    pub fn append(&mut self, other: &mut Queue) {
+        self.pieces.append(&mut other.pieces);
+        self.len += core::mem::take(&mut other.len);
+    }
+
     pub fn clear(&mut self, carrier: &mut impl Carrier) {
         self.consume(carrier, self.len);
     }

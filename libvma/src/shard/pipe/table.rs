@@ -139,8 +139,8 @@ impl Pipes {
             | Message::Withdrawn { to }
             | Message::Confirm { to, .. }
             | Message::Switch { to, .. }
-            | Message::Fin { to }
-            | Message::Stop { to }
+            | Message::Fin { to, .. }
+            | Message::Stop { to, .. }
             | Message::Return { to }
             | Message::Stopped { to }
             | Message::Closed { to } => to,

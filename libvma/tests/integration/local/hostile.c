@@ -32,7 +32,8 @@
 #define CHUNK 4096l
 #define RETURNS (PAGE + SLOTS * SLOT)
 #define FIRST_CHUNK (RETURNS + CHUNKS * 8)
-#define LANE (FIRST_CHUNK + CHUNKS * CHUNK)
+#define NOTE_PAGES 32l
+#define LANE (FIRST_CHUNK + CHUNKS * CHUNK + NOTE_PAGES * PAGE)
 #define SIZE (PAGE + 2 * LANE)
 
 static uint64_t state;
@@ -75,8 +76,8 @@ static uint64_t inode_of(const char *table, int port)
 }
 
 /* Of control/rendezvous/wire.rs. */
-#define VERSION 2
-#define VERSION_TEXT "2"
+#define VERSION 3
+#define VERSION_TEXT "3"
 
 static int call(uint64_t inode)
 {
@@ -146,7 +147,7 @@ static int memory(long size, int seals)
 	int fd = memfd_create("libvma", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	must("memfd_create", fd);
 	must("ftruncate", ftruncate(fd, size));
-	uint64_t header[3] = { 0, 1, SIZE };
+	uint64_t header[3] = { 0, 2, SIZE };
 	memcpy(header, "libvmaSM", 8);
 	must("pwrite", pwrite(fd, header, sizeof header, 0));
 	if (seals)

@@ -38,7 +38,7 @@ impl Pipe {
     /// The socket is closed. False: it is not said yet, the pipe stays until it is.
     pub(in crate::shard::pipe) fn close(&mut self, carrier: &mut impl Carrier) -> bool {
         self.owner = None;
-        self.incoming.queue.clear(carrier);
+        self.incoming.clear(carrier);
         if self.bond == Bond::Over || self.is_apart() {
             return true;
         }
@@ -48,7 +48,7 @@ impl Pipe {
     }
 
     /// Bytes that the peer has not read, as far as it has said or noted.
-    fn unread_there(&mut self, carrier: &impl Carrier) -> u64 {
+    pub(super) fn unread_there(&mut self, carrier: &impl Carrier) -> u64 {
         let noted = self.peer.and_then(|peer| carrier.note_of_peer(self.link, peer.index));
         let outgoing = &mut self.outgoing;
         let noted = noted.filter(|noted| *noted <= outgoing.sent).unwrap_or(0);
@@ -155,7 +155,7 @@ impl Pipe {
         // Bytes that nobody will read. The peer has noted what it did read.
         self.dead = self.unread_there(carrier) > 0 && !self.outgoing.complete
             || self.lacks_bytes()
-            || self.incoming.returned && !self.incoming.queue.is_empty();
+            || self.incoming.returned && self.incoming.held() > 0;
         if self.dead {
             self.note_reset();
         }
@@ -205,10 +205,12 @@ impl Pipe {
             self.credit(carrier);
         }
         if self.owed.fin && !self.outgoing.stopped {
-            self.owed.fin = !carrier.tell(self.link, Message::Fin { to });
+            self.tell_fin(carrier);
         }
+        self.tell_overflow(carrier);
         if self.owed.stop {
-            self.owed.stop = !carrier.tell(self.link, Message::Stop { to });
+            let kernel = self.outgoing.kernel;
+            self.owed.stop = !carrier.tell(self.link, Message::Stop { to, kernel });
         }
         if self.owed.closed && !self.owed.fin {
             self.owed.closed = !carrier.tell(self.link, Message::Closed { to });
@@ -227,13 +229,14 @@ impl Pipe {
         let message = Message::Switch { to, kernel: self.outgoing.kernel, shut };
         self.owed.switch = !carrier.tell(self.link, message);
         self.outgoing.switched = !self.owed.switch;
+        self.outgoing.kernel_told = self.outgoing.kernel;
     }
 
     /// Both have stopped: returns what was not read.
     pub(super) fn give_back(&mut self, carrier: &mut impl Carrier) {
         let Some(to) = self.peer else { return };
         let ready = self.outgoing.stopped && !self.owed.stop && self.incoming.stopped;
-        if !ready || self.stopped_said || self.wants_arming() {
+        if !ready || self.stopped_said || self.wants_arming() || self.wants_prefetch() {
             return;
         }
         self.incoming.returned = true;
@@ -273,7 +276,7 @@ impl Pipe {
         if let Some(to) = self.peer {
             carrier.tell(self.link, Message::Closed { to });
         }
-        self.incoming.queue.clear(carrier);
+        self.incoming.clear(carrier);
         self.end();
         self.dead = true;
         self.note_reset();

@@ -20,8 +20,8 @@ impl Pipe {
         message: Message,
         payload: Option<Received>,
     ) -> Result<Events, Violation> {
-        if let Message::Data { read, .. } = message {
-            return self.data(carrier, read, payload);
+        if let Message::Data { read, kernel, .. } = message {
+            return self.data(carrier, read, kernel, payload);
         }
         if let Message::Return { .. } = message {
             return self.take_back(carrier, payload);
@@ -48,20 +48,29 @@ impl Pipe {
                     return Ok(Events::NONE);
                 }
                 if incoming.kernel.is_some() {
-                    return Err(Violation);
+                    if shut || incoming.fin || kernel < incoming.kernel_told {
+                        return Err(Violation);
+                    }
+                    incoming.learn(kernel);
+                    return Ok(Events::READABLE);
                 }
                 incoming.kernel = Some(kernel.saturating_sub(incoming.kernel_taken));
+                incoming.kernel_told = kernel;
                 incoming.fin = shut;
                 Ok(Events::READABLE)
             }
-            Message::Fin { .. } => {
+            Message::Fin { kernel, .. } => {
                 if self.incoming.stopped || self.incoming.kernel.is_none() {
                     return Err(Violation);
                 }
+                self.incoming.learn(kernel);
                 self.incoming.fin = true;
                 Ok(Events::PEER_CLOSED)
             }
-            Message::Stop { .. } => {
+            Message::Stop { kernel, .. } => {
+                if self.incoming.kernel.is_some() {
+                    self.incoming.learn(kernel);
+                }
                 self.incoming.stopped = true;
                 // Whatever it said of its end, the kernel says it again.
                 self.incoming.fin = false;
@@ -82,8 +91,7 @@ impl Pipe {
             }
             Message::Closed { .. } => {
                 // What was given back to it is lost: it closed before it knew that this was all.
-                let torn =
-                    self.lacks_bytes() || self.incoming.returned && !self.incoming.queue.is_empty();
+                let torn = self.lacks_bytes() || self.incoming.returned && self.incoming.held() > 0;
                 // Bytes that it gave back before it closed were never read.
                 let unread = !self.outgoing.backlog.is_empty();
                 if torn || unread {
@@ -107,11 +115,13 @@ impl Pipe {
         &mut self,
         carrier: &mut impl Carrier,
         read: u64,
+        kernel: u64,
         payload: Option<Received>,
     ) -> Result<Events, Violation> {
         let Some(payload) = payload else { return Err(Violation) };
         let incoming = &mut self.incoming;
-        let held = incoming.queue.len() as u64 + u64::from(payload.len);
+        let held = (incoming.held() as u64).saturating_sub(incoming.prefetched);
+        let held = held + u64::from(payload.len);
         let allowed = held <= incoming.largest_limit
             && !incoming.fin
             && !incoming.stopped
@@ -120,7 +130,14 @@ impl Pipe {
             carrier.release(payload.frame);
             return if self.bond == Bond::Confirmed { Err(Violation) } else { Ok(Events::NONE) };
         }
-        incoming.queue.push(carrier, payload);
+        if kernel != incoming.kernel_told {
+            incoming.learn(kernel);
+        }
+        if incoming.later.is_empty() {
+            incoming.queue.push(carrier, payload);
+        } else {
+            incoming.push_later(carrier, payload);
+        }
         incoming.messages += 1;
         if !self.outgoing.switched {
             self.switch(carrier);
@@ -192,7 +209,8 @@ impl Pipe {
     ) -> Result<Events, Violation> {
         let Some(Received { frame, len }) = payload else { return Err(Violation) };
         let outgoing = &mut self.outgoing;
-        let unread = outgoing.sent - outgoing.read_by_peer;
+        // What went by the kernel behind bytes that were not read comes back with them.
+        let unread = outgoing.sent - outgoing.read_by_peer + outgoing.kernel;
         let allowed = outgoing.stopped
             && !outgoing.complete
             && outgoing.backlog.len() as u64 + u64::from(len) <= unread;

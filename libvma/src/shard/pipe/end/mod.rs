@@ -1,15 +1,18 @@
 //! One end of a pipe: where each direction stands.
 //!
-//! `agree` is how it begins, `transfer` moves bytes, `finish` is every way to its end, `input` what follows
-//! from a message.
+//! `agree` is how it begins, `transfer` moves bytes, `overflow` is what goes by the kernel while the link is
+//! full, `finish` every way to its end, `input` what follows from a message.
 
 mod agree;
 mod finish;
 mod input;
+mod overflow;
 mod transfer;
 
+use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
+use self::overflow::{Allowance, Part};
 use super::message::Name;
 use super::queue::Queue;
 use super::{Leftover, SocketId};
@@ -70,11 +73,19 @@ struct Owed {
 
 /// What the peer sends.
 struct Incoming {
-    /// Bytes of the kernel's that come before the pipe's; None until the peer has said how many.
+    /// Bytes of the kernel's that come before the queue; None until the peer has said how many.
     kernel: Option<u64>,
-    /// Those that were taken before it said.
+    /// All bytes that were taken from the kernel.
     kernel_taken: u64,
+    /// So many bytes in all go by the kernel, as far as is known.
+    kernel_told: u64,
     queue: Queue,
+    /// What comes after the queue if bytes went by the kernel in between.
+    later: VecDeque<Part>,
+    /// Bytes of the pipe in `later`.
+    later_len: usize,
+    /// Bytes of the queue that came by the kernel.
+    prefetched: u64,
     /// Messages with bytes.
     messages: u64,
     /// Bytes read by the program, or given back.
@@ -98,7 +109,11 @@ struct Incoming {
 struct Outgoing {
     /// All bytes go by the pipe from here on.
     switched: bool,
+    /// Bytes that went by the kernel, and how many of them the peer knows of.
     kernel: u64,
+    kernel_told: u64,
+    /// What may go by the kernel while the link is full.
+    allowance: Allowance,
     messages: u64,
     sent: u64,
     read_by_peer: u64,
@@ -146,6 +161,8 @@ pub struct Pipe {
     crowded: bool,
     /// A writer waits for room.
     wants_room: bool,
+    /// The program was told that it may send, and has not sent since.
+    promised: bool,
     /// The server: the client knows that this process uses the connection.
     used: bool,
     established: bool,
@@ -173,7 +190,11 @@ impl Pipe {
             incoming: Incoming {
                 kernel: None,
                 kernel_taken: 0,
+                kernel_told: 0,
                 queue: Queue::default(),
+                later: VecDeque::new(),
+                later_len: 0,
+                prefetched: 0,
                 messages: 0,
                 read: 0,
                 credited: 0,
@@ -188,6 +209,8 @@ impl Pipe {
             outgoing: Outgoing {
                 switched: false,
                 kernel: 0,
+                kernel_told: 0,
+                allowance: Allowance::default(),
                 messages: 0,
                 sent: 0,
                 read_by_peer: 0,
@@ -206,6 +229,7 @@ impl Pipe {
             leftover: None,
             crowded: false,
             wants_room: false,
+            promised: false,
             used: true,
             established: false,
             dead: false,
@@ -283,6 +307,11 @@ impl Pipe {
     /// Is there no link with the peer yet, or no offer?
     pub fn is_apart(&self) -> bool {
         self.bond == Bond::Apart
+    }
+
+    /// Bytes that came by the pipe and were not read, whatever the turn is.
+    pub fn unread(&self) -> usize {
+        if self.incoming.returned { 0 } else { self.incoming.held() }
     }
 
     /// Bytes that can be read from the pipe when it is its turn.
@@ -418,7 +447,7 @@ impl Pipe {
     pub fn is_dissolved(&self) -> bool {
         self.bond == Bond::Over
             && !self.lacks_bytes()
-            && self.readable() == 0
+            && self.unread() == 0
             && self.outgoing.backlog.is_empty()
             && !self.incoming.fin
             && !self.dead
@@ -428,10 +457,14 @@ impl Pipe {
     /// The program read bytes from the kernel.
     pub fn kernel_read(&mut self, count: u64) {
         let incoming = &mut self.incoming;
+        incoming.kernel_taken += count;
         match &mut incoming.kernel {
-            None => incoming.kernel_taken += count,
+            None => {}
             Some(0) => incoming.given = incoming.given.saturating_sub(count),
-            Some(left) => *left = left.saturating_sub(count),
+            Some(left) => {
+                *left = left.saturating_sub(count);
+                incoming.advance();
+            }
         }
     }
 

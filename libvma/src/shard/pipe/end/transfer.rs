@@ -27,7 +27,13 @@ impl Pipe {
     pub(in crate::shard::pipe) fn consume(&mut self, carrier: &mut impl Carrier, count: usize) {
         let incoming = &mut self.incoming;
         incoming.queue.consume(carrier, count);
-        incoming.read += count as u64;
+        if !incoming.later.is_empty() {
+            incoming.advance();
+        }
+        incoming.read += match incoming.prefetched {
+            0 => count as u64,
+            _ => incoming.take_prefetched(count as u64),
+        };
         carrier.set_note(self.link, self.own.index, incoming.read);
         // The answer carries it; without one it is said now and then.
         let last = incoming.fin && incoming.queue.is_empty();
@@ -81,12 +87,24 @@ impl Pipe {
     /// Would Linux call the socket writable (a third of the buffer is free)?
     #[inline]
     pub fn is_writable(&self) -> bool {
-        self.window_left() > self.outgoing.window / 3 && !self.crowded
+        self.has_free_third() && !self.crowded
+    }
+
+    #[inline]
+    pub fn has_free_third(&self) -> bool {
+        self.window_left() > self.outgoing.window / 3
     }
 
     /// Has the link got room meanwhile? If not, it will tell.
     pub(in crate::shard::pipe) fn look_at_link(&mut self, carrier: &mut impl Carrier) {
         self.crowded = self.crowded && carrier.room(self.link) == 0;
+    }
+
+    /// So many bytes find room now, in one message; none if the link is full.
+    pub(in crate::shard::pipe) fn room(&mut self, carrier: &mut impl Carrier) -> usize {
+        let (free, room) = (self.free(), carrier.room(self.link));
+        self.crowded = room == 0 && free > 0;
+        free.min(room).min(PORTION)
     }
 
     /// Messages with bytes that came, and that were sent.
@@ -125,7 +143,8 @@ impl Pipe {
                 break;
             }
             let incoming = &mut self.incoming;
-            let (kind, header) = Message::Data { to, read: incoming.read }.encode();
+            let kernel = self.outgoing.kernel;
+            let (kind, header) = Message::Data { to, read: incoming.read, kernel }.encode();
             let sent = carrier.send(self.link, kind, header, count, false, |mut room| {
                 while !room.is_empty() {
                     let Some(piece) = data.get(at) else { return };
@@ -146,8 +165,11 @@ impl Pipe {
             }
             incoming.credited = incoming.read;
             self.used = true;
-            self.outgoing.sent += count as u64;
-            self.outgoing.messages += 1;
+            self.promised = false;
+            let outgoing = &mut self.outgoing;
+            outgoing.sent += count as u64;
+            outgoing.messages += 1;
+            outgoing.kernel_told = kernel;
             written += count;
         }
         self.crowded = written < total && self.free() > 0;
@@ -158,11 +180,11 @@ impl Pipe {
     /// The program sends no more.
     pub(in crate::shard::pipe) fn shut(&mut self, carrier: &mut impl Carrier) {
         self.outgoing.shut = true;
-        if let (Some(to), Bond::Confirmed) = (self.peer, self.bond)
+        if let (Some(_), Bond::Confirmed) = (self.peer, self.bond)
             && self.outgoing.switched
             && !self.outgoing.stopped
         {
-            self.owed.fin = !carrier.tell(self.link, Message::Fin { to });
+            self.tell_fin(carrier);
         }
     }
 

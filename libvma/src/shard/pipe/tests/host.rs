@@ -122,6 +122,12 @@ pub struct Host {
     pub at_end: bool,
     pub shut: bool,
     pub events: Events,
+    /// It looks for bytes in the kernel that nobody has told of.
+    pub finds: bool,
+    /// Bytes that went by the kernel because the link was full.
+    pub overflowed: usize,
+    /// In nanoseconds.
+    pub now: u64,
 }
 
 pub fn link() -> LinkId {
@@ -164,6 +170,9 @@ pub fn hosts() -> (Host, Host) {
         at_end: false,
         shut: false,
         events: Events::NONE,
+        finds: own == 0,
+        overflowed: 0,
+        now: 0,
     };
     (host(0), host(1))
 }
@@ -224,8 +233,15 @@ impl Host {
         true
     }
 
-    /// What everyone who polls does: the kernel's half is armed before bytes come back.
+    /// What everyone who polls does: bytes that come between those of the pipe are read before these go back,
+    /// and the kernel's half is armed before bytes come back.
     fn arm(&mut self) {
+        if let Some(index) = self.index
+            && let Some(pipe) = self.pipes.get(index).filter(|pipe| pipe.wants_prefetch())
+        {
+            prefetch(pipe, &self.kernel_in);
+            pipe.settle(&mut self.carrier);
+        }
         if let Some(index) = self.index
             && let Some(pipe) = self.pipes.get(index).filter(|pipe| pipe.wants_arming())
         {
@@ -274,7 +290,17 @@ impl Host {
             }
             Way::Pipe => {
                 let data = bytes.chunks(3).map(IoSlice::new).collect::<Vec<_>>();
-                self.with(|pipe, carrier| pipe.write(carrier, &data, 0, bytes.len()))
+                let count = self.with(|pipe, carrier| pipe.write(carrier, &data, 0, bytes.len()));
+                let now = self.now;
+                let overflows = count < bytes.len()
+                    && self.with(|pipe, carrier| pipe.may_overflow(carrier, now));
+                let more = if overflows { self.send_by_kernel(&bytes[count..]) } else { 0 };
+                self.pipe().kernel_sent(more as u64);
+                if more > 0 {
+                    self.pipe().note_overflow(bytes.len() - count);
+                }
+                self.overflowed += more;
+                count + more
             }
             Way::Nowhere | Way::Shut => 0,
         };
@@ -282,8 +308,34 @@ impl Host {
         count
     }
 
+    /// What the shadow's news are for: bytes in the kernel that nobody has told of.
+    fn find_bytes(&mut self) {
+        let there = self.kernel_in.borrow().bytes.len();
+        if there > 0 && self.index.is_some() && self.pipe().may_find_bytes() {
+            while self.deliver() {}
+            self.pipe().find_bytes(there as u64);
+        }
+    }
+
+    /// Has all that comes next in the queue.
+    pub fn prefetch(&mut self) {
+        let pipe = self.pipes.get(self.index.expect("a pipe")).expect("a pipe");
+        prefetch(pipe, &self.kernel_in);
+    }
+
     /// Reads up to so many bytes; returns how many.
     pub fn receive(&mut self, room: usize) -> usize {
+        if self.finds && self.index.is_some() && self.pipe().turn() == Turn::Pipe {
+            self.find_bytes();
+        }
+        let mut room = room;
+        if self.index.is_some() && self.pipe().may_have_switched() {
+            let there = self.kernel_in.borrow().bytes.len();
+            while self.deliver() {}
+            if self.pipe().may_have_switched() && there > 0 {
+                room = room.min(there);
+            }
+        }
         let turn = match self.index {
             Some(_) => self.with(|pipe, carrier| {
                 pipe.use_it(carrier);
@@ -358,6 +410,17 @@ impl Host {
     pub fn held(&self) -> usize {
         self.carrier.held
     }
+}
+
+fn prefetch(pipe: &mut Pipe, kernel: &Rc<RefCell<Kernel>>) {
+    pipe.prefetch(|room| {
+        let mut kernel = kernel.borrow_mut();
+        let count = kernel.bytes.len().min(room.len());
+        for (to, from) in room.iter_mut().zip(kernel.bytes.drain(..count)) {
+            *to = from;
+        }
+        count
+    });
 }
 
 /// Takes everything that is under way to its end.

@@ -389,17 +389,17 @@ fn what_is_not_allowed_resets_the_pipe_only() {
         while client.deliver() {}
         !client.pipe().is_reset()
     };
-    assert!(allowed(|to| Message::Data { to, read: 0 }, 5000));
-    assert!(!allowed(|to| Message::Data { to, read: 0 }, 5001));
-    assert!(!allowed(|to| Message::Data { to, read: 1 }, 1));
-    assert!(!allowed(|to| Message::Data { to, read: 0 }, 0));
+    assert!(allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 5000));
+    assert!(!allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 5001));
+    assert!(!allowed(|to| Message::Data { to, read: 1, kernel: 0 }, 1));
+    assert!(!allowed(|to| Message::Data { to, read: 0, kernel: 0 }, 0));
     assert!(!allowed(|to| Message::Credit { to, read: 1, limit: 1 }, 0));
     assert!(!allowed(|to| Message::Return { to }, 1));
     assert!(!allowed(|to| Message::Stopped { to }, 0));
-    assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: false }, 0));
+    assert!(!allowed(|to| Message::Switch { to, kernel: 0, shut: true }, 0));
     assert!(!allowed(|to| Message::Confirm { to, from: to, limit: 1, late: false }, 0));
     assert!(allowed(|to| Message::Withdrawn { to }, 0));
-    assert!(allowed(|to| Message::Fin { to }, 0));
+    assert!(allowed(|to| Message::Fin { to, kernel: 0 }, 0));
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
     client.offer(5000);
     server.deliver();
     let to = Name { index: 9, generation: 9 };
-    let (kind, header) = Message::Data { to, read: 0 }.encode();
+    let (kind, header) = Message::Data { to, read: 0, kernel: 0 }.encode();
     client.carrier.send(super::host::link(), kind, header, 40, false, |_| {});
     assert!(server.deliver());
     assert_eq!(server.held(), 0);

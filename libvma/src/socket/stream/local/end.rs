@@ -132,7 +132,7 @@ fn drain_backlogs(stack: &Stack, ids: &[SocketId], patience: u64) {
 /// the pipe goes on without its socket.
 fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     let Some(pipe) = state.pipe(id) else { return };
-    let unread = pipe.readable() > 0 || pipe.is_dead();
+    let unread = pipe.unread() > 0 || pipe.is_dead();
     // Whoever reads the rest of it must not take that for all.
     let torn = pipe.has_bytes_on_their_way();
     let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());
@@ -222,7 +222,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         state.poll();
         super::flush(&mut state, id);
         let Some(pipe) = state.pipe(id) else { return true };
-        if pipe.is_over() && pipe.backlog().is_empty() && pipe.readable() == 0 {
+        if pipe.is_over() && pipe.backlog().is_empty() && pipe.unread() == 0 {
             let (shut, reset) = (pipe.is_shut() && pipe.take_untold_end(), pipe.is_reset());
             let reading_shut = state
                 .socket(id)
@@ -245,7 +245,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
             return true;
         }
         // The peer is gone, and cannot send again what was not read here.
-        let lost = pipe.is_over() && pipe.readable() > 0;
+        let lost = pipe.is_over() && pipe.unread() > 0;
         if lost {
             // Whoever has the connection next must not take its rest for all of it.
             shadow::reset(descriptor);

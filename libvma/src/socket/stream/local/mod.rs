@@ -62,6 +62,8 @@ pub(super) fn wakes(state: &mut Shard, id: SocketId, writing: bool) -> Option<(i
     let events = match writing {
         true if matches!(pipe.way(), Way::Kernel) || !pipe.backlog().is_empty() => libc::POLLOUT,
         false if matches!(pipe.turn(), Turn::Kernel { .. }) => libc::POLLIN,
+        // Bytes that the peer has not told of: the link was full.
+        false if pipe.would_tell_its_end() => libc::POLLIN | libc::POLLRDHUP,
         _ if pipe.would_tell_its_end() => libc::POLLRDHUP,
         // Errors are told in any case.
         _ => 0,
@@ -101,14 +103,42 @@ fn attend_to_shadow(state: &mut Shard, id: SocketId) {
     if let Some((_, socket)) = state.socket(id) {
         socket.os_ready = false;
     }
+    find_bytes(state, id, descriptor);
     if shadow::is_at_end(descriptor) {
-        state.catch_up();
-        if is_alive(state) {
+        // If not all of the link has been taken, another look will tell.
+        if state.catch_up() && is_alive(state) {
             state.cut_pipe(id);
         }
         if let Some((_, socket)) = state.socket(id) {
             socket.os_ready = true;
         }
+    }
+}
+
+/// Has the kernel's socket bytes that the peer sent because the link was full, and has not told of yet? They
+/// come after what is in the link.
+fn find_bytes(state: &mut Shard, id: SocketId, descriptor: i32) {
+    let there = shadow::unread(descriptor);
+    if there == 0 {
+        return;
+    }
+    if !state.catch_up() {
+        // Not all of it has been taken: another look will tell.
+        if let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+        }
+        return;
+    }
+    if let Some(pipe) = state.pipe(id) {
+        pipe.find_bytes(there);
+    }
+}
+
+/// Reads the kernel's bytes between those of the pipe, so that all are in one queue.
+#[cold]
+fn prefetch(state: &mut Shard, id: SocketId, descriptor: i32) {
+    if let Some(pipe) = state.pipe(id) {
+        pipe.prefetch(|room| shadow::receive(descriptor, room, 0).unwrap_or(0));
     }
 }
 
@@ -124,6 +154,10 @@ pub fn flush_all(state: &mut Shard) {
 /// everyone who comes by.
 pub fn flush(state: &mut Shard, id: SocketId) {
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
+    if state.pipe(id).is_some_and(|pipe| pipe.wants_prefetch()) {
+        prefetch(state, id, descriptor);
+        state.settle_pipe(id);
+    }
     if state.pipe(id).is_some_and(|pipe| pipe.wants_arming()) {
         shadow::set_linger(descriptor, Some(0));
         state.arm_pipe(id);

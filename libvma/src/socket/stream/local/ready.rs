@@ -17,7 +17,10 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     if !super::is_established(state, id) {
         return Some(from_poll(shadow::events(descriptor)));
     }
-    let writable = state.is_pipe_writable(id);
+    let writable = state.is_pipe_writable(id) || overflows(state, id, descriptor);
+    if state.pipe(id)?.readable() < low_water {
+        gather(state, id, descriptor);
+    }
     let pipe = state.pipe(id)?;
     let mut ready = Readiness::NONE;
     let (turn, way) = (pipe.turn(), pipe.way());
@@ -48,7 +51,10 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     insert_if(&mut ready, shut, Readiness::OUT);
     insert_if(&mut ready, shut && (ended || reading_shut), Readiness::HUP);
     match way {
-        Way::Pipe if writable => ready.insert(Readiness::OUT),
+        Way::Pipe if writable => {
+            ready.insert(Readiness::OUT);
+            pipe.promise_room();
+        }
         Way::Pipe => pipe.want_room(),
         Way::Kernel => insert_if(&mut ready, kernel.contains(Readiness::OUT), Readiness::OUT),
         Way::Nowhere | Way::Shut => {}
@@ -65,6 +71,23 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         }
     }
     Some(ready)
+}
+
+/// Bytes that went by the kernel while the link was full, and the pipe's behind them: what can be read is
+/// counted in one queue.
+#[inline]
+fn gather(state: &mut Shard, id: SocketId, descriptor: i32) {
+    if state.pipe(id).is_some_and(|pipe| pipe.has_bytes_behind()) {
+        super::prefetch(state, id, descriptor);
+    }
+}
+
+/// Has the link no room, but the kernel's connection, and may the bytes go there?
+#[cold]
+pub(super) fn overflows(state: &mut Shard, id: SocketId, descriptor: i32) -> bool {
+    state.pipe(id).is_some_and(|pipe| pipe.way() == Way::Pipe && pipe.has_free_third())
+        && state.may_pipe_overflow(id)
+        && shadow::events(descriptor) & libc::POLLOUT != 0
 }
 
 fn from_poll(told: i16) -> Readiness {
@@ -94,6 +117,8 @@ fn from_poll(told: i16) -> Readiness {
 pub fn unread(state: &mut Shard, id: SocketId) -> Option<i32> {
     state.poll();
     let shadow = state.socket(id)?.1.shadow();
+    super::attend_to_shadow(state, id);
+    gather(state, id, shadow);
     let pipe = state.pipe(id)?;
     let in_pipe = i32::try_from(pipe.readable()).unwrap_or(i32::MAX);
     match pipe.turn() {

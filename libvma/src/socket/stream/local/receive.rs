@@ -80,6 +80,11 @@ pub fn receive(
             if target.peeks() {
                 // Each look sees everything from the first byte on.
                 target.copied = 0;
+                super::attend_to_shadow(state, id);
+                if state.pipe(id).is_some_and(|pipe| pipe.has_bytes_behind()) {
+                    let descriptor = view.shadow;
+                    super::prefetch(state, id, descriptor);
+                }
             }
             match look(state, id, &mut target, polls) {
                 Look::Took(count) => {
@@ -189,6 +194,9 @@ fn look_beside(state: &mut Shard, id: SocketId) -> Look {
     let shut = socket.stream.as_ref().is_some_and(|stream| stream.reading_shut);
     if socket.os_ready {
         super::attend_to_shadow(state, id);
+        if state.pipe(id).is_some_and(|pipe| matches!(pipe.turn(), Turn::Kernel { .. })) {
+            return Look::Again;
+        }
     }
     if shut { Look::End } else { Look::Nothing }
 }
@@ -214,6 +222,10 @@ fn look_at_kernel(
         return Look::Nothing;
     }
     let descriptor = socket.shadow();
+    let most = match before_switch(state, id, descriptor, most) {
+        Ok(most) => most,
+        Err(look) => return look,
+    };
     match receive_from_kernel(descriptor, target, most) {
         Ok(0) if target.room > target.copied => {
             // An end counts when all that came before it by the link has been seen.
@@ -245,6 +257,34 @@ fn look_at_kernel(
             Look::Nothing
         }
         Err(errno) => end_of_kernel(state, id, Look::Failed(errno)),
+    }
+}
+
+/// How much may be read from the kernel's socket while the peer has not said where the kernel's bytes end.
+fn before_switch(state: &mut Shard, id: SocketId, descriptor: i32, most: u64) -> Result<u64, Look> {
+    let is_early = |state: &mut Shard| state.pipe(id).is_some_and(|pipe| pipe.may_have_switched());
+    if !is_early(state) {
+        return Ok(most);
+    }
+    let mut there = shadow::unread(descriptor);
+    if there == 0 {
+        let ended = shadow::is_at_end(descriptor);
+        if !ended {
+            if let Some((_, socket)) = state.socket(id) {
+                socket.os_ready = false;
+            }
+            return Err(Look::Nothing);
+        }
+        // No more can come.
+        there = shadow::unread(descriptor);
+    }
+    if !state.catch_up() {
+        return Err(Look::Nothing);
+    }
+    match is_early(state) {
+        true if there == 0 => Ok(most),
+        true => Ok(most.min(there)),
+        false => Err(Look::Again),
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::super::send::outcome;
 use super::super::wait::{Call, Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
-use super::{Shard, shadow};
+use super::{Shard, ready, shadow};
 use crate::shard::SocketId;
 use crate::shard::pipe::Way;
 
@@ -44,7 +44,7 @@ pub fn send<'a>(
     }
     let mut sent = 0;
     let ended = until_or_partly(stack, state, id, manner, |state| {
-        match transfer(state, id, data, sent, total, flags) {
+        match transfer(state, id, data, sent, total, flags, blocking) {
             Ok(count) => {
                 sent += count;
             }
@@ -59,7 +59,7 @@ pub fn send<'a>(
     outcome(stack, id, ended, sent)
 }
 
-/// So much may go by the kernel while the pipe is being agreed upon.
+/// So much may go by the kernel while the pipe is being agreed upon, and at once while the link is full.
 const SMALL: usize = 16 * 1024;
 /// How long a large send waits for the server to take the connection up.
 const PATIENCE_NANOS: u64 = 10_000_000;
@@ -92,16 +92,23 @@ fn transfer(
     sent: usize,
     total: usize,
     flags: i32,
+    blocking: bool,
 ) -> Result<usize, i32> {
     let Some(pipe) = state.pipe(id) else { return Err(libc::EPIPE) };
     match pipe.way() {
         Way::Pipe => {
-            let count = state.pipe_write(id, data, sent, total);
-            if let Some((endpoint, _)) = state.socket(id) {
-                endpoint.counters.tx_bytes += count as u64;
-            }
+            let mut count = write(state, id, data, sent, total);
             if count < total - sent {
                 super::attend_to_shadow(state, id);
+                count += overflow(state, id, data, sent + count, total, flags, blocking);
+                if count == 0 && state.pipe(id).is_some_and(|pipe| pipe.way() != Way::Pipe) {
+                    // It ended in between.
+                    return transfer(state, id, data, sent, total, flags, blocking);
+                }
+                if count == 0 {
+                    // The link may have got room in between, whose notice is spent. If not, this asks for one.
+                    count = write(state, id, data, sent, total);
+                }
             }
             Ok(count)
         }
@@ -111,12 +118,80 @@ fn transfer(
     }
 }
 
+#[inline]
+fn write(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    sent: usize,
+    total: usize,
+) -> usize {
+    let count = state.pipe_write(id, data, sent, total);
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.tx_bytes += count as u64;
+    }
+    count
+}
+
+/// So long a blocking call waits for room in the link before it sends by the kernel.
+const ROOM_NANOS: u64 = 10_000;
+
+/// The link is full. If that is not this connection's doing the bytes go by the kernel, which has room
+/// for them.
+#[cold]
+fn overflow(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    sent: usize,
+    total: usize,
+    flags: i32,
+    blocking: bool,
+) -> usize {
+    if blocking && total > SMALL {
+        // A bulk transfer waits for the link.
+        return 0;
+    }
+    let mut count = 0;
+    let now = || crate::shard::clock::now().as_nanos();
+    let end = now().saturating_add(if blocking { ROOM_NANOS } else { 0 });
+    loop {
+        let way = state.pipe(id).map(|pipe| pipe.way());
+        if sent + count == total || way != Some(Way::Pipe) || !state.may_pipe_overflow(id) {
+            return count;
+        }
+        if now() >= end {
+            break;
+        }
+        state.poll();
+        count += write(state, id, data, sent + count, total);
+    }
+    // What waits in the kernel for more would hold up what comes by the pipe.
+    let flags = flags & !(libc::MSG_MORE | libc::MSG_DONTWAIT);
+    let (more, failed) = write_to_kernel(state, id, data, sent + count, SMALL, flags);
+    if let Some(pipe) = state.pipe(id).filter(|_| more > 0) {
+        pipe.note_overflow(total - sent - count);
+    }
+    if let Some(errno) = failed.filter(|errno| !shadow::is_passing(*errno)) {
+        // The connection is over, which the shadow tells.
+        if let Some((_, socket)) = state.socket(id) {
+            socket.os_ready = true;
+        }
+        if let Some(pipe) = state.pipe(id).filter(|_| errno == libc::ECONNRESET) {
+            // But the reset only once.
+            pipe.note_reset();
+        }
+        super::attend_to_shadow(state, id);
+    }
+    count + more
+}
+
 #[cold]
 fn send_by_kernel(
     state: &mut Shard,
     id: SocketId,
     data: &[IoSlice<'_>],
-    mut skip: usize,
+    skip: usize,
     flags: i32,
 ) -> Result<usize, i32> {
     super::flush(state, id);
@@ -127,14 +202,35 @@ fn send_by_kernel(
     if state.pipe(id).is_none_or(|pipe| pipe.way() != Way::Kernel) {
         return Ok(0);
     }
-    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
-        return Err(libc::EBADF);
-    };
     // What waits in the kernel for more would hold up what comes by the pipe.
     let held_back = if state.pipe(id).is_some_and(|pipe| pipe.is_pending()) {
         libc::MSG_MORE | libc::MSG_DONTWAIT
     } else {
         libc::MSG_DONTWAIT
+    };
+    let (count, failed) = write_to_kernel(state, id, data, skip, usize::MAX, flags & !held_back);
+    match failed {
+        Some(libc::ECONNRESET) if count == 0 => {
+            // Told once, by whoever knows first.
+            let known = state.pipe(id).is_some_and(|pipe| !pipe.tell_kernels_reset());
+            Err(if known { libc::EPIPE } else { libc::ECONNRESET })
+        }
+        Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
+        _ => Ok(count),
+    }
+}
+
+/// Sends what the kernel takes at once: how much, and why not more.
+fn write_to_kernel(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    mut skip: usize,
+    most: usize,
+    flags: i32,
+) -> (usize, Option<i32>) {
+    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
+        return (0, Some(libc::EBADF));
     };
     let mut count = 0;
     let mut failed = None;
@@ -142,7 +238,11 @@ fn send_by_kernel(
         let here = skip.min(piece.len());
         skip -= here;
         let Some(rest) = piece.get(here..).filter(|rest| !rest.is_empty()) else { continue };
-        match shadow::send(descriptor, rest, flags & !held_back) {
+        let rest = rest.get(..most - count).unwrap_or(rest);
+        if rest.is_empty() {
+            break;
+        }
+        match shadow::send(descriptor, rest, flags) {
             Ok(gone) => {
                 count += gone;
                 if gone < rest.len() {
@@ -164,16 +264,11 @@ fn send_by_kernel(
         endpoint.counters.tx_os_packets += 1;
         endpoint.counters.tx_os_bytes += count as u64;
     }
-    match failed {
-        Some(libc::ECONNRESET) if count == 0 => {
-            // Told once, by whoever knows first.
-            let known = state.pipe(id).is_some_and(|pipe| !pipe.tell_kernels_reset());
-            Err(if known { libc::EPIPE } else { libc::ECONNRESET })
-        }
-        Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
-        _ => Ok(count),
-    }
+    (count, failed)
 }
+
+/// The kernel's connection takes so much when it is writable, however small its send buffer is.
+const KERNEL_ROOM: usize = 2048;
 
 /// How much a send call would take now; waits until that is something.
 pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
@@ -193,14 +288,16 @@ pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<
             Way::Shut => Some(Err(libc::EPIPE)),
             Way::Nowhere => None,
             Way::Pipe => {
-                let room = pipe.free();
+                let room = match state.pipe_room(id) {
+                    0 if ready::overflows(state, id, shadow) => KERNEL_ROOM,
+                    room => room,
+                };
                 if room == 0 {
-                    pipe.want_room();
+                    state.pipe(id)?.want_room();
                 }
                 (room > 0).then_some(Ok(room))
             }
-            // Not more than any socket buffer takes.
-            Way::Kernel => (shadow::events(shadow) & libc::POLLOUT != 0).then_some(Ok(2048)),
+            Way::Kernel => (shadow::events(shadow) & libc::POLLOUT != 0).then_some(Ok(KERNEL_ROOM)),
         }
     });
     match ended {

@@ -53,6 +53,11 @@ pub fn events(descriptor: i32) -> i16 {
     poll_now(descriptor, libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP | libc::POLLPRI)
 }
 
+/// How many bytes can be read.
+pub fn unread(descriptor: i32) -> u64 {
+    with_borrowed(descriptor, |fd| rustix::io::ioctl_fionread(fd)).and_then(Result::ok).unwrap_or(0)
+}
+
 /// Is the handshake over, and did it end well?
 pub fn is_connected(descriptor: i32) -> bool {
     let told = poll_now(descriptor, libc::POLLOUT);
