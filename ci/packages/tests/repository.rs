@@ -32,7 +32,7 @@ fn apt_brings_with_the_profile_all_that_it_needs_and_takes_it_away_again() {
 
     root.shell("apt-get install --yes doca-vma").succeeds();
     assert_eq!(installed(&root), PROFILE);
-    let banner = "LD_PRELOAD=libvma.so bash -c 'exec 3<>/dev/udp/127.0.0.1/9'";
+    let banner = "VMA_TRACELEVEL=info LD_PRELOAD=libvma.so bash -c 'exec 3<>/dev/udp/127.0.0.1/9'";
     assert!(root.shell(banner).output_of_success().contains("VMA_VERSION: "));
     root.shell("vma_stats --help").succeeds();
 

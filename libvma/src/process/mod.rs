@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use crate::config::Config;
 use crate::config::rules::Rules;
-use crate::config::settings::Settings;
+use crate::config::settings::{Origin, Setting, Settings};
 use crate::control::Control;
 use crate::fd::Table;
 use crate::log::{self, log_line};
@@ -85,7 +85,9 @@ fn start() -> Process {
     log::set_details(config.log_details);
     log::set_colors(config.log_colors);
     let log_file = open_log(&config);
-    banner::print(&settings, &config);
+    if log_file.is_some() || is_banner_wanted(&settings) {
+        banner::print(&settings, &config);
+    }
     for complaint in &settings.complaints {
         log_line!(Warning, "{complaint}");
     }
@@ -185,6 +187,15 @@ impl Process {
             state.wake_thread(thread);
         }
     }
+}
+
+/// The program that reads standard error may take a banner for an error: it gets one if the user asks for a log
+/// level.
+fn is_banner_wanted(settings: &Settings) -> bool {
+    let asked = |setting: &Setting| setting.origin == Origin::Environment;
+    let journal = std::env::var("JOURNAL_STREAM").ok();
+    settings.get("VMA_TRACELEVEL").is_some_and(asked)
+        || !sys::output::is_read_by_program(2, journal.as_deref())
 }
 
 fn open_log(config: &Config) -> Option<Fd> {

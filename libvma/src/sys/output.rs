@@ -63,6 +63,17 @@ fn without_sigpipe(fd: BorrowedFd<'_>, line: &[u8]) {
     thread::restore_signals(&saved);
 }
 
+/// Does a program read what is written there, as far as that can be told? A pipe ends in one, and so does a
+/// socket, unless it is the journal's, which systemd says (JOURNAL_STREAM of systemd.exec(5)).
+pub fn is_read_by_program(raw: RawFd, journal: Option<&str>) -> bool {
+    let Some(Ok(stat)) = fd::with_borrowed(raw, |fd| fstat(fd)) else { return false };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Fifo => true,
+        FileType::Socket => journal != Some(&*format!("{}:{}", stat.st_dev, stat.st_ino)),
+        _ => false,
+    }
+}
+
 /// Is it a terminal?
 pub fn is_terminal(raw: RawFd) -> bool {
     fd::with_borrowed(raw, |fd| rustix::termios::isatty(fd)).unwrap_or(false)
@@ -74,6 +85,20 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     use super::*;
+
+    #[test]
+    fn pipes_and_sockets_but_the_journals_are_read_by_programs() {
+        let (_reader, pipe) = std::io::pipe().expect("a pipe");
+        let (_other, socket) = std::os::unix::net::UnixStream::pair().expect("sockets");
+        let file = std::fs::File::open("/proc/self/stat").expect("a file");
+        let null = std::fs::File::open("/dev/null").expect("a device");
+        let raws = [pipe.as_raw_fd(), socket.as_raw_fd(), file.as_raw_fd(), null.as_raw_fd()];
+        assert_eq!(raws.map(|raw| is_read_by_program(raw, None)), [true, true, false, false]);
+        let stat = fstat(&socket).expect("its numbers");
+        let journal = format!("{}:{}", stat.st_dev, stat.st_ino);
+        assert!(!is_read_by_program(socket.as_raw_fd(), Some(&journal)));
+        assert!(is_read_by_program(socket.as_raw_fd(), Some("1:1")));
+    }
 
     #[test]
     fn a_full_pipe_loses_the_line_and_does_not_wait() {

@@ -65,6 +65,28 @@ fn the_banner_comes_with_the_first_internet_socket() {
     assert_eq!(program.stderr(), printed, "it comes once");
 }
 
+// covers: RUN-03
+#[test]
+fn a_program_that_reads_stderr_gets_the_banner_only_if_the_user_asks_for_a_level() {
+    let net = Namespaces::new();
+    let socket = "import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM)";
+    let printed = |redirection: &str, level: Option<&str>| {
+        let command = format!("{PYTHON} -c '{socket}' {redirection}");
+        let mut program = net.program(Side::A, "sh").with_library().args("-c").arg(&command);
+        if let Some(level) = level {
+            program = program.env("VMA_TRACELEVEL", level);
+        }
+        program.run().stdout
+    };
+    let to_file = format!("2>{0}; cat {0}", net.file("errors").display());
+    assert!(printed(&to_file, None).contains("VMA_VERSION: "));
+    assert_eq!(printed("2>&1 | cat", None), "");
+    assert!(printed("2>&1 | cat", Some("info")).contains("VMA_VERSION: "));
+    // What the user must know comes all the same.
+    let told = printed("2>&1 | cat", Some("loud"));
+    assert!(told.contains("VMA_TRACELEVEL=loud is not accepted"), "{told}");
+}
+
 // covers: LOG-02
 #[test]
 fn no_banner_at_level_none() {

@@ -109,7 +109,9 @@ fn programs_find_the_library_by_its_name() {
 /// What a program with a socket prints under a library.
 fn banner(system: &System, library: &str) -> String {
     system
-        .shell(&format!("LD_PRELOAD={library} bash -c 'exec 3<>/dev/udp/127.0.0.1/9'"))
+        .shell(&format!(
+            "VMA_TRACELEVEL=info LD_PRELOAD={library} bash -c 'exec 3<>/dev/udp/127.0.0.1/9'"
+        ))
         .output_of_success()
 }
 

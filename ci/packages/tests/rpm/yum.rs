@@ -22,7 +22,7 @@ fn dnf_brings_with_the_profile_all_that_it_needs_and_takes_it_away_again() {
     dnf(&system, &["install", "doca-vma"]).succeeds();
     assert_eq!(installed(&system), PROFILE);
     assert_eq!(system.rpm(["-V"]).args(PROFILE).output_of_success(), "");
-    let banner = "LD_PRELOAD=libvma.so bash -c 'exec 3<>/dev/udp/127.0.0.1/9'";
+    let banner = "VMA_TRACELEVEL=info LD_PRELOAD=libvma.so bash -c 'exec 3<>/dev/udp/127.0.0.1/9'";
     assert!(system.shell(banner).output_of_success().contains("VMA_VERSION: "));
     system.shell("vma_stats --help").succeeds();
 
