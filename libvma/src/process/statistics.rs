@@ -100,6 +100,9 @@ impl Attendant {
             ..Control::default()
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
+        if let Some(publisher) = &made {
+            publisher.tidy();
+        }
         self.seen = made.is_some().then(|| Seen::new(control));
         self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
         *file = made.map_or(File::None, File::Open);

@@ -58,6 +58,18 @@ impl Publisher {
         }
     }
 
+    /// Removes the files of programs that were killed: nobody else might.
+    pub fn tidy(&self) {
+        let Some((directory, own)) = self.path.rsplit_once('/') else { return };
+        for name in fd::names_in(directory) {
+            let digits = name.strip_prefix("vmastat.").unwrap_or_default();
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty();
+            if is_number && name != own {
+                fd::remove_left(&format!("{directory}/{name}"), &MAGIC);
+            }
+        }
+    }
+
     /// What readers ask for; None if the file does not tell.
     pub fn control(&self) -> Option<Control> {
         let mut control = Control::default();

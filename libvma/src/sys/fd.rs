@@ -215,6 +215,31 @@ fn remove_stale(path: &str) -> rustix::io::Result<()> {
     rustix::fs::unlink(path)
 }
 
+/// Removes a file of this user's that begins so, unless a process holds its lock.
+pub fn remove_left(path: &str, beginning: &[u8]) {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return };
+    let Ok(file) = Fd::adopt(opened) else { return };
+    let is_ours = rustix::fs::fstat(&file).is_ok_and(|status| {
+        rustix::fs::FileType::from_raw_mode(status.st_mode).is_file()
+            && status.st_uid == rustix::process::geteuid().as_raw()
+    });
+    let mut found = vec![0; beginning.len()];
+    let begins_so = is_ours && read_at(&file, &mut found, 0) && found == beginning;
+    if begins_so && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        remove_own(&file, path);
+    }
+}
+
+/// The names in a directory; none if it cannot be read.
+pub fn names_in(directory: &str) -> Vec<String> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(directory, flags, Mode::empty());
+    let Ok(entries) = opened.and_then(rustix::fs::Dir::new) else { return Vec::new() };
+    let name = |entry: rustix::fs::DirEntry| entry.file_name().to_str().ok().map(str::to_owned);
+    entries.filter_map(|entry| entry.ok().and_then(name)).collect()
+}
+
 /// Removes a file, unless the name is another one's by now.
 pub fn remove_own(file: &Fd, path: &str) {
     let name = |stat: rustix::fs::Stat| (stat.st_dev, stat.st_ino);

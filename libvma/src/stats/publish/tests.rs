@@ -69,6 +69,32 @@ fn what_is_published_is_what_a_reader_finds() {
 }
 
 #[test]
+fn files_of_dead_processes_are_removed_and_no_others() {
+    let scratch = Scratch::new("tidy");
+    let file = |name: &str, text: &[u8]| std::fs::write(scratch.0.join(name), text).unwrap();
+    let whole = [&MAGIC[..], b"and more"].concat();
+    file("vmastat.4194305", &whole);
+    file("vmastat.4194306", b"not ours");
+    file("vmastat.x", &whole);
+    file("other", &whole);
+    // It runs, in another namespace perhaps.
+    file("vmastat.4194307", &whole);
+    let held = std::fs::File::open(scratch.0.join("vmastat.4194307")).unwrap();
+    held.lock().unwrap();
+    scratch.create(1).unwrap().tidy();
+    let mut left: Vec<_> = std::fs::read_dir(&scratch.0)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    let own = format!("vmastat.{}", std::process::id());
+    let mut expected =
+        ["other", &own, "vmastat.4194306", "vmastat.4194307", "vmastat.x"].map(str::to_owned);
+    expected.sort();
+    assert_eq!(left, expected);
+}
+
+#[test]
 fn a_file_that_a_dead_process_left_is_replaced() {
     let scratch = Scratch::new("stale");
     std::fs::write(scratch.file(), b"something else").unwrap();
