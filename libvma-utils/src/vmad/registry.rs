@@ -40,6 +40,14 @@ impl Registry {
         self.processes.len() >= self.limit
     }
 
+    /// May this user have a place more? One who has most of them leaves the last eighth to the others, or a loop
+    /// of one user's programs would leave none. Root may have all.
+    pub fn has_place_for(&self, uid: u32) -> bool {
+        let own = self.processes.values().filter(|process| process.uid == uid).count();
+        let free = self.limit.saturating_sub(self.processes.len());
+        free > 0 && (uid == 0 || own <= self.limit / 2 || free > self.limit / 8)
+    }
+
     pub fn len(&self) -> usize {
         self.processes.len()
     }
@@ -96,9 +104,13 @@ mod tests {
         }
 
         fn process(&self, namespaces: &mut Namespaces) -> Process {
+            self.process_of(0, namespaces)
+        }
+
+        fn process_of(&self, uid: u32, namespaces: &mut Namespaces) -> Process {
             let peer = Peer::of(self.pid()).expect("it lives");
             let namespace = namespaces.of(peer.pid()).expect("ours");
-            Process { peer, uid: 0, namespace, connections: Connections::new(9) }
+            Process { peer, uid, namespace, connections: Connections::new(9) }
         }
     }
 
@@ -106,6 +118,25 @@ mod tests {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn one_user_leaves_places_to_the_others() {
+        let (mut namespaces, mut registry) = (Namespaces::new(), Registry::new(16));
+        let sleepers: Vec<Sleeper> = (0..16).map(|_| Sleeper::new()).collect();
+        let (others, last) = sleepers.split_at(14);
+        for sleeper in others {
+            assert!(registry.has_place_for(1000));
+            registry.insert(sleeper.process_of(1000, &mut namespaces));
+        }
+        assert!(!registry.has_place_for(1000) && !registry.is_full());
+        for sleeper in last {
+            assert!(registry.has_place_for(0) && registry.has_place_for(1001));
+            registry.insert(sleeper.process_of(1001, &mut namespaces));
+        }
+        for uid in [0, 1000, 1001] {
+            assert!(!registry.has_place_for(uid));
         }
     }
 

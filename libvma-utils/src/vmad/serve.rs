@@ -105,10 +105,19 @@ impl Served {
             self.answer(endpoint, sender, init.answer().as_bytes());
             return None;
         }
-        self.make_room(sender.pid);
-        if self.registry.is_full() && self.registry.get(sender.pid).is_none() {
+        self.make_room(sender);
+        let is_known = self.registry.get(sender.pid).is_some();
+        if !is_known && !self.registry.has_place_for(sender.uid) {
             let many = self.registry.len();
-            self.refuse(sender, &format!("{many} processes are served, which is the limit"));
+            let why = match self.registry.is_full() {
+                true => format!("{many} processes are served, which is the limit (max_processes)"),
+                false => format!(
+                    "{many} processes are served, most of them user {}'s: the last places are for others \
+                     (max_processes)",
+                    sender.uid
+                ),
+            };
+            self.refuse(sender, &why);
             return None;
         }
         // Asked before the look whether it lives still, so it is the namespace of this very process.
@@ -137,11 +146,11 @@ impl Served {
     }
 
     /// Deals with the death of a process whose number came back, and of others if places are short.
-    fn make_room(&mut self, pid: i32) {
-        if self.registry.get(pid).is_some_and(|known| known.peer.is_dead()) {
-            self.bury(pid);
+    fn make_room(&mut self, sender: &Sender) {
+        if self.registry.get(sender.pid).is_some_and(|known| known.peer.is_dead()) {
+            self.bury(sender.pid);
         }
-        if self.registry.is_full() {
+        if !self.registry.has_place_for(sender.uid) {
             for dead in self.registry.dead() {
                 self.bury(dead);
             }
