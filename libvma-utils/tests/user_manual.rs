@@ -283,11 +283,14 @@ fn the_symptoms_in_the_manual_are_messages_of_the_library() {
         ("libvma/src/socket/attach.rs", " is not offloaded, the kernel serves it: "),
         (
             "libvma/src/control/mod.rs",
-            "it is neither veth nor tap; VMA_XDP=all or VMA_XDP=<names> allows attaching to it",
+            "its interface is neither veth nor tap; VMA_XDP=all or VMA_XDP=<names> allows attaching to it",
         ),
-        ("libvma/src/control/mod.rs", "VMA_XDP does not name it"),
-        ("libvma/src/control/mod.rs", "it belongs to a bridge or bond"),
-        ("libvma/src/control/mod.rs", "it is not Ethernet"),
+        ("libvma/src/control/mod.rs", "VMA_XDP does not name its interface"),
+        ("libvma/src/control/mod.rs", "its interface belongs to a bridge or bond"),
+        ("libvma/src/control/mod.rs", "its interface is not Ethernet"),
+        ("libvma/src/socket/why.rs", "it is an IPv6 socket"),
+        ("libvma/src/socket/why.rs", "the process lacks CAP_NET_ADMIN to give it back later"),
+        ("libvma/src/socket/why.rs", "; start the program as root, or give it "),
         ("libvma/src/socket/why.rs", "the route is the kernel's"),
         ("libvma/src/socket/why.rs", "netlink is not available"),
     ] {

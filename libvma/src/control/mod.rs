@@ -69,14 +69,14 @@ impl NotOffloadable {
     pub fn text(self) -> &'static str {
         match self {
             NotOffloadable::NoInterface => "there is no such interface",
-            NotOffloadable::Loopback => "it is the loopback interface",
-            NotOffloadable::Down => "it is down",
-            NotOffloadable::NotEthernet => "it is not Ethernet",
-            NotOffloadable::Enslaved => "it belongs to a bridge or bond",
+            NotOffloadable::Loopback => "its interface is the loopback",
+            NotOffloadable::Down => "its interface is down",
+            NotOffloadable::NotEthernet => "its interface is not Ethernet",
+            NotOffloadable::Enslaved => "its interface belongs to a bridge or bond",
             NotOffloadable::NotAllowed => {
-                "it is neither veth nor tap; VMA_XDP=all or VMA_XDP=<names> allows attaching to it"
+                "its interface is neither veth nor tap; VMA_XDP=all or VMA_XDP=<names> allows attaching to it"
             }
-            NotOffloadable::NotListed => "VMA_XDP does not name it",
+            NotOffloadable::NotListed => "VMA_XDP does not name its interface",
         }
     }
 }

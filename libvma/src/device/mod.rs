@@ -53,6 +53,13 @@ pub enum OpenError {
     Segment(&'static str),
 }
 
+impl OpenError {
+    /// Was it refused because the process may not?
+    pub fn lacks_privilege(&self) -> bool {
+        matches!(self, OpenError::System { errno: libc::EPERM | libc::EACCES, .. })
+    }
+}
+
 impl core::fmt::Display for OpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {

@@ -1,6 +1,7 @@
 //! The calls that make, name, connect and configure sockets.
 
 use core::ffi::{c_int, c_ulong, c_void};
+use core::net::Ipv6Addr;
 
 use super::cancel::cancellable;
 use super::{
@@ -55,6 +56,32 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     errno::set(before);
 }
 
+/// The user learns, once, that IPv6 is the kernel's: not when the socket is made, because many programs only try
+/// whether there is IPv6.
+///
+/// # Safety
+/// As [`convert::family`].
+unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
+    // SAFETY: as promised.
+    if unsafe { convert::family(address, len) } != Some(libc::AF_INET6 as libc::sa_family_t)
+        || (len as usize) < size_of::<libc::sockaddr_in6>()
+    {
+        return;
+    }
+    let Some(process) = process::current() else { return };
+    if ![Protocol::Udp, Protocol::Tcp].iter().any(|one| process.stack.config.offloads(*one)) {
+        return;
+    }
+    // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
+    let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
+    let to = Ipv6Addr::from(address.sin6_addr.s6_addr);
+    if address.sin6_port != 0 && !to.is_loopback() {
+        let before = errno::get();
+        WhyOs::Ipv6.tell(format_args!("fd {fd}"));
+        errno::set(before);
+    }
+}
+
 /// The shadow's addresses changed.
 fn refreshed(fd: c_int, result: c_int) -> c_int {
     if result == 0
@@ -74,6 +101,8 @@ cancellable! {
             // SAFETY: the program's address, by the contract of the call.
             return unsafe { stream::connect(process, id, fd, address, len) };
         }
+        // SAFETY: the program's address, by the contract of the call.
+        unsafe { tell_ipv6(fd, address, len) };
         // SAFETY: passed on.
         refreshed(fd, unsafe { real::connect(fd, address, len) })
     }
@@ -127,6 +156,10 @@ export! {
             let before = errno::get();
             attach::name(&process.stack, id);
             errno::set(before);
+        }
+        if result == 0 {
+            // SAFETY: the program's address, which the kernel has taken.
+            unsafe { tell_ipv6(fd, address, len) };
         }
         result
     }

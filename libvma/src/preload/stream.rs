@@ -65,7 +65,7 @@ pub unsafe fn connect(
         }
         Outcome::Errno(error) => failed(error),
         Outcome::Os(why) => {
-            crate::log::log_line!(Debug, "fd {fd} is served by the kernel: {why}");
+            why.tell(format_args!("fd {fd}"));
             process.drop_stream_for(id, why);
             errno::set(before);
             // SAFETY: passed on.

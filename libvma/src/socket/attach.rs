@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::event::epoll;
 
+use super::why::Remedy;
 use super::{Plane, Shard, Stack, State, Via, WhyOs, hand_over, local, sharing, stream};
 use crate::config::XdpMode;
 use crate::config::rules::{Moment, Rules};
@@ -201,6 +202,9 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
         let ring = match ring(stack, plane, interface) {
             Ok(ring) => ring,
             Err(reason) => {
+                if !local.ip().is_unspecified() {
+                    reason.tell(format_args!("what comes to fd {shadow} from other hosts"));
+                }
                 // A reason that may pass outweighs those that will not, such as loopback's.
                 if why == WhyOs::NoInterface || !may_pass(why) {
                     why = reason;
@@ -448,7 +452,11 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
             Ok(ring)
         }
         Err(error) => {
-            log_line!(Warning, "{name} is not offloaded, the kernel serves it: {error}");
+            let what = format_args!("{name} is not offloaded, the kernel serves it: {error}");
+            match error.lacks_privilege() {
+                true => Remedy::Privileges.tell(what),
+                false => log_line!(Warning, "{what}"),
+            }
             Err(WhyOs::RingRefused)
         }
     }
@@ -492,7 +500,7 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
             let _ = epoll::delete(watcher, shadow);
         });
     }
-    log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+    why.tell(format_args!("fd {descriptor}"));
     for sibling in siblings {
         un_offload(stack, sibling, why);
     }

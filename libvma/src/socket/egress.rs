@@ -378,7 +378,10 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
             local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
                 .unwrap_or(Via::Os(WhyOs::LocalDestination))
         }
-        Err(why) => Via::Os(why),
+        Err(why) => {
+            why.tell(format_args!("what goes to {destination}"));
+            Via::Os(why)
+        }
     }
 }
 

@@ -1,9 +1,52 @@
 //! Why something is the kernel's: one enum for logs, statistics and tests.
 
+use core::fmt;
+use core::sync::atomic::{AtomicU32, Ordering};
+
 use crate::config::Exceptions;
 use crate::config::rules::Place;
 use crate::control::NotOffloadable;
-use crate::log::log_line;
+use crate::log::{Level, line, log_line};
+
+/// What the user can do about a reason.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    Privileges,
+    Interface,
+    Descriptors,
+    Ipv4,
+}
+
+/// The remedies that the process has told.
+static TOLD: AtomicU32 = AtomicU32::new(0);
+
+impl Remedy {
+    /// Not told yet in this process? It is from now on.
+    fn is_news(self) -> bool {
+        let bit = 1 << self as u32;
+        TOLD.load(Ordering::Relaxed) & bit == 0 && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+
+    /// Whatever went wrong, a line tells it with what can be done, once in a process; later at level DEBUG.
+    pub fn tell(self, what: fmt::Arguments<'_>) {
+        let remedy = match self {
+            Remedy::Privileges => {
+                "; start the program as root, or give it CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK, \
+                 and let it keep them (installation.md, \"Privileges\")"
+            }
+            Remedy::Interface => "",
+            Remedy::Descriptors => "; are there too few descriptors (ulimit -n)?",
+            Remedy::Ipv4 => {
+                "; an IPv4 socket is served: many programs have an option -4, or take 0.0.0.0 as the address"
+            }
+        };
+        if self.is_news() {
+            line(Level::Warning, format_args!("{what}{remedy}"));
+        } else {
+            log_line!(Debug, "{what}");
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyOs {
@@ -65,9 +108,29 @@ pub enum WhyOs {
     CannotBeGivenBack,
     /// libvma.conf says so.
     Rule(Place),
+    Ipv6,
 }
 
 impl WhyOs {
+    /// Says that something is the kernel's. If the user may change that, as a warning, once in a process.
+    pub fn tell(self, what: fmt::Arguments<'_>) {
+        match self.remedy() {
+            Some(remedy) => remedy.tell(format_args!("{what} is served by the kernel: {self}")),
+            None => log_line!(Debug, "{what} is served by the kernel: {self}"),
+        }
+    }
+
+    fn remedy(self) -> Option<Remedy> {
+        match self {
+            WhyOs::CannotBeGivenBack => Some(Remedy::Privileges),
+            // That VMA_XDP does not name it, or is off, the user has said.
+            WhyOs::Interface(NotOffloadable::NotAllowed) => Some(Remedy::Interface),
+            WhyOs::NoControlPlane => Some(Remedy::Descriptors),
+            WhyOs::Ipv6 => Some(Remedy::Ipv4),
+            _ => None,
+        }
+    }
+
     /// An option that is not offloaded is told, and perhaps refused with the errno returned, as
     /// VMA_EXCEPTION_HANDLING says.
     pub fn judge(self, exceptions: Exceptions) -> Result<(), i32> {
@@ -89,8 +152,8 @@ impl WhyOs {
     }
 }
 
-impl core::fmt::Display for WhyOs {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Display for WhyOs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             WhyOs::NotOurs => "it is not offloaded",
             WhyOs::Unbound => "it is not bound",
@@ -122,6 +185,7 @@ impl core::fmt::Display for WhyOs {
             WhyOs::Stream => "a stream was opened on it",
             WhyOs::PendingError => "an error is pending",
             WhyOs::Rule(place) => return write!(f, "of a rule ({place})"),
+            WhyOs::Ipv6 => "it is an IPv6 socket",
             WhyOs::CannotBeGivenBack => "the process lacks CAP_NET_ADMIN to give it back later",
         };
         f.write_str(text)

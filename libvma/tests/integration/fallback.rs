@@ -75,6 +75,44 @@ fn as_an_ordinary_user() {
     assert_eq!(warnings(&printed).len(), 1, "{printed}");
 }
 
+// covers: RUN-09, LIM-09
+#[test]
+fn what_the_user_can_change_is_told_once() {
+    let net = Namespaces::new();
+    let told = |command: &str, statements: &[&str]| {
+        let program = net.program(Side::A, command.split(' ').next().unwrap()).with_library();
+        let arguments = command.split_once(' ').map_or("", |(_, rest)| rest);
+        let mut program = Puppet::start(program.args(arguments));
+        for statement in statements {
+            program.run(statement);
+        }
+        program.finish();
+        let printed = program.stderr();
+        warnings(&printed).into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let connect = "c = socket(); c.connect_ex(('10.99.0.2', 7000)); c.close()";
+    // A user's program.
+    let setpriv = format!("setpriv --bounding-set=-all --inh-caps=-all {PYTHON}");
+    let lines = told(&setpriv, &[connect, connect, "u = udp(('10.99.0.1', 5000))"]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("lacks CAP_NET_ADMIN") && lines[0].contains("as root"), "{lines:?}");
+    // One that gives up root after it has listened, and before it accepts.
+    let serve = "l = socket(); l.bind(('0.0.0.0', 7003)); l.listen(); l.setblocking(False)";
+    let accept = "import select; select.select([l], [], [], 0)";
+    let lines = told(PYTHON, &[serve, "os.setuid(65534)", accept, accept]);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("from other hosts") && lines[0].contains("keep them"), "{lines:?}");
+    // IPv6: not for a try, not for the loopback, once for what is used.
+    let v6 = "s = socket(AF_INET6, SOCK_STREAM)";
+    assert_eq!(told(PYTHON, &[v6, "s.bind(('::1', 7001))"]), [""; 0]);
+    let lines = told(
+        PYTHON,
+        &[v6, "s.bind(('::', 7001))", "t = socket(AF_INET6, SOCK_DGRAM)", "t.bind(('::', 7002))"],
+    );
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("it is an IPv6 socket; an IPv4 socket is served"), "{lines:?}");
+}
+
 // covers: NET-06, RUN-19
 #[test]
 fn switched_off_by_vma_xdp() {

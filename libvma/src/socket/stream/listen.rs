@@ -15,7 +15,6 @@ use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, set_phase, system, view,
 };
 use crate::config::rules::Moment;
-use crate::log::log_line;
 use crate::net::tcp::Settings;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::tcp::{Accepted, ListenSpec};
@@ -160,7 +159,11 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
     other_processes::post(stack, id);
     match result {
         // The shadow's connections are to be looked at.
-        Err(_) if other_processes::is_posted(stack, id) => {
+        Err(why) if other_processes::is_posted(stack, id) => {
+            let local = shadow::local_address(descriptor);
+            if local.is_some_and(|local| !local.ip().is_loopback()) {
+                why.tell(format_args!("what comes to fd {descriptor} from other hosts"));
+            }
             watch(stack, id, descriptor);
             Ok(())
         }
@@ -168,7 +171,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             if let Ok(mut state) = stack.shard.lock() {
                 state.end_listening(id);
             }
-            log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
+            why.tell(format_args!("fd {descriptor}"));
             Err(why)
         }
         _ => {
@@ -187,7 +190,7 @@ pub fn refuse(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
     match view.phase {
         Phase::Listening { steered: true } if !is_posted => {
             state.end_listening(id);
-            log_line!(Debug, "fd {} is served by the kernel: {why}", view.shadow);
+            why.tell(format_args!("fd {}", view.shadow));
             true
         }
         Phase::Listening { steered: false } => {
