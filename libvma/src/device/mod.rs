@@ -47,8 +47,10 @@ pub enum OpenError {
     System { call: &'static str, errno: i32 },
     /// The steering program could not be loaded or attached.
     Program(String),
-    /// Another process, or another kind of program, has the interface, or too many processes have it.
+    /// Another process, or another kind of program, has the interface.
     Busy,
+    /// So many processes have the interface by the library, and more may not.
+    Shared(u32),
     /// Memory that another process offered is not what it should be.
     Segment(&'static str),
 }
@@ -68,6 +70,12 @@ impl core::fmt::Display for OpenError {
             }
             OpenError::Program(text) => write!(f, "the steering program was refused: {text}"),
             OpenError::Segment(text) => write!(f, "the memory of a link was refused: {text}"),
+            OpenError::Shared(1) => f.write_str(
+                "a program has it by the library, which a forked child does not share it with",
+            ),
+            OpenError::Shared(most) => {
+                write!(f, "{most} programs have it by the library, which is the limit")
+            }
             OpenError::Busy => {
                 f.write_str("another XDP program or AF_XDP socket has the interface")
             }

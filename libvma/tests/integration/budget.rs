@@ -138,6 +138,11 @@ fn a_process_that_cannot_have_the_interface_learns_it_at_once() {
     let text = format!("connect() where others have the interface: {times:?}");
     println!("{text}");
     assert!(times[0] <= Duration::from_millis(3), "{text}");
+    let mut ninth = net.puppet(Side::A);
+    ninth.run("c = socket(AF_INET, SOCK_STREAM); c.connect_ex(('10.99.0.2', 9))");
+    let told = format!("{MOST_SHARERS} programs have it by the library, which is the limit");
+    assert!(ninth.stderr().contains(&told), "{}", ninth.stderr());
+    drop(ninth);
     // There is room again.
     holders.pop().unwrap().kill();
     let before = net.kernel_tcp(Side::A).opened;

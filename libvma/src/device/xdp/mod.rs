@@ -100,7 +100,9 @@ impl Ring {
         let (better, last) = mode.candidates(&interface);
         for mode in better {
             match Ring::open_in(*mode, interface.clone(), limits) {
-                Err(error) if !matches!(error, OpenError::Busy) => refused(*mode, &error),
+                Err(error) if !matches!(error, OpenError::Busy | OpenError::Shared(_)) => {
+                    refused(*mode, &error)
+                }
                 result => return result,
             }
         }

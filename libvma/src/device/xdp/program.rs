@@ -123,7 +123,7 @@ impl Program {
         };
         while hook == Hook::Ingress && sharers(on)? >= limits.most_sharers {
             if !may_wait() {
-                return Err(OpenError::Busy);
+                return Err(OpenError::Shared(limits.most_sharers));
             }
         }
         let mut object = Object::parse(object).map_err(refused)?;
