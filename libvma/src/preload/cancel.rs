@@ -18,7 +18,12 @@ macro_rules! cancellable {
         /// # Safety
         /// As the C function of this name.
         #[inline(always)]
-        pub unsafe fn $name($($arg: $type),*) -> $ret $body
+        pub unsafe fn $name($($arg: $type),*) -> $ret {
+            #[inline(always)]
+            unsafe fn call($($arg: $type),*) -> $ret $body
+
+            $crate::preload::traced!($name($($arg),*))
+        }
 
         const _: () = {
             #[unsafe(no_mangle)]

@@ -134,6 +134,28 @@ fn before_program() {
     super::errno::set(before);
 }
 
+/// _exit(2). It has no result that could be logged.
+///
+/// # Safety
+/// As the C function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    at_sudden_exit();
+    // SAFETY: passed on.
+    unsafe { real::_exit(status) };
+    std::process::abort()
+}
+
+/// _Exit(3).
+///
+/// # Safety
+/// As the C function of this name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: another name of it.
+    unsafe { _exit(status) }
+}
+
 export! {
     /// system(3).
     fn system(command: *const c_char) -> c_int {
@@ -156,20 +178,6 @@ export! {
         before_program();
         // SAFETY: passed on.
         unsafe { real::wordexp(words, result, flags) }
-    }
-
-    /// _exit(2).
-    fn _exit(status: c_int) -> ! {
-        at_sudden_exit();
-        // SAFETY: passed on.
-        unsafe { real::_exit(status) };
-        std::process::abort()
-    }
-
-    /// _Exit(3).
-    fn _Exit(status: c_int) -> ! {
-        // SAFETY: another name of it.
-        unsafe { _exit(status) }
     }
 
     /// posix_spawn_file_actions_adddup2(3): the new program gets the socket.

@@ -29,6 +29,7 @@ mod stream;
 mod symbols;
 mod syscall;
 mod take_over;
+mod trace;
 mod transfer;
 
 /// Defines C functions under their C names. The whole module exists only in the shared object: a
@@ -40,10 +41,34 @@ macro_rules! export {
         /// # Safety
         /// As the C function of this name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret $body
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
+            #[inline(always)]
+            unsafe fn call($($arg: $type),*) -> $ret $body
+
+            $crate::preload::traced!($name($($arg),*))
+        }
     )*};
 }
 use export;
+
+/// Calls `call`, which has the arguments of the function `name`; the debug library logs it.
+macro_rules! traced {
+    ($name:ident($($arg:ident),*)) => {
+        if $crate::log::is_built($crate::log::Level::Fine)
+            && $crate::log::enabled($crate::log::Level::Fine)
+        {
+            let level = $crate::preload::trace::level(&[$(&$arg),*]);
+            // SAFETY: passed on.
+            let result = unsafe { call($($arg),*) };
+            $crate::preload::trace::called(level, stringify!($name), &[$(&$arg),*], &result);
+            result
+        } else {
+            // SAFETY: passed on.
+            unsafe { call($($arg),*) }
+        }
+    };
+}
+use traced;
 
 use core::ffi::c_int;
 

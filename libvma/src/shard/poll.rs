@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 
 use super::{Direct, RingId, SocketId, State};
 use crate::device::Ring;
+use crate::log::log_line;
 use crate::sys::errand;
 
 /// One call takes at most this many packets per ring, so that no caller works for the others
@@ -53,10 +54,12 @@ impl<S> State<S> {
                 match self.rings.get_mut(index) {
                     Some(Ring::Xdp(ring)) => {
                         let Some(received) = ring.receive() else { break };
+                        log_line!(Finer, "ring {index}: a frame of {} bytes came", received.len);
                         self.input(id, received);
                     }
                     Some(Ring::Shm(ring)) => {
                         let Some(arrival) = ring.receive() else { break };
+                        log_line!(Finer, "ring {index}: {arrival:?} came");
                         self.input_local(id, arrival);
                     }
                     None => break,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::local::mark_switch;
 use super::{RingId, State};
 use crate::device::Ring;
+use crate::log::log_line;
 use crate::net::bulk_copy::bulk_copy;
 use crate::net::ip::fragment::{Fragment, fragments};
 use crate::net::udp::lookup::Tuple;
@@ -205,6 +206,7 @@ fn send_whole(
         }
     });
     ring.transmit(frame);
+    log_line!(Finer, "{} bytes leave for {}", egress.len, egress.destination);
     Ok(())
 }
 

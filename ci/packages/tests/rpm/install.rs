@@ -106,6 +106,36 @@ fn programs_find_the_library_by_its_name() {
     assert!(debug.contains(&format!("{release} -*- DEBUG -*-")), "{debug}");
 }
 
+// covers: RUN-08
+#[test]
+fn the_debug_library_logs_each_call_and_the_other_does_not() {
+    let system = System::with(&PLAIN, EVERYTHING);
+    let lines = |library: &str, level: &str| {
+        // The level is known from the end of the first socket() on.
+        let call = "exec 3<>/dev/udp/127.0.0.1/9; echo hello >&3";
+        let mut program = system
+            .shell(&format!("VMA_TRACELEVEL={level} LD_PRELOAD={library} bash -c '{call}' 2>&1"));
+        let output = program.succeeds();
+        let of = |level: &str| {
+            let start = format!("VMA {level}: ");
+            output
+                .lines()
+                .filter(|line| line.contains(&start))
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        (of("FINE"), of("FINER"))
+    };
+    let (fine, finer) = lines("libvma-debug.so", "fine");
+    for call in ["connect(3, ", "dup2(3, "] {
+        assert!(fine.iter().any(|line| line.contains(call)), "{call}: {fine:?}");
+    }
+    assert!(finer.is_empty(), "{finer:?}");
+    let (_, finer) = lines("libvma-debug.so", "all");
+    assert!(!finer.is_empty());
+    assert_eq!(lines("libvma.so", "all"), (Vec::new(), Vec::new()));
+}
+
 /// What a program with a socket prints under a library.
 fn banner(system: &System, library: &str) -> String {
     system

@@ -3,6 +3,7 @@
 use super::body::{self, Body, Heaps};
 use super::way::{LEAD, Lead, Way};
 use crate::device::Ring;
+use crate::log::log_line;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{Link, Outgoing, Piece};
 use crate::net::wire::checksum::{Sum, copy_and_sum};
@@ -139,6 +140,7 @@ pub(super) fn transmit(
         });
     }
     ring.transmit(frame);
+    log_line!(Finer, "{} bytes leave for {}: {header:?}", len, key.remote);
     true
 }
 

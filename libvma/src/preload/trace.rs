@@ -1,0 +1,61 @@
+//! What the debug library logs of each call: its arguments and its result (levels FINE and FINER). Nothing of this
+//! is in the other library.
+
+use core::any::Any;
+use core::ffi::c_int;
+use core::fmt::{Debug, Display, Formatter, Result};
+
+use super::errno;
+use crate::log::{self, Level};
+use crate::process;
+
+/// Numbers and pointers.
+pub trait Value: Any + Debug {}
+
+impl<T: Any + Debug> Value for T {}
+
+/// The level that a call with these arguments is logged at, None: it is not. FINE: it concerns a descriptor of ours.
+#[cold]
+pub fn level(arguments: &[&dyn Value]) -> Level {
+    match arguments.first() {
+        Some(first) if is_ours(*first) => Level::Fine,
+        _ => Level::Finer,
+    }
+}
+
+fn is_ours(value: &dyn Value) -> bool {
+    let value: &dyn Any = value;
+    let descriptor = value.downcast_ref::<c_int>();
+    let process = process::current();
+    process.zip(descriptor).is_some_and(|(process, fd)| process.fds.get(*fd).is_some())
+}
+
+/// Logs a call that has ended.
+#[cold]
+pub fn called(before: Level, name: &str, arguments: &[&dyn Value], result: &dyn Value) {
+    let level = if is_ours(result) { Level::Fine } else { before };
+    let error = (result as &dyn Any).downcast_ref::<c_int>().is_some_and(|result| *result < 0)
+        || (result as &dyn Any).downcast_ref::<isize>().is_some_and(|result| *result < 0);
+    let list = List(arguments);
+    match error {
+        true => {
+            log::line_if_enabled(
+                level,
+                format_args!("{name}({list}) = {result:?}, errno {}", errno::get()),
+            );
+        }
+        false => log::line_if_enabled(level, format_args!("{name}({list}) = {result:?}")),
+    }
+}
+
+struct List<'a>(&'a [&'a dyn Value]);
+
+impl Display for List<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        for (at, value) in self.0.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            write!(f, "{separator}{value:?}")?;
+        }
+        Ok(())
+    }
+}
