@@ -87,7 +87,9 @@ impl<B> Connection<B> {
         let arrival = Arrival::new(header, payload, now);
         match self.state {
             State::Closed => {
+                // Section 3.10.7.1. Segments of one batch reach a connection that the first of them ended.
                 give_back(piece, link);
+                self.reset_stray(&arrival, link);
                 Events::NONE
             }
             State::SynSent => self.arrive_in_syn_sent(&arrival, piece, link),
