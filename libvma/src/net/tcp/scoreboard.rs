@@ -57,6 +57,12 @@ impl Scoreboard {
         self.sent.is_empty()
     }
 
+    /// Is a single segment outstanding?
+    #[inline]
+    pub fn is_single(&self, mss: u32) -> bool {
+        self.sent.len() == 1 && self.in_flight <= mss
+    }
+
     /// Sequence numbers in flight: pipe of RFC 6675.
     #[inline]
     pub fn in_flight(&self) -> u32 {
@@ -253,9 +259,14 @@ impl Scoreboard {
         None
     }
 
-    /// The numbers from `start` to `end`, the beginning of a record, left again.
+    /// The numbers from `start` to `end`, all of a record or a part of it, left again. The rest of the
+    /// record stays as it was.
     pub fn retransmit(&mut self, start: Seq, end: Seq, now: Instant) {
-        let at = self.sent.partition_point(|sent| sent.end <= start);
+        let mut at = self.sent.partition_point(|sent| sent.end <= start);
+        if self.sent.get(at).is_some_and(|sent| sent.start < start) {
+            self.split(at, start);
+            at = at.saturating_add(1);
+        }
         if self.sent.get(at).is_some_and(|sent| sent.end > end) {
             self.split(at, end);
         }
@@ -359,6 +370,16 @@ mod tests {
         let starts: Vec<u32> = board.records().map(|sent| sent.start.raw()).collect();
         assert_eq!(starts, [0, 100, 150, 200, 250]);
         assert_eq!(board.sack(Seq::new(150), Seq::new(250), 50, |_| ()), 0);
+    }
+
+    #[test]
+    fn a_tail_that_leaves_again_is_a_record_of_its_own() {
+        let mut board = board(2);
+        let later = Instant::from_nanos(5);
+        board.retransmit(Seq::new(150), Seq::new(200), later);
+        let records: Vec<_> = board.records().map(|sent| (sent.start.raw(), sent.at)).collect();
+        assert_eq!(records, [(0, now()), (100, now()), (150, later)]);
+        assert_eq!(board.in_flight(), 200);
     }
 
     #[test]

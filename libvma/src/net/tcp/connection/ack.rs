@@ -72,13 +72,18 @@ impl<B> Connection<B> {
             return Err(events);
         }
         let repeats = self.is_repetition(arrival);
+        let una = self.snd_una;
+        let is_pure = self.repeats_all(arrival);
         self.note_window(arrival);
         if self.board.is_empty() {
             self.snd_una = self.snd_una.max(arrival.ack);
+            if self.probe_end.is_some() {
+                let duplicate = self.take_blocks(arrival, una, &mut Delivery::default());
+                self.answer_probe(arrival, duplicate, is_pure);
+            }
             return Ok(events);
         }
         let before = self.pipe();
-        let una = self.snd_una;
         let mut delivery =
             if arrival.ack > una { self.advance(arrival) } else { Delivery::default() };
         let mut duplicate = false;
@@ -86,7 +91,7 @@ impl<B> Connection<B> {
             duplicate = self.take_blocks(arrival, una, &mut delivery);
         }
         self.sample_rtt(arrival, &delivery);
-        self.answer_probe(arrival, duplicate);
+        self.answer_probe(arrival, duplicate, is_pure);
         self.answer_congestion_echo(arrival);
         if self.phase != Phase::Open
             && self.snd_una > una
@@ -95,7 +100,7 @@ impl<B> Connection<B> {
         {
             self.undo_reduction(arrival.now);
         }
-        let lost = self.find_losses(arrival, una, repeats);
+        let lost = self.find_losses(arrival, una, repeats, delivery.delivered);
         if self.duplicate_credit > 0 && self.snd_una > una {
             delivery.delivered = self.cover_duplicates(delivery.delivered);
         }
@@ -103,7 +108,11 @@ impl<B> Connection<B> {
         if self.snd_una > una {
             events.insert(self.after_advance(arrival));
         } else if delivery.delivered > 0 {
-            self.arm_for_flight(arrival.now, false);
+            // A report of what left before the first segment was repeated says nothing against the
+            // repetition: the timer starts over (Linux: tcp_clean_rtx_queue).
+            let head = self.board.first().map(|sent| sent.at);
+            let is_older = delivery.oldest.is_some_and(|at| head.is_some_and(|head| at < head));
+            self.arm_for_flight(arrival.now, is_older);
         }
         Ok(events)
     }
@@ -366,6 +375,14 @@ impl<B> Connection<B> {
             && self.scaled_window(arrival) == self.snd_wnd
     }
 
+    /// Does the segment say the same as one before: no data, no report, no other window?
+    fn repeats_all(&self, arrival: &Arrival<'_>) -> bool {
+        arrival.len == 0
+            && arrival.ack == self.snd_una
+            && arrival.header.options.sack().is_empty()
+            && self.scaled_window(arrival) == self.snd_wnd
+    }
+
     fn count_duplicate(&mut self) {
         self.duplicate_acks = self.duplicate_acks.saturating_add(1);
         let credit = self.duplicate_credit.saturating_add(self.mss);
@@ -381,9 +398,15 @@ impl<B> Connection<B> {
         delivered.saturating_sub(known)
     }
 
-    fn find_losses(&mut self, arrival: &Arrival<'_>, una: Seq, repeats: bool) -> u32 {
+    fn find_losses(
+        &mut self,
+        arrival: &Arrival<'_>,
+        una: Seq,
+        repeats: bool,
+        delivered: u32,
+    ) -> u32 {
         if self.sack {
-            return self.detect_losses(arrival.now);
+            return self.detect_losses(arrival.now, delivered);
         }
         // Without SACK: RFC 5681 section 3.2, and RFC 6582 for partial acknowledgments.
         if self.snd_una == una {
@@ -409,16 +432,23 @@ impl<B> Connection<B> {
         self.board.lose_front(end)
     }
 
-    /// The answer to a loss probe (RFC 8985 section 7.4).
-    fn answer_probe(&mut self, arrival: &Arrival<'_>, duplicate: bool) {
+    /// The answer to a loss probe (RFC 8985 section 7.4.2).
+    fn answer_probe(&mut self, arrival: &Arrival<'_>, duplicate: bool, is_pure: bool) {
         let Some(end) = self.probe_end else { return };
         if arrival.ack < end {
             return;
         }
-        self.probe_end = None;
-        if self.probe_was_old && !duplicate && !self.is_echo_early(arrival) && self.sack {
-            // The original was lost, the probe repaired it: that loss counts.
+        if !self.probe_was_old || duplicate || self.is_echo_early(arrival) {
+            // New data, or the peer got the original, too: nothing was lost.
+            self.probe_end = None;
+        } else if arrival.ack > end {
+            // The original was lost, the probe repaired it: that loss counts. An acknowledgment of just
+            // the probe does not tell: that of the original may only be late.
+            self.probe_end = None;
             self.enter_reduction(arrival.now);
+        } else if is_pure {
+            // The second acknowledgment: the original and the probe arrived.
+            self.probe_end = None;
         }
     }
 

@@ -194,6 +194,8 @@ pub struct Connection<B> {
     /// The last loss probe ends here (TLP.end_seq of RFC 8985), and whether it was old data.
     probe_end: Option<Seq>,
     probe_was_old: bool,
+    /// What was outstanding when it left, in sequence numbers.
+    probe_flight: u32,
     /// When the first retransmission of this episode left, on the clock of the time stamps.
     retransmission_stamp: Option<u32>,
     /// Data waits for more room, and `output` is limited by the congestion window.
@@ -362,6 +364,7 @@ impl<B> Connection<B> {
             partial_ack_seen: false,
             probe_end: None,
             probe_was_old: false,
+            probe_flight: 0,
             retransmission_stamp: None,
             is_cwnd_limited: false,
             last_sent: now,

@@ -177,6 +177,8 @@ impl<B> Connection<B> {
 
     #[cold]
     fn retransmit_lost(&mut self, now: Instant, link: &mut impl Link<B>) {
+        let head = self.board.first().map(|sent| sent.start);
+        let mut repeats_head = false;
         while let Some(lost) = self.board.next_lost() {
             let room = self.congestion_room();
             // One always leaves: after a timeout, and as the answer to the loss itself.
@@ -190,8 +192,12 @@ impl<B> Connection<B> {
                 break;
             }
             self.timeout_due = false;
+            repeats_head |= head == Some(lost.start);
         }
-        self.arm_for_flight(now, false);
+        // The timer is that of the first segment, which left now (Linux: tcp_xmit_retransmit_queue). After
+        // a partial acknowledgment without SACK it goes on (RFC 6582 section 3.2 step 3).
+        let restart = repeats_head && (self.sack || !self.partial_ack_seen);
+        self.arm_for_flight(now, restart);
     }
 
     /// Sends `start .. end` again, the beginning or the tail of a record.
@@ -371,7 +377,10 @@ impl<B> Connection<B> {
     /// their way, wait for room for a third of the window (Linux: tcp_tso_win_divisor).
     #[inline]
     fn should_defer(&self, len: u32, unsent: u32) -> bool {
-        if self.path.segmentation_limit <= self.mss || len >= unsent || self.board.is_empty() {
+        let cuts = self.path.segmentation_limit > self.mss;
+        // While something may be lost every acknowledgment lets a segment go (RFC 3042, RFC 6937). Without
+        // it the acknowledgments that a recovery lives on would not come.
+        if !cuts || len >= unsent || self.board.is_empty() || !self.is_flowing() {
             return false;
         }
         let window = self.congestion.cwnd().min(self.snd_wnd);

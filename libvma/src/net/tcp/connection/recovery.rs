@@ -17,8 +17,9 @@ const BLACK_HOLE_BASE: u32 = 1024;
 const BLACK_HOLE_MSS: u32 = 524;
 
 impl<B> Connection<B> {
-    /// Looks for losses by time (RFC 8985). Returns how much was newly found.
-    pub(super) fn detect_losses(&mut self, now: Instant) -> u32 {
+    /// Looks for losses by time (RFC 8985), when an acknowledgment reported so much, or none did. Returns
+    /// how much was newly found.
+    pub(super) fn detect_losses(&mut self, now: Instant, delivered: u32) -> u32 {
         if !self.sack || self.board.is_empty() {
             return 0;
         }
@@ -29,7 +30,7 @@ impl<B> Connection<B> {
             None => self.timers.stop(Timer::Reordering),
         }
         if found.lost > 0 && self.phase == Phase::Open {
-            self.enter_recovery(now, found.lost);
+            self.enter_recovery(now, found.lost.saturating_add(delivered));
         }
         found.lost
     }
@@ -44,7 +45,7 @@ impl<B> Connection<B> {
         lost: u32,
     ) {
         if !self.sack && lost > 0 && self.phase == Phase::Open {
-            self.enter_recovery(now, lost);
+            self.enter_recovery(now, lost.saturating_add(self.mss));
         }
         if self.phase != Phase::Open && self.snd_una >= self.recover && advanced {
             self.leave_recovery(now);
@@ -58,6 +59,9 @@ impl<B> Connection<B> {
                 let allowed = self.prr.on_ack(credit, in_flight, self.mss, progress);
                 self.congestion.set_cwnd(in_flight.saturating_add(allowed));
             }
+            // Selective reports alone do not open the window (RFC 5681 section 3.1, RFC 3042; Linux:
+            // tcp_may_raise_cwnd).
+            Phase::Open | Phase::Loss if !advanced => {}
             Phase::Open | Phase::Loss => {
                 let limited = self.is_cwnd_limited || self.phase == Phase::Loss;
                 self.congestion.on_ack(now, delivered, in_flight_before, &self.rtt, limited);
@@ -65,8 +69,10 @@ impl<B> Connection<B> {
         }
     }
 
-    fn enter_recovery(&mut self, now: Instant, lost: u32) {
-        let in_flight = self.pipe().saturating_add(lost);
+    /// `left` is what the acknowledgment took out of the data in flight, as delivered or lost: it was
+    /// outstanding when the recovery began (RecoverFS of RFC 9937 section 6.1).
+    fn enter_recovery(&mut self, now: Instant, left: u32) {
+        let in_flight = self.pipe().saturating_add(left);
         let outstanding = self.snd_nxt.since(self.snd_una);
         self.phase = Phase::Recovery;
         self.recover = self.snd_nxt;
@@ -78,15 +84,22 @@ impl<B> Connection<B> {
         self.timers.stop(Timer::LossProbe);
     }
 
-    /// A loss that is repaired already: the window shrinks, nothing else.
+    /// The probe has repaired a loss of what was outstanding when it left: the window shrinks, nothing
+    /// else.
     pub(super) fn enter_reduction(&mut self, now: Instant) {
         if self.phase == Phase::Open {
-            self.congestion.on_ecn(now, self.snd_nxt.since(self.snd_una));
+            self.congestion.on_ecn(now, self.probe_flight);
         }
     }
 
     /// The retransmission timer has expired (RFC 5681 section 3.1).
     pub(super) fn enter_loss(&mut self, now: Instant) {
+        if !self.state.is_synchronized() {
+            // A lost SYN says nothing of the threshold (RFC 5681 section 3.1); the window follows when the
+            // connection is established.
+            self.board.mark_lost(|_| true);
+            return;
+        }
         let first = self.phase != Phase::Loss;
         let outstanding = self.snd_nxt.since(self.snd_una);
         if first {

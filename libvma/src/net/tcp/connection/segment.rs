@@ -90,6 +90,7 @@ impl<B> Connection<B> {
         link: &mut impl Link<B>,
     ) -> bool {
         let edge = (self.announced.edge, self.announced.acknowledged);
+        let due = self.announced.due;
         let window = self.announce();
         let offset = start.since(self.buffer_start) as usize;
         let mut segment = Outgoing {
@@ -110,7 +111,8 @@ impl<B> Connection<B> {
             self.last_sent = now;
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;
-            self.announced.due = true;
+            // What the segment would have acknowledged, or else nothing.
+            self.announced.due = due || self.announced.acknowledged != self.rcv_nxt;
         }
         sent
     }

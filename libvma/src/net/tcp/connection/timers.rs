@@ -125,6 +125,8 @@ pub(super) const TRIM: Duration = Duration::from_secs(1);
 const LEAST_PROBE_NANOS: u64 = 2_000_000;
 /// The most a peer delays an acknowledgment (Linux: TCP_RTO_MIN).
 const MOST_ACK_DELAY_NANOS: u64 = 200_000_000;
+/// When the probe leaves while no round trip is measured (RFC 8985 section 7.2).
+const UNMEASURED_PROBE_NANOS: u64 = 1_000_000_000;
 
 impl<B> Connection<B> {
     /// Does what is due, and sends what follows from it. Early or repeated calls do nothing.
@@ -146,7 +148,7 @@ impl<B> Connection<B> {
             self.announced.on_delay_over();
         }
         if self.timers.take_due(Timer::Reordering, now) {
-            self.detect_losses(now);
+            self.detect_losses(now, 0);
         }
         if self.timers.take_due(Timer::LossProbe, now) {
             self.on_loss_probe(now, link);
@@ -240,20 +242,39 @@ impl<B> Connection<B> {
     /// A loss at the tail brings no later acknowledgment to see it by (RFC 8985 section 7.3): send
     /// new data, or the last segment again.
     fn on_loss_probe(&mut self, now: Instant, link: &mut impl Link<B>) {
-        if self.board.is_empty() || self.phase != Phase::Open {
+        // One probe at a time (RFC 8985 section 7.3).
+        if self.board.is_empty() || self.phase != Phase::Open || self.probe_end.is_some() {
             return;
         }
+        // TCP_USER_TIMEOUT counts from the original transmission, not from the probe.
+        if self.stalled_since.is_none() {
+            self.stalled_since = self.board.first().map(|sent| sent.at);
+        }
+        if self.has_given_up(now) {
+            // The retransmission timer is due as well, and ends the connection.
+            return;
+        }
+        // What an earlier probe repeated says nothing about this one.
+        self.retransmission_stamp = None;
+        self.probe_flight = self.snd_nxt.since(self.snd_una);
         let before = self.snd_nxt;
         self.send_probe_of_new_data(now, link);
         self.probe_was_old = self.snd_nxt == before;
-        if self.probe_was_old
-            && let Some(last) = self.board.last().copied()
-        {
-            let start = last.start.max(last.end.minus(self.mss.min(last.len())));
-            self.retransmit(start, last.end, now, link);
+        if self.probe_was_old && !self.repeat_tail(now, link) {
+            // The device has no room: the retransmission timer stays as it is.
+            return;
         }
         self.probe_end = Some(self.snd_nxt);
+        self.timers.stop(Timer::LossProbe);
+        // The timeout restarts without backoff (RFC 8985 section 7.3).
         self.timers.set(Timer::Retransmission, self.timeout(now));
+    }
+
+    /// Sends the last segment again. False if it could not leave.
+    fn repeat_tail(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        let Some(last) = self.board.last().copied() else { return false };
+        let start = last.start.max(last.end.minus(self.mss.min(last.len())));
+        self.retransmit(start, last.end, now, link)
     }
 
     /// RFC 9293 section 3.8.6.1.
@@ -337,30 +358,29 @@ impl<B> Connection<B> {
         if restart || !self.timers.is_set(Timer::Retransmission) {
             self.timers.set(Timer::Retransmission, self.timeout(now));
         }
-        // A single segment's acknowledgment may be delayed for as long as RTO is at least: mostly the
-        // retransmission timer comes first.
-        let single = self.board.in_flight() <= self.mss;
-        let delay = if single { MOST_ACK_DELAY_NANOS } else { 0 };
-        self.arm_loss_probe(now, LEAST_PROBE_NANOS.saturating_add(delay));
+        self.arm_loss_probe(now);
     }
 
-    /// RFC 8985 section 7.2: two round trips and `least`.
+    /// RFC 8985 section 7.2, with the margins of Linux (tcp_schedule_loss_probe). The probe leaves at the
+    /// latest when the retransmission timer would expire, and takes the place of that timeout.
     #[inline(always)]
-    fn arm_loss_probe(&mut self, now: Instant, least: u64) {
-        let timeout = self.timers.when(Timer::Retransmission);
-        if timeout <= now.plus_nanos(least) {
-            return self.timers.stop(Timer::LossProbe);
-        }
+    fn arm_loss_probe(&mut self, now: Instant) {
         let wanted = self.phase == Phase::Open
             && self.sack
             && self.probe_end.is_none()
             && self.board.sacked() == 0
             && self.state.is_synchronized();
-        let srtt = self.rtt.srtt_nanos();
-        let at = now.plus_nanos(srtt.saturating_mul(2).saturating_add(least));
-        if !wanted || srtt == 0 || timeout <= at {
+        if !wanted {
             return self.timers.stop(Timer::LossProbe);
         }
+        // The peer may delay the acknowledgment of a single segment.
+        let margin =
+            if self.board.is_single(self.mss) { MOST_ACK_DELAY_NANOS } else { LEAST_PROBE_NANOS };
+        let wait = match self.rtt.srtt_nanos() {
+            0 => UNMEASURED_PROBE_NANOS,
+            srtt => srtt.saturating_mul(2).saturating_add(margin),
+        };
+        let at = now.plus_nanos(wait).min(self.timers.when(Timer::Retransmission));
         self.timers.set(Timer::LossProbe, at);
     }
 }

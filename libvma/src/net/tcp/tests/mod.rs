@@ -14,6 +14,7 @@ mod resume;
 mod script;
 mod sim;
 mod states;
+mod timelines;
 mod timers;
 mod transfer;
 mod windows;

@@ -103,7 +103,7 @@ impl Sent {
     }
 
     /// As the module's description has it, without the window.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let mut text = String::new();
         let names = [
             (Flags::SYN, 'S'),
@@ -185,12 +185,17 @@ pub fn selective() -> Settings {
 impl Script {
     /// An active open: the SYN has left.
     pub fn connecting(settings: Settings) -> Script {
+        let mut script = Script::starting(settings);
+        script.output();
+        script
+    }
+
+    /// An active open: the SYN is about to leave.
+    pub fn starting(settings: Settings) -> Script {
         let now = Script::epoch();
         let connection = Connection::connect(KEY, Seq::new(ISS), 0, path(), settings, now);
         let outbox = Outbox { now, ..Outbox::default() };
-        let mut script = Script { connection, outbox, now, events: Events::NONE };
-        script.output();
-        script
+        Script { connection, outbox, now, events: Events::NONE }
     }
 
     /// The SYN-ACK that answers with the same options.

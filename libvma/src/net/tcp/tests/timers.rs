@@ -248,9 +248,12 @@ fn a_loss_probe_repeats_the_tail() {
     assert_eq!((probes.len(), probes[0].seq()), (1, 2921));
     let after = probes[0].at.saturating_duration_since(start).as_millis();
     assert!((15..40).contains(&after), "{after} ms, about twice the round trip");
-    // It was lost, and the probe repaired it: that is a loss, and the window shrinks.
+    // It was lost, and the probe repaired it: the next acknowledgment shows that, and the window shrinks.
     let cwnd = script.info().cwnd;
     script.give(segment(ACK, 1, 4381, 0));
+    assert_eq!(script.info().cwnd, cwnd);
+    script.write(1460);
+    script.give(segment(ACK, 1, 5841, 0));
     assert!(script.info().cwnd < cwnd);
 }
 
