@@ -6,9 +6,12 @@ use super::{BlackHole, Connection, Phase, State};
 use crate::net::tcp::rack::DUPLICATE_THRESHOLD;
 use crate::net::tcp::scoreboard::Sent;
 use crate::net::tcp::seq::Seq;
-use crate::net::tcp::{Events, Link, reset_for};
+use crate::net::tcp::{Events, Link, Outgoing, reset_for};
 use crate::net::time::Instant;
 use crate::net::wire::tcp::Flags;
+
+/// The least time that a peer has to acknowledge what it reported.
+const LEAST_RENEGING_NANOS: u64 = 10_000_000;
 
 /// What one acknowledgment delivered.
 #[derive(Default)]
@@ -107,6 +110,7 @@ impl<B> Connection<B> {
         self.react(arrival.now, before, delivery.delivered, self.snd_una > una, lost);
         if self.snd_una > una {
             events.insert(self.after_advance(arrival));
+            self.note_reneging(arrival.now);
         } else if delivery.delivered > 0 {
             // A report of what left before the first segment was repeated says nothing against the
             // repetition: the timer starts over (Linux: tcp_clean_rtx_queue).
@@ -203,6 +207,16 @@ impl<B> Connection<B> {
             events.insert(self.fin_acknowledged(arrival.now));
         }
         events
+    }
+
+    /// The peer reported what follows SND.UNA, and does not acknowledge it: it may have taken the report
+    /// back (RFC 2018 section 8). Half a round trip is time enough for it to say so (Linux:
+    /// tcp_check_sack_reneging); the timeout after that makes all reports void.
+    fn note_reneging(&mut self, now: Instant) {
+        if self.board.first().is_some_and(|first| first.sacked) {
+            let patience = (self.rtt.srtt_nanos().wrapping_shr(1)).max(LEAST_RENEGING_NANOS);
+            self.timers.set(Timer::Retransmission, now.plus_nanos(patience));
+        }
     }
 
     fn fin_acknowledged(&mut self, now: Instant) -> Events {
@@ -466,18 +480,13 @@ impl<B> Connection<B> {
     }
 
     /// RFC 9293 section 3.10.7.2 and .3: a RST for a segment that acknowledges what was never sent,
-    /// and the connection stays.
-    pub(super) fn reset_stray(&mut self, arrival: &Arrival<'_>, link: &mut impl Link<B>) {
-        if let Some(header) = reset_for(self.key, arrival.header, arrival.len) {
-            let payload = [&[][..], &[][..]];
-            let reset = crate::net::tcp::Outgoing {
-                header,
-                payload,
-                segment_size: u32::MAX,
-                ecn_capable: false,
-            };
-            link.emit(&reset);
-        }
+    /// and the connection stays. False if the RST could not leave.
+    pub(super) fn reset_stray(&mut self, arrival: &Arrival<'_>, link: &mut impl Link<B>) -> bool {
+        let payload = arrival.len.saturating_sub(super::super::sequence_len(arrival.header, 0));
+        let Some(header) = reset_for(self.key, arrival.header, payload) else { return true };
+        let payload = [&[][..], &[][..]];
+        let segment_size = u32::MAX;
+        link.emit(&Outgoing { header, payload, segment_size, ecn_capable: false })
     }
 }
 

@@ -16,6 +16,8 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the peer has for the end of an old connection before our SYN comes again (Linux:
 /// TCP_TIMEOUT_MIN).
 const AFTER_STRAY: Duration = Duration::from_millis(2);
+/// A stamp may be older by so much (Linux: TCP_PAWS_WINDOW).
+const STAMP_TOLERANCE: u32 = 1;
 /// After so long TS.Recent says nothing any more (RFC 7323 section 5.5).
 const STAMP_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -221,9 +223,12 @@ impl<B> Connection<B> {
         self.state = State::Established;
         self.last_received = now;
         self.probes = 0;
-        if self.syn_retransmitted {
-            // RFC 6298 section 5.7, RFC 5681 section 3.1.
+        if self.syn_retransmissions > 0 {
+            // RFC 6298 section 5.7.
             self.rtt.after_syn_loss();
+        }
+        if self.syn_retransmissions > 1 {
+            // RFC 5681 section 3.1; a single one may have been spurious (RFC 6928 section 2).
             self.congestion.set_cwnd(self.mss);
         }
         self.arm_keep_alive(now);
@@ -303,7 +308,9 @@ impl<B> Connection<B> {
                     return Err(self.arrive_ack(arrival, link).unwrap_or_else(|events| events));
                 }
             } else {
-                self.challenge(arrival.now, false);
+                // Answers to data do not answer each other for ever (Linux: tcp_oow_rate_limited).
+                let is_data = arrival.len > 0 && !arrival.has(Flags::SYN);
+                self.challenge(arrival.now, is_data);
             }
             return Err(Events::NONE);
         }
@@ -357,7 +364,8 @@ impl<B> Connection<B> {
             return false;
         };
         let age = arrival.now.saturating_duration_since(self.stamps.recent_at);
-        let old = !is_not_older(stamps.value, self.stamps.recent) && age < STAMP_LIFE;
+        let value = stamps.value.wrapping_add(STAMP_TOLERANCE);
+        let old = !is_not_older(value, self.stamps.recent) && age < STAMP_LIFE;
         // Linux: pure acknowledgments may overtake each other.
         old && !(arrival.len == 0 && arrival.seq == self.rcv_nxt && arrival.ack == self.snd_una)
     }
@@ -392,7 +400,10 @@ impl<B> Connection<B> {
     /// RFC 5961 section 3: only the very next sequence number resets.
     fn arrive_reset(&mut self, arrival: &Arrival<'_>) -> Events {
         if arrival.seq != self.rcv_nxt {
-            self.challenge(arrival.now, false);
+            // Linux, tcp_timewait_state_process: nothing is left in TIME-WAIT to be protected.
+            if self.state != State::TimeWait {
+                self.challenge(arrival.now, false);
+            }
             return Events::NONE;
         }
         match self.state {
@@ -405,12 +416,8 @@ impl<B> Connection<B> {
                 self.finish();
                 Events::CLOSED
             }
-            State::SynReceived => self.fail(Error::Refused),
+            // As Linux (tcp_reset), also while our FIN is on its way.
             State::CloseWait => self.fail(Error::BrokenPipe),
-            State::Closing | State::LastAck => {
-                self.finish();
-                Events::CLOSED
-            }
             _ => self.fail(Error::Reset),
         }
     }

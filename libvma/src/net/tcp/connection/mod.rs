@@ -209,8 +209,8 @@ pub struct Connection<B> {
     /// Keep-alive or window probes without an answer.
     probes: u8,
     sack: bool,
-    /// Our SYN had to be sent again (RFC 6298 section 5.7).
-    syn_retransmitted: bool,
+    /// How often our SYN had to be sent again.
+    syn_retransmissions: u8,
 
     // Receiving.
     irs: Seq,
@@ -314,7 +314,7 @@ impl<B> Connection<B> {
         if request.retransmissions > 0 || request.is_from_cookie || request.was_ignored() {
             // Which SYN-ACK is acknowledged nobody knows (Karn).
             connection.board.retransmit(iss, iss.plus(1), request.created);
-            connection.syn_retransmitted = request.retransmissions > 0;
+            connection.syn_retransmissions = request.retransmissions;
         }
         connection.timers.set(Timer::Retransmission, now.saturating_add(connection.rtt.rto()));
         connection
@@ -372,7 +372,7 @@ impl<B> Connection<B> {
             stalled_since: None,
             probes: 0,
             sack: false,
-            syn_retransmitted: false,
+            syn_retransmissions: 0,
             irs: Seq::default(),
             rcv_nxt: Seq::default(),
             rcv_scale: 0,

@@ -155,7 +155,7 @@ impl<B> Connection<B> {
         if (again || self.announced.due) && self.send_syn(now, link) {
             if again {
                 self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
-                self.syn_retransmitted = true;
+                self.syn_retransmissions = self.syn_retransmissions.saturating_add(1);
             }
             self.board.retransmit(self.iss, self.iss.plus(1), now);
             self.announced.due = false;

@@ -130,7 +130,13 @@ impl<B> Connection<B> {
     fn add_blocks(&mut self, header: &mut Header) {
         let room: usize = if self.stamps.enabled { 3 } else { 4 };
         let duplicate = self.duplicate.take();
-        let blocks = duplicate.into_iter().chain(self.reassembly.blocks());
+        // A FIN that waits behind its data has a number of its own.
+        let fin = self.fin_waiting.map(Seq::raw);
+        let waiting = self.reassembly.blocks().map(|block| {
+            let with_fin = u32::from(fin == Some(block.right));
+            SackBlock { right: block.right.wrapping_add(with_fin), ..block }
+        });
+        let blocks = duplicate.into_iter().chain(waiting);
         for block in blocks.take(room) {
             header.options.push_sack(block);
         }

@@ -55,7 +55,9 @@ impl<B> Connection<B> {
         if self.orphan && payload > 0 && is_new {
             // Nobody will read it (RFC 2525 section 2.17; Linux: TCPAbortOnData).
             give_back(piece, link);
-            return self.refuse_data();
+            let events = self.refuse_data();
+            self.reset_due = !self.reset_stray(arrival, link);
+            return events;
         }
         if self.reading_ended
             && self.fin_queued
@@ -67,7 +69,7 @@ impl<B> Connection<B> {
             // told, unlike for an orphan.
             give_back(piece, link);
             let events = self.fail(Error::Reset);
-            self.reset_due = true;
+            self.reset_due = !self.reset_stray(arrival, link);
             return events;
         }
         let fin = arrival.has(Flags::FIN).then_some(payload_end);
@@ -88,7 +90,6 @@ impl<B> Connection<B> {
     }
 
     fn refuse_data(&mut self) -> Events {
-        self.reset_due = true;
         self.finish();
         Events::CLOSED
     }

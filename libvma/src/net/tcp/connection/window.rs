@@ -59,10 +59,13 @@ impl Announcement {
         self.interactive = false;
     }
 
-    /// TCP_QUICKACK.
+    /// TCP_QUICKACK. Switched off, it only says that the program answers: what is left of the
+    /// acknowledgments at once comes back when it does not (Linux: __tcp_sock_set_quickack).
     pub fn set_quick(&mut self, quick: bool) {
         self.interactive = !quick;
-        self.quick = if quick { QUICK_ACKS } else { 0 };
+        if quick {
+            self.quick = QUICK_ACKS;
+        }
     }
 
     pub fn is_quick(&self) -> bool {

@@ -52,7 +52,6 @@ fn a_lost_syn_makes_the_first_timeout_long() {
     let mut script = Script::connecting(plain());
     script.pass(1500);
     script.give(Script::answer(&plain()));
-    assert_eq!(script.info().cwnd, 1460, "RFC 5681 section 3.1");
     script.sent();
     script.write(100);
     script.sent();

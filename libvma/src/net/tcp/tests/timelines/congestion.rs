@@ -83,6 +83,29 @@ fn congestion_avoidance_adds_a_segment_a_round_trip() {
     established(Settings { congestion: Algorithm::NewReno, ..selective() }, &lines);
 }
 
+/// RFC 9438 section 4.3: where the curve is slower than Reno would be, the window grows by 9/17 of a segment
+/// for each window that is acknowledged.
+#[test]
+fn cubic_grows_as_reno_at_short_round_trips() {
+    let mut lines = "0 write 14600\n".to_owned();
+    lines += &run(0, 1, 9);
+    lines += "0  > PA 13141+1460 a1
+              10 < A 1+0 a1 [1461-2921]
+              10 < A 1+0 a1 [1461-4381]
+              10 < A 1+0 a1 [1461-5841]
+              10 > A 1+1460 a1
+              20 < A 1+0 a14601
+              20 cwnd 10220
+              20 write 58400\n";
+    lines += &run(20, 14_601, 7);
+    lines += "30 < A 1+0 a24821\n";
+    lines += &run(30, 24_821, 7);
+    lines += "40 < A 1+0 a35041\n";
+    lines += &run(40, 35_041, 8);
+    lines += "40 cwnd 11680\n40 end";
+    established(selective(), &lines);
+}
+
 /// RFC 3168 section 6.1.2: ECE reduces the window once for what is out, and CWR says so with the
 /// next new data, once.
 #[test]

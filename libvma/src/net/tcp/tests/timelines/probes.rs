@@ -63,8 +63,8 @@ fn two_small_segments_are_more_than_one() {
          1   write 100
          1   > PA 101+100 a1
          23  > PA 101+100 a1
-         25  < A 1+0 a201
-         25  end",
+         50  < A 1+0 a201
+         50  end",
     );
 }
 
@@ -100,8 +100,8 @@ fn the_probe_stays_within_the_peers_window() {
          0   > A 1+1460 a1
          0   > A 1461+1460 a1
          22  > A 1461+1460 a1
-         25  < A 1+0 a2921 w=0
-         25  end",
+         50  < A 1+0 a2921 w=0
+         50  end",
     );
 }
 
@@ -113,13 +113,13 @@ fn the_probe_without_a_measurement_leaves_after_a_second() {
         "0    connect
          0    > S 0+0 mss=1460 sackok
          1000 > S 0+0 mss=1460 sackok
-         1010 < SA 0+0 a1 mss=1460 sackok
-         1010 > A 1+0 a1
-         1010 write 100
-         1010 > PA 1+100 a1
-         2010 > PA 1+100 a1
-         5010 > PA 1+100 a1
-         5010 end",
+         1100 < SA 0+0 a1 mss=1460 sackok
+         1100 > A 1+0 a1
+         1100 write 100
+         1100 > PA 1+100 a1
+         2100 > PA 1+100 a1
+         5100 > PA 1+100 a1
+         5100 end",
     );
 }
 
@@ -133,13 +133,13 @@ fn a_probe_that_arrived_twice_costs_nothing() {
          0   > A 1461+1460 a1
          0   > PA 2921+1460 a1
          22  > PA 2921+1460 a1
-         30  < A 1+0 a4381
-         32  < A 1+0 a4381 [2921-4381]
-         40  write 1460
-         40  > PA 4381+1460 a1
-         50  < A 1+0 a5841
-         50  cwnd 14600
-         50  end",
+         45  < A 1+0 a4381
+         47  < A 1+0 a4381 [2921-4381]
+         60  write 1460
+         60  > PA 4381+1460 a1
+         70  < A 1+0 a5841
+         70  cwnd 14600
+         70  end",
     );
 }
 
@@ -153,13 +153,13 @@ fn a_second_acknowledgment_of_the_probe_says_that_nothing_was_lost() {
          0   > A 1461+1460 a1
          0   > PA 2921+1460 a1
          22  > PA 2921+1460 a1
-         30  < A 1+0 a4381
-         32  < A 1+0 a4381
-         40  write 1460
-         40  > PA 4381+1460 a1
-         50  < A 1+0 a5841
-         50  cwnd 14600
-         50  end",
+         45  < A 1+0 a4381
+         47  < A 1+0 a4381
+         60  write 1460
+         60  > PA 4381+1460 a1
+         70  < A 1+0 a5841
+         70  cwnd 14600
+         70  end",
     );
 }
 
@@ -175,13 +175,13 @@ fn a_probe_that_repaired_a_loss_counts_as_one_with_the_next_acknowledgment() {
          0   > PA 2921+1460 a1
          10  < A 1+0 a2921
          220 > PA 2921+1460 a1      # the last one alone: RTO after the acknowledgment
-         230 < A 1+0 a4381
-         230 cwnd 14600
-         240 write 1460
-         240 > PA 4381+1460 a1
-         250 < A 1+0 a5841
-         250 cwnd 2920
-         250 end",
+         240 < A 1+0 a4381
+         240 cwnd 14600
+         250 write 1460
+         250 > PA 4381+1460 a1
+         260 < A 1+0 a5841
+         260 cwnd 2920
+         260 end",
     );
 }
 
@@ -198,10 +198,10 @@ fn a_probe_of_new_data_costs_nothing() {
          6   < A 1+0 a1 w=5840
          6   > PA 2921+1460 a1
          28  > PA 2921+1460 a1
-         30  < A 1+0 a2921 w=5840
-         31  < A 1+0 a4381 w=5840
-         32  < A 1+0 a4381 w=5840 [2921-4381]
-         32  end",
+         45  < A 1+0 a2921 w=5840
+         46  < A 1+0 a4381 w=5840
+         47  < A 1+0 a4381 w=5840 [2921-4381]
+         47  end",
     );
 }
 
@@ -218,8 +218,8 @@ fn the_probe_timer_starts_over_with_every_acknowledgment() {
          10  < A 1+0 a1461
          20  < A 1+0 a2921           # SRTT 11.25 ms
          44.5 > PA 4381+1460 a1
-         45  < A 1+0 a5841
-         45  end",
+         70  < A 1+0 a5841
+         70  end",
     );
 }
 
@@ -250,9 +250,9 @@ fn a_fin_is_probed_for() {
          210 > FA 1+0 a1
          420 > FA 1+0 a1
          840 > FA 1+0 a1
-         841 < A 1+0 a2
-         841 state FinWait2
-         841 end",
+         900 < A 1+0 a2
+         900 state FinWait2
+         900 end",
     );
 }
 
@@ -282,12 +282,12 @@ fn a_measurement_takes_the_doubling_back() {
          0    > PA 1+100 a1 ts=10010/1000000
          210  > PA 1+100 a1 ts=10220/1000000
          630  > PA 1+100 a1 ts=10640/1000000
-         640  < A 1+0 a101 ts=1000640/10640
-         640  write 100
-         640  > PA 101+100 a1 ts=10650/1000640
-         850  > PA 101+100 a1
-         1270 > PA 101+100 a1
-         1270 end",
+         690  < A 1+0 a101 ts=1000690/10640
+         690  write 100
+         690  > PA 101+100 a1 ts=10700/1000690
+         906.25  > PA 101+100 a1
+         1338.75 > PA 101+100 a1
+         1338.75 end",
     );
 }
 
@@ -315,15 +315,15 @@ fn a_closed_window_is_asked_about() {
         "0    < A 1+0 a1 w=0
          0    write 100
          210  > A 0+0 a1
-         211  < A 1+0 a1 w=0
+         225  < A 1+0 a1 w=0
          630  > A 0+0 a1
-         631  < A 1+0 a1 w=0
+         650  < A 1+0 a1 w=0
          1470 > A 0+0 a1
-         1471 < A 1+0 a1 w=1000
-         1471 > PA 1+100 a1
-         1681 > PA 1+100 a1          # RTO is not what the probes had
-         1690 < A 1+0 a101
-         1690 end",
+         1550 < A 1+0 a1 w=1000
+         1550 > PA 1+100 a1
+         1760 > PA 1+100 a1          # RTO is not what the probes had
+         1780 < A 1+0 a101
+         1780 end",
     );
 }
 
@@ -337,10 +337,10 @@ fn a_window_that_closes_on_the_way_is_asked_about() {
          0   > A 1+1460 a1
          10  < A 1+0 a1461 w=0
          220 > A 1460+0 a1
-         221 < A 1+0 a1461 w=1460
-         221 > PA 1461+1460 a1
-         230 < A 1+0 a2921
-         230 end",
+         240 < A 1+0 a1461 w=1460
+         240 > PA 1461+1460 a1
+         250 < A 1+0 a2921
+         250 end",
     );
 }
 

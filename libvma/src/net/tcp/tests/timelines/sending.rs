@@ -109,11 +109,11 @@ fn cork_holds_back_for_200_ms() {
         "0   cork
          0   write 1000
          200 > PA 1+1000 a1
-         210 < A 1+0 a1001
+         250 < A 1+0 a1001
          300 write 10
          500 > PA 1001+10 a1
-         510 < A 1+0 a1011
-         510 end",
+         550 < A 1+0 a1011
+         550 end",
     );
 }
 
@@ -129,8 +129,8 @@ fn nodelay_flushes_corked_data() {
          10  < A 1+0 a101
          20  write 100
          220 > PA 101+100 a1
-         230 < A 1+0 a201
-         230 end",
+         270 < A 1+0 a201
+         270 end",
     );
 }
 
@@ -161,8 +161,8 @@ fn more_waits_for_what_follows() {
          10  < A 1+0 a211
          20  write 10 more
          220 > PA 211+10 a1             # as TCP_CORK
-         230 < A 1+0 a221
-         230 end",
+         270 < A 1+0 a221
+         270 end",
     );
 }
 
@@ -250,10 +250,10 @@ fn a_window_that_shrinks_stops_new_data_only() {
          10  < A 1+0 a1461 w=0          # the edge moves left
          20  < A 1+0 a4381 w=0
          231.25 > A 4380+0 a1           # a window probe; SRTT is 11.25 ms now
-         232 < A 1+0 a4381 w=1460
-         232 > PA 4381+1460 a1
-         240 < A 1+0 a5841
-         240 end",
+         250 < A 1+0 a4381 w=1460
+         250 > PA 4381+1460 a1
+         260 < A 1+0 a5841
+         260 end",
     );
 }
 
