@@ -133,7 +133,7 @@ impl Link<Vec<u8>> for Port<'_> {
     }
 }
 
-fn packet(key: FlowKey, header: Header, payload: &[u8], ecn: bool) -> Vec<u8> {
+pub fn packet(key: FlowKey, header: Header, payload: &[u8], ecn: bool) -> Vec<u8> {
     let (src, dst) = (key.local, key.remote);
     let header = header.checksummed(src, dst, Sum::of(payload), payload.len());
     let tcp = header.header_len();

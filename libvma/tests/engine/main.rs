@@ -20,6 +20,7 @@ mod against_smoltcp;
 mod host;
 mod kernel;
 mod kernel_failures;
+mod time_lines;
 mod tun;
 
 use std::panic::catch_unwind;
@@ -38,7 +39,8 @@ macro_rules! tests {
 }
 
 fn main() -> ExitCode {
-    let all: Vec<Test> = [against_smoltcp::TESTS, kernel::TESTS, kernel_failures::TESTS].concat();
+    let all: Vec<Test> =
+        [against_smoltcp::TESTS, kernel::TESTS, kernel_failures::TESTS, time_lines::TESTS].concat();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     if has("--list") {

@@ -98,12 +98,33 @@ impl Tun {
         }
     }
 
+    /// A packet that the kernel has sent.
+    pub fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.file.read(buffer)
+    }
+
+    /// A packet for the kernel.
+    pub fn write(&mut self, packet: &[u8]) {
+        let len = self.file.write(packet).expect("the TUN device takes it");
+        assert_eq!(len, packet.len());
+    }
+
+    /// Until a packet comes, or so much time has passed.
+    pub fn wait_for(&self, time: Duration) {
+        let left = time.min(Duration::from_millis(500));
+        self.poll(left.as_nanos() as i64);
+    }
+
     /// Until a packet comes, a timer is due, or a moment has passed.
     fn wait(&self, deadline: Option<Instant>) {
         let left = deadline.map_or(1_000_000, |at| {
             at.saturating_duration_since(self.now()).as_nanos().min(1_000_000) as i64
         });
-        let timeout = libc::timespec { tv_sec: 0, tv_nsec: left };
+        self.poll(left);
+    }
+
+    fn poll(&self, nanos: i64) {
+        let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanos };
         let mut poll = libc::pollfd { fd: self.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor, and a time that lives as long as the call.
         unsafe { libc::ppoll(&raw mut poll, 1, &raw const timeout, std::ptr::null()) };

@@ -167,18 +167,17 @@ fn a_lost_syn_is_over_with_the_handshake() {
         "0    connect
          0    > S 0+0 mss=1460 sackok
          1000 > S 0+0 mss=1460 sackok
-         1100 < SA 0+0 a1 mss=1460
+         1100 < SA 0+0 a1 mss=1460 sackok
          1100 > A 1+0 a1
-         1100 < A 1+0 a1
          1100 write 7300
          1100 > A 1+1460 a1
          1100 > A 1461+1460 a1
          1100 > A 2921+1460 a1
          1100 > A 4381+1460 a1
          1100 > PA 5841+1460 a1
-         1110 < A 1+0 a1
-         1110 < A 1+0 a1
-         1110 < A 1+0 a1
+         1110 < A 1+0 a1 [1461-2921]
+         1110 < A 1+0 a1 [1461-4381]
+         1110 < A 1+0 a1 [1461-5841]
          1110 > A 1+1460 a1
          1120 < A 1+0 a7301
          1120 ssthresh 5110               # 0.7 of five segments

@@ -7,7 +7,7 @@
 //!
 //! - `< A 1+0 a101 w100 [201-301]`: a segment arrives. Numbers are relative, as in [`script`](super::script).
 //!   Also `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `u=N` (urgent pointer), `ce`.
-//! - `> A 1+0 a101`: a segment leaves. `w=N`, `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `ect`, and `nots` and `noect`
+//! - `> A 1+0 a101`: a segment leaves; `> A 1+1460*3 a101`: three, one after the other. `w=N`, `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `ect`, and `nots` and `noect`
 //!   for what is not there, are compared if the line has them; flags, numbers and SACK blocks always.
 //! - `write N`, `write N more`, `write N oob`, `read N`, `shutdown`, `close`, `abort`, `cork`, `uncork`,
 //!   `nodelay`, `quickack`, `pingpong` (TCP_QUICKACK 0): calls of the program. `full`, `room`: the
@@ -30,9 +30,6 @@ use super::script::{ISS, Script, Segment, Sent, path, segment};
 use crate::net::tcp::{Path, SendFlags, Settings};
 use crate::net::time::Instant;
 use crate::net::wire::tcp::{Flags, SackBlock};
-
-/// What fits a segment without options.
-const MSS: u32 = 1460;
 
 /// Plays a time line on an active open whose SYN has not left yet.
 fn connect(settings: Settings, lines: &str) {
@@ -65,9 +62,11 @@ fn play(mut script: Script, lines: &str) {
         sent.extend(script.segments());
         let what = what.trim();
         if let Some(expected) = what.strip_prefix('>') {
-            assert!(!sent.is_empty(), "`{line}` did not leave");
-            let segment = sent.remove(0);
-            check(&segment, expected.trim(), start, at, line);
+            for expected in every(expected.trim()) {
+                assert!(!sent.is_empty(), "`{line}`: {expected} did not leave");
+                let segment = sent.remove(0);
+                check(&segment, &expected, start, at, line);
+            }
             continue;
         }
         assert!(sent.is_empty(), "before `{line}`: {}", list(&sent, start));
@@ -80,6 +79,16 @@ fn play(mut script: Script, lines: &str) {
         sent.extend(script.segments());
     }
     assert!(ended && sent.is_empty(), "at the end: {}", list(&sent, start));
+}
+
+/// The segments of a line: `1+1460*3` is three.
+fn every(text: &str) -> Vec<String> {
+    let Some((word, count)) = text.split_whitespace().find_map(|word| word.split_once('*')) else {
+        return vec![text.into()];
+    };
+    let (seq, len) = pair(word, '+');
+    let one = |n| text.replace(&format!("{word}*{count}"), &format!("{}+{len}", seq + n * len));
+    (0..number(count)).map(one).collect()
 }
 
 fn millis(text: &str) -> Duration {

@@ -2,14 +2,9 @@
 //! 10 ms; ten full segments are the initial window (RFC 6928).
 
 use super::super::script::{plain, selective};
-use super::{MSS, established};
+use super::established;
 use crate::net::tcp::Settings;
 use crate::net::tcp::congestion::Algorithm;
-
-/// Lines of full segments that leave at a time, from a number on.
-fn run(at: u32, from: u32, count: u32) -> String {
-    (0..count).map(|n| format!("{at} > A {}+{MSS} a1\n", from + n * MSS)).collect()
-}
 
 /// RFC 8985 section 6.2 and RFC 6675 section 5: the third report starts the recovery. The timer of
 /// the first segment starts over with its retransmission (Linux: tcp_xmit_retransmit_queue).
@@ -36,17 +31,19 @@ fn the_timeout_counts_from_the_fast_retransmission() {
 /// Linux, tcp_clean_rtx_queue: a report of what left before the retransmission restarts the timer.
 #[test]
 fn reports_of_what_left_earlier_restart_the_timeout() {
-    let mut lines = "0 write 14600\n".to_owned();
-    lines += &run(0, 1, 9);
-    lines += "0   > PA 13141+1460 a1
-              10  < A 1+0 a1 [1461-2921]
-              10  < A 1+0 a1 [1461-4381]
-              10  < A 1+0 a1 [1461-5841]
-              10  > A 1+1460 a1
-              15  < A 1+0 a1 [1461-14601]
-              225.625 > A 1+1460 a1         # SRTT is 10.625 ms now
-              225.625 end";
-    established(selective(), &lines);
+    established(
+        selective(),
+        "0       write 14600
+         0       > A 1+1460*9 a1
+         0       > PA 13141+1460 a1
+         10      < A 1+0 a1 [1461-2921]
+         10      < A 1+0 a1 [1461-4381]
+         10      < A 1+0 a1 [1461-5841]
+         10      > A 1+1460 a1
+         15      < A 1+0 a1 [1461-14601]
+         225.625 > A 1+1460 a1         # SRTT is 10.625 ms now
+         225.625 end",
+    );
 }
 
 /// Ten of twenty segments are lost in slow start. RFC 3042: the first two reports let new data go; they do
@@ -54,67 +51,81 @@ fn reports_of_what_left_earlier_restart_the_timeout() {
 /// there on each report lets one segment go, and an acknowledgment of a retransmission two.
 #[test]
 fn ten_losses_in_slow_start_are_repaired_without_a_timeout() {
-    let mut lines = "0 write 73000\n".to_owned();
-    lines += &run(0, 1, 10);
-    lines += "10 < A 1+0 a14601\n";
-    lines += &run(10, 14_601, 20);
-    // 14601 to 29201 is lost.
-    lines += "10 cwnd 29200
-              20 < A 1+0 a14601 [29201-30661]
-              20 > A 43801+1460 a1
-              20.1 < A 1+0 a14601 [29201-32121]
-              20.1 > A 45261+1460 a1
-              20.1 cwnd 29200\n";
-    for n in 0..8 {
-        let (at, reported, lost) = (2 + n, 33_581 + n * MSS, 14_601 + n * MSS);
-        lines += &format!("20.{at} < A 1+0 a14601 [29201-{reported}]\n");
-        lines += &format!("20.{at} > A {lost}+1460 a1\n");
-    }
-    // 0.7 of the 20 segments of the window (RFC 9438 section 4.6).
-    lines += "20.9 ssthresh 20440
-              30   < A 1+0 a14601 [29201-45261]
-              30   > A 26281+1460 a1
-              30.1 < A 1+0 a14601 [29201-46721]
-              30.1 > A 27741+1460 a1
-              30.2 < A 1+0 a16061 [29201-46721]
-              30.2 > A 46721+1460 a1
-              30.2 > A 48181+1460 a1
-              30.3 < A 1+0 a17521 [29201-46721]
-              30.3 > A 49641+1460 a1
-              30.3 > A 51101+1460 a1
-              30.3 end";
-    established(selective(), &lines);
+    established(
+        selective(),
+        "0  write 73000
+         0  > A 1+1460*10 a1
+         10 < A 1+0 a14601
+         10 > A 14601+1460*20 a1
+         10 cwnd 29200
+         20 < A 1+0 a14601 [29201-30661]      # 14601 to 29201 is lost
+         20 > A 43801+1460 a1
+         22 < A 1+0 a14601 [29201-32121]
+         22 > A 45261+1460 a1
+         22 cwnd 29200
+         24 < A 1+0 a14601 [29201-33581]
+         24 > A 14601+1460 a1
+         26 < A 1+0 a14601 [29201-35041]
+         26 > A 16061+1460 a1
+         28 < A 1+0 a14601 [29201-36501]
+         28 > A 17521+1460 a1
+         30 < A 1+0 a14601 [29201-37961]
+         30 > A 18981+1460 a1
+         32 < A 1+0 a14601 [29201-39421]
+         32 > A 20441+1460 a1
+         34 < A 1+0 a14601 [29201-40881]
+         34 > A 21901+1460 a1
+         36 < A 1+0 a14601 [29201-42341]
+         36 > A 23361+1460 a1
+         38 < A 1+0 a14601 [29201-43801]
+         38 > A 24821+1460 a1
+         38 ssthresh 20440                    # 0.7 of the window (RFC 9438 section 4.6)
+         40 < A 1+0 a14601 [29201-45261]
+         40 > A 26281+1460 a1
+         42 < A 1+0 a14601 [29201-46721]
+         42 > A 27741+1460 a1
+         44 < A 1+0 a16061 [29201-46721]
+         44 > A 46721+1460*2 a1
+         46 < A 1+0 a17521 [29201-46721]
+         46 > A 49641+1460*2 a1
+         46 end",
+    );
 }
 
 /// The same where a device cuts segments: what a report lets go is not held back for a longer run.
 #[test]
 fn a_device_that_cuts_segments_holds_back_nothing_in_a_recovery() {
-    let mut lines = "0 cuts 65000
-                     0 write 73000
-                     0 > A 1+14600 a1
-                     10 < A 1+0 a14601
-                     10 > A 14601+29200 a1
-                     20 < A 1+0 a14601 [16061-17521]
-                     20 > A 43801+1460 a1
-                     20 < A 1+0 a14601 [16061-18981]
-                     20 > A 45261+1460 a1
-                     20 < A 1+0 a14601 [16061-20441]
-                     20 > A 14601+1460 a1\n"
-        .to_owned();
-    // RFC 9937: 0.7 of what is delivered, of the 20 segments that the third report found outstanding. The
-    // first went to the retransmission.
-    let (mut sent, mut next) = (1, 46_721);
-    for reported in 1..=9 {
-        lines += &format!("20 < A 1+0 a14601 [16061-{}]\n", 20_441 + reported * MSS);
-        let allowed = (1 + reported) * 7 / 10;
-        if allowed > sent && next < 73_001 {
-            sent += 1;
-            lines += &run(20, next, 1);
-            next += MSS;
-        }
-    }
-    lines += "20 end";
-    established(selective(), &lines);
+    established(
+        selective(),
+        "0  cuts 65000
+         0  write 73000
+         0  > A 1+14600 a1
+         10 < A 1+0 a14601
+         10 > A 14601+29200 a1
+         20 < A 1+0 a14601 [16061-17521]
+         20 > A 43801+1460 a1
+         20 < A 1+0 a14601 [16061-18981]
+         20 > A 45261+1460 a1
+         20 < A 1+0 a14601 [16061-20441]
+         20 > A 14601+1460 a1
+         20 ssthresh 20440                    # so 0.7 segments for each that is reported
+         20 < A 1+0 a14601 [16061-21901]
+         20 < A 1+0 a14601 [16061-23361]
+         20 > A 46721+1460 a1
+         20 < A 1+0 a14601 [16061-24821]
+         20 < A 1+0 a14601 [16061-26281]
+         20 > A 48181+1460 a1
+         20 < A 1+0 a14601 [16061-27741]
+         20 > A 49641+1460 a1
+         20 < A 1+0 a14601 [16061-29201]
+         20 < A 1+0 a14601 [16061-30661]
+         20 > A 51101+1460 a1
+         20 < A 1+0 a14601 [16061-32121]
+         20 > A 52561+1460 a1
+         20 < A 1+0 a14601 [16061-33581]
+         20 > A 54021+1460 a1
+         20 end",
+    );
 }
 
 /// RFC 8985 section 6.2: one report suffices after a quarter of the round trip.
@@ -172,74 +183,83 @@ fn a_lost_retransmission_is_repeated_without_a_timeout() {
 /// RFC 5681 section 3.2 and RFC 3042 without SACK: two new segments, then the retransmission.
 #[test]
 fn three_duplicates_repeat_the_first_segment() {
-    let mut lines = "0 < A 1+0 a1\n0 write 17520\n".to_owned();
-    lines += &run(0, 1, 10);
-    lines += "10 < A 1+0 a1
-              10 > A 14601+1460 a1
-              10 < A 1+0 a1
-              10 > PA 16061+1460 a1
-              10 < A 1+0 a1
-              10 > A 1+1460 a1
-              20 < A 1+0 a17521
-              20 cwnd 10220
-              20 end";
-    established(plain(), &lines);
+    established(
+        plain(),
+        "0  < A 1+0 a1
+         0  write 17520
+         0  > A 1+1460*10 a1
+         10 < A 1+0 a1
+         10 > A 14601+1460 a1
+         10 < A 1+0 a1
+         10 > PA 16061+1460 a1
+         10 < A 1+0 a1
+         10 > A 1+1460 a1
+         20 < A 1+0 a17521
+         20 cwnd 10220
+         20 end",
+    );
 }
 
 /// RFC 5681 section 3.1: NewReno halves what was out.
 #[test]
 fn newreno_halves() {
-    let mut lines = "0 write 14600\n".to_owned();
-    lines += &run(0, 1, 9);
-    lines += "0  > PA 13141+1460 a1
-              10 < A 1+0 a1 [1461-2921]
-              10 < A 1+0 a1 [1461-4381]
-              10 < A 1+0 a1 [1461-5841]
-              10 > A 1+1460 a1
-              10 ssthresh 7300
-              20 < A 1+0 a14601
-              20 cwnd 7300
-              20 end";
-    established(Settings { congestion: Algorithm::NewReno, ..selective() }, &lines);
+    established(
+        Settings { congestion: Algorithm::NewReno, ..selective() },
+        "0  write 14600
+         0  > A 1+1460*9 a1
+         0  > PA 13141+1460 a1
+         10 < A 1+0 a1 [1461-2921]
+         10 < A 1+0 a1 [1461-4381]
+         10 < A 1+0 a1 [1461-5841]
+         10 > A 1+1460 a1
+         10 ssthresh 7300
+         20 < A 1+0 a14601
+         20 cwnd 7300
+         20 end",
+    );
 }
 
 /// RFC 5681 section 3.1: a timeout starts over with one segment, in slow start.
 #[test]
 fn a_timeout_starts_over_in_slow_start() {
-    let mut lines = "0 write 14600\n".to_owned();
-    lines += &run(0, 1, 9);
-    lines += "0   > PA 13141+1460 a1
-              22  > PA 13141+1460 a1
-              232 > A 1+1460 a1
-              232 cwnd 1460
-              232 ssthresh 10220
-              270 < A 1+0 a1461
-              270 > A 1461+1460 a1
-              270 > A 2921+1460 a1
-              270 cwnd 2920
-              300 < A 1+0 a4381
-              300 > A 4381+1460 a1
-              300 > A 5841+1460 a1
-              300 > A 7301+1460 a1
-              300 > A 8761+1460 a1
-              300 cwnd 5840
-              330 < A 1+0 a14601
-              330 end";
-    established(selective(), &lines);
+    established(
+        selective(),
+        "0   write 14600
+         0   > A 1+1460*9 a1
+         0   > PA 13141+1460 a1
+         22  > PA 13141+1460 a1
+         232 > A 1+1460 a1
+         232 cwnd 1460
+         232 ssthresh 10220
+         270 < A 1+0 a1461
+         270 > A 1461+1460 a1
+         270 > A 2921+1460 a1
+         270 cwnd 2920
+         300 < A 1+0 a4381
+         300 > A 4381+1460 a1
+         300 > A 5841+1460 a1
+         300 > A 7301+1460 a1
+         300 > A 8761+1460 a1
+         300 cwnd 5840
+         330 < A 1+0 a14601
+         330 end",
+    );
 }
 
 /// RFC 5681 section 3.1: a second timeout does not lower the threshold again.
 #[test]
 fn only_the_first_timeout_lowers_the_threshold() {
-    let mut lines = "0 write 14600\n".to_owned();
-    lines += &run(0, 1, 9);
-    lines += "0   > PA 13141+1460 a1
-              210 > A 1+1460 a1
-              210 ssthresh 10220
-              630 > A 1+1460 a1
-              630 ssthresh 10220
-              630 end";
-    established(plain(), &lines);
+    established(
+        plain(),
+        "0   write 14600
+         0   > A 1+1460*9 a1
+         0   > PA 13141+1460 a1
+         210 > A 1+1460 a1
+         210 ssthresh 10220
+         630 > A 1+1460 a1
+         630 ssthresh 10220
+         630 end",
+    );
 }
 
 /// RFC 3522, RFC 4015: the acknowledgment echoes the stamp of the original, so the timeout was wrong.
@@ -271,24 +291,26 @@ fn a_report_that_is_taken_back_is_repeated() {
          0   > PA 2921+1460 a1
          10  < A 1+0 a1 [1461-4381]
          12.5 > A 1+1460 a1
-         20  < A 1+0 a1461             # and nothing of what was reported
-         30  > A 1461+1460 a1
-         40  < A 1+0 a2921
-         40  > PA 2921+1460 a1
-         50  < A 1+0 a4381
-         50  end",
+         25  < A 1+0 a1461             # and nothing of what was reported
+         35  > A 1461+1460 a1
+         60  < A 1+0 a2921
+         60  > PA 2921+1460 a1
+         70  < A 1+0 a4381
+         70  end",
     );
 }
 
 /// RFC 2883, RFC 8985 section 6.2: what was reported before is not in flight; a D-SACK changes nothing.
 #[test]
 fn a_duplicate_report_releases_nothing() {
-    let mut lines = "0 write 29200\n".to_owned();
-    lines += &run(0, 1, 10);
-    lines += "10 < A 1+0 a2921\n";
-    lines += &run(10, 14_601, 4);
-    lines += "10 < A 1+0 a2921 [1-1461]
-              10 < A 1+0 a2921 [1461-2921]
-              10 end";
-    established(selective(), &lines);
+    established(
+        selective(),
+        "0  write 29200
+         0  > A 1+1460*10 a1
+         10 < A 1+0 a2921
+         10 > A 14601+1460*4 a1
+         10 < A 1+0 a2921 [1-1461]
+         10 < A 1+0 a2921 [1461-2921]
+         10 end",
+    );
 }
