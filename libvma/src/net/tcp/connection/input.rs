@@ -165,12 +165,11 @@ impl<B> Connection<B> {
         if has_ack && (arrival.ack <= self.iss || arrival.ack > self.snd_nxt) {
             // Not an answer to our SYN: an old connection of the peer's. The caller's RST rule
             // applies, the connection stays.
-            if !arrival.has(Flags::RST) {
-                self.reset_stray(arrival, link);
-                if self.rtt.backoffs() == 0 {
-                    // The reset ends that one, so the SYN is worth another try (as on Linux).
-                    self.timers.set(Timer::Retransmission, arrival.now.saturating_add(AFTER_STRAY));
-                }
+            self.reset_stray(arrival, link);
+            if self.rtt.backoffs() == 0 {
+                // That connection has ended, or the reset ends it, so the SYN is worth another try (as on
+                // Linux).
+                self.timers.set(Timer::Retransmission, arrival.now.saturating_add(AFTER_STRAY));
             }
             return Events::NONE;
         }

@@ -44,9 +44,9 @@ impl<B> Connection<B> {
             return Events::NONE;
         }
         if !self.state.may_receive() {
-            // After the peer's FIN there is nothing to come.
+            // After the peer's FIN there is nothing to come. What begins before it is a repetition.
             give_back(piece, link);
-            self.announced.due = true;
+            self.announced.due |= arrival.seq < self.rcv_nxt;
             return Events::NONE;
         }
         let payload = piece.as_ref().map_or(0, |piece| piece.len);

@@ -358,3 +358,74 @@ fn an_orphan_is_given_up_after_its_retries() {
          1470 end",
     );
 }
+
+/// RFC 9293 section 3.10.7.4, fifth: an acknowledgment of the data but not of the FIN.
+#[test]
+fn data_and_fin_are_acknowledged_apart() {
+    established(
+        plain(),
+        "0  write 100
+         0  > PA 1+100 a1
+         5  shutdown
+         5  > FA 101+0 a1
+         10 < A 1+0 a101
+         10 state FinWait1
+         20 < A 1+0 a102
+         20 state FinWait2
+         20 end",
+    );
+}
+
+/// RFC 9293 section 3.6: the peer closes while data of ours is out.
+#[test]
+fn a_fin_arrives_while_data_is_out() {
+    established(
+        plain(),
+        "0   write 100
+         0   > PA 1+100 a1
+         5   < FA 1+0 a1
+         5   > A 101+0 a2
+         210 > PA 1+100 a2
+         250 < A 2+0 a101
+         260 shutdown
+         260 > FA 101+0 a2
+         270 < A 2+0 a102
+         270 state Closed
+         270 end",
+    );
+}
+
+/// RFC 9293 section 3.10.7.4: a segment in TIME-WAIT that is not a FIN is answered if it is not acceptable.
+#[test]
+fn old_data_in_time_wait_is_answered() {
+    established(
+        plain(),
+        "0   < A 1+100 a1
+         0   > A 1+0 a101
+         1   read 100
+         5   shutdown
+         5   > FA 1+0 a101
+         10  < FA 101+0 a2
+         10  > A 2+0 a102
+         50  < A 1+100 a2
+         50  > A 2+0 a102
+         50  state TimeWait
+         50  end",
+    );
+}
+
+/// RFC 5961 section 5: an acknowledgment of what was never sent is answered, also while closing.
+#[test]
+fn an_impossible_acknowledgment_while_closing_is_answered() {
+    established(
+        plain(),
+        "0  shutdown
+         0  > FA 1+0 a1
+         10 < A 1+0 a3
+         10 > A 2+0 a1
+         10 state FinWait1
+         20 < A 1+0 a2
+         20 state FinWait2
+         20 end",
+    );
+}

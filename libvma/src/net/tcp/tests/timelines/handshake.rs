@@ -313,3 +313,50 @@ fn an_old_stamp_is_answered() {
          7 end",
     );
 }
+
+/// RFC 9293 section 3.10.7.3, second: a reset counts if it acknowledges the SYN.
+#[test]
+fn a_reset_of_something_else_does_not_refuse() {
+    connect(
+        plain(),
+        "0    connect
+         0    > S 0+0
+         4    < R 0+0
+         4    < F 0+0
+         5    < RA 0+0 a5                 # the end of an old connection: the SYN again (Linux)
+         7    > S 0+0
+         50   state SynSent
+         2007 > S 0+0
+         2400 < RA 0+0 a1
+         2400 error Refused
+         2400 end",
+    );
+}
+
+/// RFC 9293 section 3.10.7.3, first: a SYN that acknowledges something else is reset, and the SYN sent again.
+#[test]
+fn a_syn_ack_of_something_else_is_reset() {
+    connect(
+        plain(),
+        "0  connect
+         0  > S 0+0
+         5  < SA 0+0 a5 mss=1460
+         5  > R 5+0
+         7  > S 0+0
+         50 < SA 0+0 a1 mss=1460
+         50 > A 1+0 a1
+         50 end",
+    );
+}
+
+/// RFC 7323 section 3.2: a segment without the stamps that were agreed upon is taken, as on Linux.
+#[test]
+fn a_segment_without_stamps_is_taken() {
+    established(
+        Settings { timestamps: true, ..plain() },
+        "0 < A 1+100 a1
+         0 > A 1+0 a101 ts=10010/1000000
+         0 queued 100
+         0 end",
+    );
+}

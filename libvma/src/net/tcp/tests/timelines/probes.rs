@@ -473,3 +473,52 @@ fn data_is_given_up_after_the_retries() {
          3150 end",
     );
 }
+
+/// The same with all options.
+#[test]
+fn the_probe_carries_its_own_stamp() {
+    established(
+        Settings { timestamps: true, ..selective() },
+        "0   write 100
+         0   > PA 1+100 a1 ts=10010/1000000
+         210 > PA 1+100 a1 ts=10220/1000000
+         420 > PA 1+100 a1 ts=10430/1000000
+         500 < A 1+0 a101 ts=1000500/10430
+         500 end",
+    );
+}
+
+/// RFC 8985 section 7.3: the probe repairs the loss, and no timeout follows.
+#[test]
+fn an_answered_probe_ends_the_wait() {
+    established(
+        selective(),
+        "0   write 4380
+         0   > A 1+1460*2 a1
+         0   > PA 2921+1460 a1
+         22  > PA 2921+1460 a1
+         50  < A 1+0 a4381
+         400 write 10
+         400 > PA 4381+10 a1
+         410 < A 1+0 a4391
+         410 end",
+    );
+}
+
+/// RFC 8985 section 7.4.1: the probe shows by its report that what is before it was lost.
+#[test]
+fn a_reported_probe_starts_the_recovery() {
+    established(
+        selective(),
+        "0   write 5840
+         0   > A 1+1460*3 a1
+         0   > PA 4381+1460 a1
+         22  > PA 4381+1460 a1
+         50  < A 1+0 a1 [4381-5841]
+         50  > A 1+1460 a1
+         60  < A 1+0 a1461 [4381-5841]
+         60  > A 1461+1460*2 a1
+         70  < A 1+0 a5841
+         70  end",
+    );
+}

@@ -370,3 +370,78 @@ fn without_ecn_congestion_is_not_echoed() {
          0 end",
     );
 }
+
+/// RFC 9293 section 3.8.4: a keep-alive probe is answered. Without data at most twice a second (Linux).
+#[test]
+fn a_keep_alive_probe_is_answered() {
+    established(
+        selective(),
+        "0   < A 0+0 a1
+         0   > A 1+0 a1
+         100 < A 0+0 a1
+         600 < A 0+0 a1
+         600 > A 1+0 a1
+         600 end",
+    );
+}
+
+/// RFC 9293 section 3.8.4 with an old byte, RFC 2883: always answered, and reported.
+#[test]
+fn a_keep_alive_probe_with_a_byte_is_always_answered() {
+    established(
+        selective(),
+        "0   < A 1+10 a1
+         0   > A 1+0 a11
+         10  < A 10+1 a1
+         10  > A 1+0 a11 [10-11]
+         100 < A 10+1 a1
+         100 > A 1+0 a11 [10-11]
+         100 end",
+    );
+}
+
+/// RFC 9293 section 3.10.7.4, seventh: after the peer's FIN there is no text; it is ignored.
+#[test]
+fn data_behind_a_fin_is_ignored() {
+    established(
+        plain(),
+        "0   < FA 1+0 a1
+         0   > A 1+0 a2
+         50  < A 2+10 a1
+         100 queued 0
+         100 state CloseWait
+         100 end",
+    );
+}
+
+/// RFC 9293 section 3.8.6.3: what arrives out of order and fills the hole is acknowledged with it.
+#[test]
+fn a_filled_hole_ends_the_reports() {
+    established(
+        selective(),
+        "0  < A 1461+1460 a1
+         0  > A 1+0 a1 [1461-2921]
+         5  < A 2921+1460 a1
+         5  > A 1+0 a1 [1461-4381]
+         10 < A 1+1460 a1
+         10 > A 1+0 a4381
+         20 < A 4381+1460 a1
+         20 > A 1+0 a5841
+         20 end",
+    );
+}
+
+/// RFC 2018: ranges that touch are one.
+#[test]
+fn ranges_grow_together() {
+    established(
+        selective(),
+        "0  < A 101+100 a1
+         0  > A 1+0 a1 [101-201]
+         1  < A 401+100 a1
+         1  > A 1+0 a1 [401-501] [101-201]
+         2  < A 201+200 a1
+         2  > A 1+0 a1 [101-501]
+         2  end",
+    );
+}

@@ -314,3 +314,73 @@ fn a_duplicate_report_releases_nothing() {
          10 end",
     );
 }
+
+/// RFC 8985 section 6.2 step 4: once reordering was seen, three reports do not suffice; a quarter of the
+/// round trip decides.
+#[test]
+fn after_reordering_a_segment_may_be_late() {
+    established(
+        selective(),
+        "0    write 14600
+         0    > A 1+1460*9 a1
+         0    > PA 13141+1460 a1
+         10   < A 1+0 a1 [1461-4381]
+         11   < A 1+0 a4381
+         11   < A 1+0 a14601
+         30   write 14600
+         30   > A 14601+1460*9 a1
+         30   > PA 27741+1460 a1
+         40   < A 1+0 a14601 [16061-21901]
+         42.5 > A 14601+1460 a1
+         70   < A 1+0 a29201
+         70   end",
+    );
+}
+
+/// RFC 6582 section 3.2 step 3: a partial acknowledgment repeats the next segment.
+#[test]
+fn a_partial_acknowledgment_repeats_the_next_segment() {
+    established(
+        plain(),
+        "0  < A 1+0 a1
+         0  write 14600
+         0  > A 1+1460*9 a1
+         0  > PA 13141+1460 a1
+         10 < A 1+0 a1
+         10 < A 1+0 a1
+         10 < A 1+0 a1
+         10 > A 1+1460 a1
+         12 < A 1+0 a1
+         13 < A 1+0 a1
+         14 < A 1+0 a1
+         20 < A 1+0 a4381
+         20 > A 4381+1460 a1
+         30 < A 1+0 a14601
+         30 end",
+    );
+}
+
+/// RFC 6675 section 5: several holes are filled in one round trip.
+#[test]
+fn several_holes_are_filled_in_one_round_trip() {
+    established(
+        selective(),
+        "0  write 14600
+         0  > A 1+1460*9 a1
+         0  > PA 13141+1460 a1
+         10 < A 1+0 a1 [1461-2921]
+         11 < A 1+0 a1 [4381-5841] [1461-2921]
+         12 < A 1+0 a1 [7301-8761] [4381-5841] [1461-2921]
+         12 > A 1+1460 a1
+         13 < A 1+0 a1 [7301-10221] [4381-5841] [1461-2921]
+         13 > A 2921+1460 a1
+         14 < A 1+0 a1 [7301-11681] [4381-5841] [1461-2921]
+         14 > A 5841+1460 a1
+         15 < A 1+0 a1 [7301-13141] [4381-5841] [1461-2921]
+         16 < A 1+0 a1 [7301-14601] [4381-5841] [1461-2921]
+         22 < A 1+0 a2921 [7301-14601] [4381-5841]
+         24 < A 1+0 a5841 [7301-14601]
+         25 < A 1+0 a14601
+         25 end",
+    );
+}

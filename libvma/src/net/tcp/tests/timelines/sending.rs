@@ -313,3 +313,94 @@ fn a_device_without_room_delays_only() {
          15 end",
     );
 }
+
+/// RFC 9293 section 3.6: a FIN does not wait for Nagle's algorithm, and takes the data along.
+#[test]
+fn a_fin_ends_nagles_wait() {
+    established(
+        plain(),
+        "0  write 100
+         0  > PA 1+100 a1
+         1  write 50
+         5  shutdown
+         5  > FPA 101+50 a1
+         20 < A 1+0 a152
+         20 end",
+    );
+}
+
+/// tcp(7), TCP_NODELAY: TCP_CORK that is set later overrides it.
+#[test]
+fn cork_overrides_nodelay() {
+    established(
+        Settings { nodelay: true, ..plain() },
+        "0  cork
+         0  write 100
+         5  write 100
+         10 uncork
+         10 > PA 1+200 a1
+         20 < A 1+0 a201
+         20 end",
+    );
+}
+
+/// RFC 9293 section 3.7.1: no segment is larger than the peer's MSS.
+#[test]
+fn segments_follow_the_peers_mss() {
+    connect(
+        plain(),
+        "0  connect
+         0  > S 0+0 mss=1460
+         10 < SA 0+0 a1 mss=1000
+         10 > A 1+0 a1
+         20 write 2500
+         20 > A 1+1000*2 a1
+         20 > PA 2001+500 a1
+         30 < A 1+0 a2501
+         30 end",
+    );
+}
+
+/// RFC 9293 section 3.7.1: nor larger than the path and the time stamps leave room for.
+#[test]
+fn segments_leave_room_for_time_stamps() {
+    established(
+        Settings { timestamps: true, ..plain() },
+        "0  write 3000
+         0  > A 1+1448*2 a1
+         0  > PA 2897+104 a1
+         10 < A 1+0 a3001 ts=1000010/10010
+         10 end",
+    );
+}
+
+/// RFC 9293 section 3.8.5: each segment before the urgent byte points at it.
+#[test]
+fn each_segment_points_at_the_urgent_byte() {
+    established(
+        plain(),
+        "0  write 3000 oob
+         0  > AU 1+1460 a1 u3000
+         0  > AU 1461+1460 a1 u1540
+         0  > PAU 2921+80 a1 u80
+         10 < A 1+0 a3001
+         10 end",
+    );
+}
+
+/// RFC 9293 section 3.10.7.4: a window of a duplicate with the same numbers counts if it is larger.
+#[test]
+fn a_window_update_releases_data() {
+    established(
+        plain(),
+        "0  < A 1+0 a1 w=1460
+         0  write 4380
+         0  > A 1+1460 a1
+         10 < A 1+0 a1 w=2920
+         10 > A 1461+1460 a1
+         20 < A 1+0 a2921 w=2920
+         20 > PA 2921+1460 a1
+         30 < A 1+0 a4381
+         30 end",
+    );
+}
