@@ -57,12 +57,6 @@ impl Scoreboard {
         self.sent.is_empty()
     }
 
-    /// Is a single segment outstanding?
-    #[inline]
-    pub fn is_single(&self, mss: u32) -> bool {
-        self.sent.len() == 1 && self.in_flight <= mss
-    }
-
     /// Sequence numbers in flight: pipe of RFC 6675.
     #[inline]
     pub fn in_flight(&self) -> u32 {

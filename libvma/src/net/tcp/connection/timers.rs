@@ -373,9 +373,10 @@ impl<B> Connection<B> {
         if !wanted {
             return self.timers.stop(Timer::LossProbe);
         }
-        // The peer may delay the acknowledgment of a single segment.
-        let margin =
-            if self.board.is_single(self.mss) { MOST_ACK_DELAY_NANOS } else { LEAST_PROBE_NANOS };
+        // The peer may delay the acknowledgment of a segment's worth (RFC 9293 section 3.8.6.3), also if it
+        // came in several, as a small write and its FIN do.
+        let single = self.board.in_flight() <= self.mss;
+        let margin = if single { MOST_ACK_DELAY_NANOS } else { LEAST_PROBE_NANOS };
         let wait = match self.rtt.srtt_nanos() {
             0 => UNMEASURED_PROBE_NANOS,
             srtt => srtt.saturating_mul(2).saturating_add(margin),

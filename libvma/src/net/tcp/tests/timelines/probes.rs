@@ -53,18 +53,18 @@ fn the_probe_of_several_segments_leaves_after_two_round_trips() {
     );
 }
 
-/// What counts is the number of segments, not of bytes.
+/// RFC 9293 section 3.8.6.3: the peer may delay the acknowledgment of less than two full segments.
 #[test]
-fn two_small_segments_are_more_than_one() {
+fn a_segments_worth_of_small_ones_is_a_single_one() {
     established(
         Settings { nodelay: true, ..selective() },
         "0   write 100
          0   > PA 1+100 a1
          1   write 100
          1   > PA 101+100 a1
-         23  > PA 101+100 a1
-         50  < A 1+0 a201
-         50  end",
+         210 > PA 101+100 a1
+         250 < A 1+0 a201
+         250 end",
     );
 }
 
