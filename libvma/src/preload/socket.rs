@@ -75,7 +75,7 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
     // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
     let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
     let to = Ipv6Addr::from(address.sin6_addr.s6_addr);
-    if address.sin6_port != 0 && !to.is_loopback() {
+    if address.sin6_port != 0 && !to.to_canonical().is_loopback() {
         let before = errno::get();
         WhyOs::Ipv6.tell(format_args!("fd {fd}"));
         errno::set(before);
@@ -101,10 +101,14 @@ cancellable! {
             // SAFETY: the program's address, by the contract of the call.
             return unsafe { stream::connect(process, id, fd, address, len) };
         }
-        // SAFETY: the program's address, by the contract of the call.
-        unsafe { tell_ipv6(fd, address, len) };
         // SAFETY: passed on.
-        refreshed(fd, unsafe { real::connect(fd, address, len) })
+        let result = refreshed(fd, unsafe { real::connect(fd, address, len) });
+        // One without a route may be a try only.
+        if result == 0 || errno::get() == libc::EINPROGRESS {
+            // SAFETY: the program's address, which the kernel has taken.
+            unsafe { tell_ipv6(fd, address, len) };
+        }
+        result
     }
 
     /// accept(2).

@@ -14,7 +14,8 @@ pub trait Value: Any + Debug {}
 
 impl<T: Any + Debug> Value for T {}
 
-/// The level that a call with these arguments is logged at, None: it is not. FINE: it concerns a descriptor of ours.
+/// The level that a call with these arguments is logged at: FINE if its first argument is the number of a descriptor
+/// of ours. That of a call that takes something else there, such as a family, may be taken for one.
 #[cold]
 pub fn level(arguments: &[&dyn Value]) -> Level {
     match arguments.first() {

@@ -227,6 +227,8 @@ impl Pipe {
     /// `read` gets a buffer to fill, and says how much it did; 0: there is nothing now.
     pub fn prefetch(&mut self, mut read: impl FnMut(&mut [u8]) -> usize) {
         const PORTION: u64 = 16 * 1024;
+        // Who only looks at what there is must not take without end what the peer sends.
+        let most = if self.wants_prefetch() { u64::MAX } else { self.incoming.limit };
         let incoming = &mut self.incoming;
         if incoming.later.is_empty() {
             return;
@@ -240,6 +242,9 @@ impl Pipe {
         let mut buffer = Vec::new();
         while let Some(next) = incoming.later.front_mut() {
             while next.kernel > 0 {
+                if incoming.prefetched >= most {
+                    return incoming.advance();
+                }
                 buffer.resize(next.kernel.min(PORTION) as usize, 0);
                 let count = read(&mut buffer);
                 if count == 0 {
