@@ -116,7 +116,7 @@ fn programs_find_the_library_by_its_name_alone() {
         let says = root.shell(&format!("LD_PRELOAD={library} true")).output_of_success();
         assert_eq!(says, "", "of {library}");
         let line = format!(
-            "LD_PRELOAD={library} sockperf server -i 127.0.0.1 -p 0 2>&1 & sleep 1; kill $!"
+            "VMA_TRACELEVEL=info LD_PRELOAD={library} sockperf server -i 127.0.0.1 -p 0 2>&1 & sleep 1; kill $!"
         );
         let says = root.shell(&line).output_of_success();
         let mark = if library.contains("debug") { " -*- DEBUG -*-" } else { "" };
