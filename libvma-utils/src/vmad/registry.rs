@@ -40,8 +40,8 @@ impl Registry {
         self.processes.len() >= self.limit
     }
 
-    /// May this user have a place more? One who has most of them leaves the last eighth to the others, or a loop
-    /// of one user's programs would leave none. Root may have all.
+    /// May this user have a place more? A user with most of the places leaves the last eighth to the others: a loop
+    /// of one user's programs would take all. Root may have all.
     pub fn has_place_for(&self, uid: u32) -> bool {
         let own = self.processes.values().filter(|process| process.uid == uid).count();
         let free = self.limit.saturating_sub(self.processes.len());

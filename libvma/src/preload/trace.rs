@@ -31,10 +31,14 @@ fn is_ours(value: &dyn Value) -> bool {
     process.zip(descriptor).is_some_and(|(process, fd)| process.fds.get(*fd).is_some())
 }
 
+/// Calls whose result is a descriptor, not a count.
+const MAKERS: [&str; 6] = ["socket", "accept", "accept4", "dup", "epoll_create", "epoll_create1"];
+
 /// Logs a call that has ended.
 #[cold]
 pub fn called(before: Level, name: &str, arguments: &[&dyn Value], result: &dyn Value) {
-    let level = if is_ours(result) { Level::Fine } else { before };
+    let is_made = MAKERS.contains(&name) && is_ours(result);
+    let level = if is_made { Level::Fine } else { before };
     let error = (result as &dyn Any).downcast_ref::<c_int>().is_some_and(|result| *result < 0)
         || (result as &dyn Any).downcast_ref::<isize>().is_some_and(|result| *result < 0);
     let list = List(arguments);

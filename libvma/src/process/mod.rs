@@ -189,8 +189,8 @@ impl Process {
     }
 }
 
-/// The program that reads standard error may take a banner for an error: it gets one if the user asks for a log
-/// level.
+/// A program that reads standard error by a pipe may take the banner for an error. There the banner comes only if the
+/// user asks for a log level.
 fn is_banner_wanted(settings: &Settings) -> bool {
     let asked = |setting: &Setting| setting.origin == Origin::Environment;
     let journal = std::env::var("JOURNAL_STREAM").ok();

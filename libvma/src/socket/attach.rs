@@ -203,7 +203,7 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
             Ok(ring) => ring,
             Err(reason) => {
                 if !local.ip().is_unspecified() {
-                    reason.tell(format_args!("what comes to fd {shadow} from other hosts"));
+                    reason.tell_remedy(format_args!("what comes to fd {shadow} from other hosts"));
                 }
                 // A reason that may pass outweighs those that will not, such as loopback's.
                 if why == WhyOs::NoInterface || !may_pass(why) {

@@ -379,7 +379,7 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
                 .unwrap_or(Via::Os(WhyOs::LocalDestination))
         }
         Err(why) => {
-            why.tell(format_args!("what goes to {destination}"));
+            why.tell_remedy(format_args!("what goes to {destination}"));
             Via::Os(why)
         }
     }

@@ -1,4 +1,4 @@
-//! Why something is the kernel's: one enum for logs, statistics and tests.
+//! Why something is the kernel's: one enum for logs, statistics and tests; and what the user can do about it.
 
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -27,7 +27,7 @@ impl Remedy {
         TOLD.load(Ordering::Relaxed) & bit == 0 && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
     }
 
-    /// Whatever went wrong, a line tells it with what can be done, once in a process; later at level DEBUG.
+    /// Logs `what`: the first time in the process as a warning with the remedy, later at level DEBUG.
     pub fn tell(self, what: fmt::Arguments<'_>) {
         let remedy = match self {
             Remedy::Privileges => {
@@ -108,16 +108,23 @@ pub enum WhyOs {
     CannotBeGivenBack,
     /// libvma.conf says so.
     Rule(Place),
+    /// Only IPv4 sockets are offloaded.
     Ipv6,
 }
 
 impl WhyOs {
-    /// Says that something is the kernel's. If the user may change that, as a warning, once in a process.
+    /// Logs that `what` is the kernel's: as a warning, once in the process, if the user can change that.
     pub fn tell(self, what: fmt::Arguments<'_>) {
-        match self.remedy() {
-            Some(remedy) => remedy.tell(format_args!("{what} is served by the kernel: {self}")),
-            None => log_line!(Debug, "{what} is served by the kernel: {self}"),
+        if !self.tell_remedy(what) {
+            log_line!(Debug, "{what} is served by the kernel: {self}");
         }
+    }
+
+    /// The same, for a socket that is still served in part: only if there is a remedy. False: there is none.
+    pub fn tell_remedy(self, what: fmt::Arguments<'_>) -> bool {
+        let Some(remedy) = self.remedy() else { return false };
+        remedy.tell(format_args!("{what} is served by the kernel: {self}"));
+        true
     }
 
     fn remedy(self) -> Option<Remedy> {

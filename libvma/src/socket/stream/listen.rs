@@ -162,7 +162,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
         Err(why) if other_processes::is_posted(stack, id) => {
             let local = shadow::local_address(descriptor);
             if local.is_some_and(|local| !local.ip().is_loopback()) {
-                why.tell(format_args!("what comes to fd {descriptor} from other hosts"));
+                why.tell_remedy(format_args!("what comes to fd {descriptor} from other hosts"));
             }
             watch(stack, id, descriptor);
             Ok(())

@@ -194,7 +194,7 @@ pub struct Connection<B> {
     /// The last loss probe ends here (TLP.end_seq of RFC 8985), and whether it was old data.
     probe_end: Option<Seq>,
     probe_was_old: bool,
-    /// What was outstanding when it left, in sequence numbers.
+    /// The length of the data outstanding when the probe left, in sequence numbers.
     probe_flight: u32,
     /// When the first retransmission of this episode left, on the clock of the time stamps.
     retransmission_stamp: Option<u32>,

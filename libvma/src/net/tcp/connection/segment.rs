@@ -111,7 +111,7 @@ impl<B> Connection<B> {
             self.last_sent = now;
         } else {
             (self.announced.edge, self.announced.acknowledged) = edge;
-            // What the segment would have acknowledged, or else nothing.
+            // An acknowledgment is due if one was before, or if the segment would have carried one.
             self.announced.due = due || self.announced.acknowledged != self.rcv_nxt;
         }
         sent

@@ -254,7 +254,7 @@ impl<B> Connection<B> {
             // The retransmission timer is due as well, and ends the connection.
             return;
         }
-        // What an earlier probe repeated says nothing about this one.
+        // The time stamp of an earlier probe says nothing about this one.
         self.retransmission_stamp = None;
         self.probe_flight = self.snd_nxt.since(self.snd_una);
         let before = self.snd_nxt;

@@ -254,7 +254,7 @@ impl Pipe {
         if self.dead {
             return Turn::End;
         }
-        // What the pipe has said of the end holds, though the kernel may hear of it a moment later.
+        // An end that the pipe has told holds, though the kernel's FIN may come a moment later.
         if incoming.fin && !incoming.returned {
             return Turn::End;
         }

@@ -144,8 +144,8 @@ impl Pipe {
         bytes < FEW_BYTES && messages < FEW_MESSAGES
     }
 
-    /// The program is told that it may send. Others may fill the link before it does: whatever it takes of the
-    /// kernel's connection then, it may.
+    /// The program is told that it may send. If other pipes fill the link before it does, its next send may go by
+    /// the kernel's connection.
     pub fn promise_room(&mut self) {
         self.promised = true;
     }
@@ -227,7 +227,7 @@ impl Pipe {
     /// `read` gets a buffer to fill, and says how much it did; 0: there is nothing now.
     pub fn prefetch(&mut self, mut read: impl FnMut(&mut [u8]) -> usize) {
         const PORTION: u64 = 16 * 1024;
-        // Who only looks at what there is must not take without end what the peer sends.
+        // FIONREAD and MSG_PEEK consume nothing: the queue must not grow without end by them.
         let most = if self.wants_prefetch() { u64::MAX } else { self.incoming.limit };
         let incoming = &mut self.incoming;
         if incoming.later.is_empty() {

@@ -151,6 +151,29 @@ fn all_bytes_can_be_had_in_one_queue() {
 }
 
 #[test]
+fn looks_take_no_more_than_the_reader_lets_lie_unread() {
+    const LIMIT: u64 = 3000;
+    let (mut client, mut server) = agreed(1);
+    server.with(|pipe, carrier| pipe.set_limit(carrier, LIMIT));
+    while client.deliver() {}
+    let data = bytes(1000);
+    while client.send(&data) > 0 {}
+    assert!(client.overflowed > 50_000);
+    client.carrier.most = 64;
+    // It tells how many bytes went by the kernel before it.
+    assert_eq!(client.send(&data), 1000);
+    while server.deliver() {}
+    for _ in 0..10 {
+        server.prefetch();
+    }
+    // A portion of 16 KiB more at most.
+    let there = server.pipe().readable();
+    assert!((3000..3000 + 1000 + 16 * 1024).contains(&there), "{there}");
+    settle(&mut client, &mut server);
+    assert!(server.got == client.sent);
+}
+
+#[test]
 fn bytes_in_the_kernel_of_a_peer_that_died_come_last() {
     let (client, mut server, data) = overflowing();
     drop(client);

@@ -1,4 +1,4 @@
-//! What happens when nothing arrives: retransmission timeouts, loss probes, window probes, keep-alive,
+//! The connection sends without an arrival: retransmission timeouts, loss probes, window probes, keep-alive,
 //! time limits. After the handshake SRTT is 10 ms, so RTO is 210 ms (SRTT and Linux's 200 ms).
 
 use core::time::Duration;

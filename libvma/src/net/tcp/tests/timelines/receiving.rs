@@ -1,4 +1,4 @@
-//! What arrives, and when it is acknowledged. `pingpong` ends the acknowledgments at once that a new
+//! Segments arrive, and the connection acknowledges them at the right time. `pingpong` ends the acknowledgments at once that a new
 //! connection gives (tcp(7), TCP_QUICKACK).
 
 use super::super::script::{plain, selective};

@@ -1,4 +1,4 @@
-//! What the program writes, and when it leaves.
+//! The program writes, and the segments leave at the right time.
 
 use super::super::script::plain;
 use super::{connect, established};
@@ -37,7 +37,7 @@ fn nagle_does_not_wait_for_full_segments() {
     );
 }
 
-/// What makes a full segment leaves at once.
+/// A full segment leaves at once.
 #[test]
 fn a_segment_that_fills_up_leaves() {
     established(
@@ -287,7 +287,7 @@ fn a_retransmission_acknowledges_what_came_meanwhile() {
     );
 }
 
-/// What a device cuts leaves as one run, and is pushed once.
+/// Data that the device cuts into segments leave as one run, and are pushed once.
 #[test]
 fn a_device_that_cuts_gets_a_run() {
     established(
