@@ -117,6 +117,7 @@ fn start() -> Process {
             kernels: Default::default(),
             passed: Lock::new(Default::default()),
             system: std::sync::OnceLock::new(),
+            starts: std::sync::OnceLock::new(),
             watch,
             config,
         },

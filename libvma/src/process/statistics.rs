@@ -11,7 +11,7 @@ use libvma_dev::stats::{Control, EPOLLS, Epoll, Snapshot};
 use super::{Process, dump};
 use crate::socket::report::Report;
 use crate::stats::control::{Asked, Seen};
-use crate::stats::publish::Publisher;
+use crate::stats::publish::{self, Publisher};
 use crate::sys::lock::Lock;
 use crate::sys::time::monotonic_nanos;
 use crate::{log, mux};
@@ -21,6 +21,8 @@ const MILLISECOND: u64 = 1_000_000;
 const PATIENCE: u64 = 100 * MILLISECOND;
 const LIVELY_PATIENCE: u64 = 10 * MILLISECOND;
 const LIVELY: u64 = 10_000 * MILLISECOND;
+/// A program that has lived so long looks after the files of others: it is little beside its own time.
+const SETTLED: u64 = 1000 * MILLISECOND;
 /// A daemon() whose parent lives by now has failed.
 const DAEMON_FAILED: u64 = 1000 * MILLISECOND;
 
@@ -64,6 +66,15 @@ fn replace(file: &mut File, next: File) {
     }
 }
 
+/// In a thread of its own: the folder may be large, and the internal thread has timers to keep.
+fn tidy(path: String) {
+    // The signals that this thread blocks the new one blocks, too. Without a thread another program does it.
+    let _ = std::thread::Builder::new()
+        .name("vma-tidy".into())
+        .stack_size(128 * 1024)
+        .spawn(move || publish::tidy(&path));
+}
+
 /// Serves readers; in the internal thread.
 pub struct Attendant {
     /// What readers had asked for when it was looked last; None without a file.
@@ -71,6 +82,8 @@ pub struct Attendant {
     report: Report,
     snapshot: Box<Snapshot>,
     next: u64,
+    /// When files of others are looked at; u64::MAX: that is done.
+    tidy_due: u64,
     lively_until: u64,
 }
 
@@ -82,6 +95,7 @@ impl Attendant {
             report: Report::new(process.stack.config.stats_sockets as usize),
             snapshot: Box::default(),
             next: u64::MAX,
+            tidy_due: u64::MAX,
             lively_until: 0,
         };
         attendant.make(process);
@@ -100,11 +114,10 @@ impl Attendant {
             ..Control::default()
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
-        if let Some(publisher) = &made {
-            publisher.tidy();
-        }
         self.seen = made.is_some().then(|| Seen::new(control));
-        self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
+        let now = monotonic_nanos();
+        self.next = made.as_ref().map_or(u64::MAX, |_| now.saturating_add(PATIENCE));
+        self.tidy_due = now.saturating_add(SETTLED);
         *file = made.map_or(File::None, File::Open);
     }
 
@@ -121,7 +134,13 @@ impl Attendant {
         }
         self.next = now.saturating_add(PATIENCE);
         let control = match process.statistics.0.lock().as_deref() {
-            Ok(File::Open(publisher)) => publisher.control(),
+            Ok(File::Open(publisher)) => {
+                if now >= self.tidy_due {
+                    self.tidy_due = u64::MAX;
+                    tidy(publisher.path().to_owned());
+                }
+                publisher.control()
+            }
             Ok(File::Away(since)) if now.saturating_sub(*since) < DAEMON_FAILED => None,
             Ok(File::Away(_)) => {
                 self.seen = None;

@@ -443,6 +443,8 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         most_sharers: if inherit::is_child() { 1 } else { MOST_SHARERS },
     };
     let refused = |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
+    // Before the first connection finds the ring.
+    stream::system::learn_starts(stack);
     match stack.shard.open_ring(spec, mode, limits, refused) {
         Ok(ring) => {
             let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());

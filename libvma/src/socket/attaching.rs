@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::config::Config;
 use crate::sys::time::monotonic_nanos;
 
-/// How long after the first socket needed it an interface is attached. Name queries, single downloads and
-/// parents that fork their servers are over by then.
-const DELAY_NANOS: u64 = 20_000_000;
+/// How long after the first socket needed it an interface is attached: twice what attaching and detaching cost,
+/// so that a program loses at most half as much again by ending at the wrong moment. Name queries, single
+/// downloads and parents that fork their servers are over by then.
+const DELAY_NANOS: u64 = 100_000_000;
 
 const NOT_DUE: u64 = u64::MAX;
 

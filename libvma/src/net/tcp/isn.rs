@@ -22,6 +22,11 @@ impl Secret {
         Secret { starts: Key::new(half(0)), cookies: Key::new(half(1)) }
     }
 
+    /// Sequence numbers and time stamps follow from `bytes` from now on, cookies from what they did.
+    pub fn set_starts(&mut self, bytes: [u8; 16]) {
+        self.starts = Key::new(bytes);
+    }
+
     /// The initial sequence number of a connection that is opened now.
     ///
     /// RFC 6528 section 3: a clock, which keeps successive connections between the same endpoints apart,

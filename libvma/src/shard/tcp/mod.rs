@@ -54,6 +54,8 @@ use crate::net::timer_wheel::TimerWheel;
 pub struct Setup {
     /// For initial sequence numbers (RFC 6528).
     pub secret: [u8; 32],
+    /// What the boot's processes have in common, if it is known by now.
+    pub starts: Option<[u8; 16]>,
     /// For the table of connections.
     pub seed: u64,
     /// Connections whose answers wait for the end of a batch (VMA_GRO_STREAMS_MAX).
@@ -175,8 +177,12 @@ struct Io<'a> {
 impl Tcp {
     fn new(setup: Setup) -> Tcp {
         let mut clock = Clock::new();
+        let mut secret = Secret::new(setup.secret);
+        if let Some(starts) = setup.starts {
+            secret.set_starts(starts);
+        }
         Tcp {
-            secret: Secret::new(setup.secret),
+            secret,
             seed: setup.seed,
             blocks: Vec::new(),
             free: Vec::new(),
@@ -397,6 +403,13 @@ impl<S> State<S> {
     pub fn enable_tcp(&mut self, setup: impl FnOnce() -> Setup) {
         if self.tcp.is_none() {
             self.tcp = Some(Box::new(Tcp::new(setup())));
+        }
+    }
+
+    /// What connections begin by from now on.
+    pub fn set_starts(&mut self, starts: &[u8; 16]) {
+        if let Some(tcp) = &mut self.tcp {
+            tcp.secret.set_starts(*starts);
         }
     }
 

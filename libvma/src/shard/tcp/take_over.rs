@@ -104,7 +104,7 @@ mod tests {
 
     fn shard() -> Shard<u32> {
         let shard = Shard::<u32>::default();
-        let setup = || Setup { secret: [7; 32], seed: 7, streams: 0, pending: None };
+        let setup = || Setup { secret: [7; 32], starts: None, seed: 7, streams: 0, pending: None };
         shard.lock().expect("nobody has it").enable_tcp(setup);
         shard
     }

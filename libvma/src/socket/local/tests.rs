@@ -32,6 +32,7 @@ fn stack_with(environment: &str) -> Stack {
         kernels: Default::default(),
         passed: Lock::new(Default::default()),
         system: std::sync::OnceLock::new(),
+        starts: std::sync::OnceLock::new(),
         watch: crate::socket::stream::watch::Watch::new("", None),
         config,
     }

@@ -25,7 +25,7 @@ mod route;
 pub mod send;
 pub mod shutdown;
 pub mod stranded;
-mod system;
+pub mod system;
 pub mod take_over;
 pub mod tell;
 mod wait;

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use crate::config::rules::Protocol;
 use crate::net::siphash::Key;
 use crate::net::tcp::congestion::Algorithm;
 use crate::net::tcp::connection::window_scale;
@@ -31,7 +32,7 @@ pub fn of(stack: &Stack) -> &System {
 }
 
 fn sysctl(name: &str) -> Option<String> {
-    let bytes = sys::fd::read_file(&format!("/proc/sys/net/{name}")).ok()?;
+    let bytes = sys::fd::read_setting(&format!("/proc/sys/net/{name}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).trim().to_owned())
 }
 
@@ -125,16 +126,25 @@ pub fn setup(stack: &Stack) -> Setup {
     for (at, chunk) in secret.chunks_exact_mut(8).enumerate() {
         chunk.copy_from_slice(&state.hash_one((at, own)).to_ne_bytes());
     }
-    if let Some(common) = boot_secret()
-        && let Some(starts) = secret.first_chunk_mut()
-    {
-        *starts = common;
-    }
     Setup {
         secret,
+        starts: stack.starts.get().copied().flatten(),
         seed: state.hash_one((4, own)),
         streams: stack.config.gro_streams,
         pending: stack.watch.pending(),
+    }
+}
+
+/// Finds out what connections begin by, which takes up to a millisecond and is not needed before there is an
+/// interface to open them over.
+pub fn learn_starts(stack: &Stack) {
+    if !stack.config.offloads(Protocol::Tcp) {
+        return;
+    }
+    if let Some(starts) = stack.starts.get_or_init(boot_secret)
+        && let Ok(mut state) = stack.shard.lock()
+    {
+        state.set_starts(starts);
     }
 }
 

@@ -10,7 +10,7 @@ fn shard() -> (Shard<u32>, Arc<Pending>) {
     let pending = Arc::new(Pending::new(Arc::new(Waker::new().expect("an eventfd"))));
     let shard = Shard::<u32>::default();
     let given = Some(Arc::clone(&pending));
-    let setup = || Setup { secret: [7; 32], seed: 7, streams: 0, pending: given };
+    let setup = || Setup { secret: [7; 32], starts: None, seed: 7, streams: 0, pending: given };
     shard.lock().expect("nobody has it").enable_tcp(setup);
     (shard, pending)
 }
