@@ -98,3 +98,27 @@ fn every_way_of_path_mtu_discovery_is_served() {
     }
     watch.check(&program.finish(), 6, 6);
 }
+
+#[test]
+fn connections_to_the_kernel_do_not_wake_the_internal_thread() {
+    let net = Namespaces::new();
+    let mut server = net.puppet(Side::A);
+    let mut client = Puppet::start(net.program(Side::A, PYTHON));
+    server.run("l = create_server(('127.0.0.1', 7000), backlog=64)");
+    server.run(
+        "t = [t for t in os.listdir('/proc/self/task')
+              if open(f'/proc/self/task/{t}/comm').read() == 'vma\\n'][0]
+def switches():
+    status = open(f'/proc/self/task/{t}/status').read()
+    return sum(int(line.split()[1]) for line in status.splitlines() if 'ctxt_switches' in line)
+def serve():
+    for _ in range(300): l.accept()[0].close()
+",
+    );
+    let before = server.number("switches()");
+    server.run("a = threading.Thread(target=serve, daemon=True); a.start()");
+    client.run("for _ in range(300): create_connection(('127.0.0.1', 7000), 10).recv(1)");
+    server.run("a.join(10)");
+    let woken = server.number("switches()") - before;
+    assert!(woken < 100, "{woken} times for 300 connections");
+}

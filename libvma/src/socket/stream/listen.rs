@@ -164,7 +164,6 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             if local.is_some_and(|local| !local.ip().is_loopback()) {
                 why.tell_remedy(format_args!("what comes to fd {descriptor} from other hosts"));
             }
-            watch(stack, id, descriptor);
             Ok(())
         }
         Err(why) if !attach::may_pass(why) => {
@@ -201,9 +200,13 @@ pub fn refuse(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
     }
 }
 
-/// accept() that blocks has to learn of the kernel's connections while it polls. poll() and epoll ask the
-/// kernel themselves, and the internal thread would be woken by every connection.
+/// accept() that blocks has to learn of the kernel's connections while it polls. It asks the kernel now and
+/// then by itself; only if the user forbids that does the internal thread look, which then is woken by every
+/// connection, in each process that shares the listener. poll() and epoll ask the kernel, too.
 fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
+    if stack.config.rx_udp_poll_os_ratio != 0 {
+        return;
+    }
     let is_watched = {
         let Ok(mut state) = stack.shard.lock() else { return };
         state.socket(id).is_none_or(|(_, socket)| socket.is_shadow_watched)
