@@ -72,7 +72,7 @@ fn answer(
     let mut asked = false;
     let mut first = true;
     loop {
-        let ours = question.look_at_ours(stack, core::mem::take(&mut first), counting);
+        let ours = question.look_at_ours(stack, core::mem::take(&mut first), wait, counting);
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
         if turn.turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
@@ -122,13 +122,22 @@ impl Question<'_> {
     }
 
     /// Polls the rings and marks our ready sockets; returns how many.
-    fn look_at_ours(&mut self, stack: &Stack, first: bool, counting: &mut Counting<'_>) -> usize {
+    fn look_at_ours(
+        &mut self,
+        stack: &Stack,
+        first: bool,
+        wait: &mut Wait,
+        counting: &mut Counting<'_>,
+    ) -> usize {
         self.clear();
         let unasked = self.unasked();
         // In a signal handler that got past the wrapper: the kernel's word alone.
         let Ok(mut state) = stack.shard.lock() else { return 0 };
         if first {
             state.poll();
+            if !state.may_polling_pay() {
+                wait.without_polling();
+            }
         } else {
             state.poll_patiently();
         }

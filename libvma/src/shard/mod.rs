@@ -218,6 +218,14 @@ impl<S> Shard<S> {
 }
 
 impl<S> State<S> {
+    /// May what a thread waits for come by a ring? A link with another process that nobody uses (connections that
+    /// live for a moment stay the kernel's) only brings what wakes a sleeper early enough.
+    pub fn may_polling_pay(&self) -> bool {
+        !self.pipes.is_empty()
+            || !self.lookup.is_unused()
+            || self.rings.iter().any(|ring| !ring.is_local())
+    }
+
     /// Takes a socket in. It gets no packets before [`State::bind`].
     pub fn attach(&mut self, socket: S, receive_limit: usize) -> SocketId {
         let endpoint = Endpoint::new(receive_limit);

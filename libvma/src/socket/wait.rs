@@ -159,6 +159,13 @@ impl Wait {
         self
     }
 
+    /// What it waits for comes by none of our ways: it looks once and sleeps.
+    pub fn without_polling(&mut self) {
+        if !matches!(self.patience, Patience::Endless) {
+            self.patience = Patience::Loops(0);
+        }
+    }
+
     /// Will the wait sleep as soon as nothing comes?
     pub fn sleeps_soon(&self) -> bool {
         !matches!(self.patience, Patience::Endless) && contention::advice() == Advice::Sleep

@@ -75,7 +75,10 @@ fn answer(
         if kernel_first {
             found.ask_kernel(stack, epoll, kernel)?;
         }
-        found.collect(stack, epoll, core::mem::take(&mut first), disarm, counting);
+        if found.collect(stack, epoll, first, disarm, counting) && first {
+            wait.without_polling();
+        }
+        first = false;
         if turn && !kernel_first {
             found.ask_kernel(stack, epoll, kernel)?;
         }
@@ -151,7 +154,8 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// Polls the rings and reports our ready sockets behind the events that are there already.
+    /// Polls the rings and reports our ready sockets behind the events that are there already. True if no
+    /// more can come by the rings.
     fn collect(
         &mut self,
         stack: &Stack,
@@ -159,10 +163,10 @@ impl Found<'_> {
         first: bool,
         disarm: &mut dyn FnMut(i32),
         counting: &mut Counting<'_>,
-    ) {
+    ) -> bool {
         let from_kernel = self.count;
         let mut spent = None;
-        let Ok(mut state) = stack.shard.lock() else { return };
+        let Ok(mut state) = stack.shard.lock() else { return false };
         if first {
             state.poll();
         } else {
@@ -222,11 +226,13 @@ impl Found<'_> {
             }
         }
         counting.found_ours(&state, self.count - from_kernel);
+        let is_all = !state.may_polling_pay();
         drop(state);
         if let Some(descriptor) = spent {
             disarm(descriptor);
             // More of them wait in the list: this call has something to return already.
         }
+        is_all
     }
 }
 

@@ -117,6 +117,11 @@ impl Default for Lookup {
 }
 
 impl Lookup {
+    /// No socket was ever inserted.
+    pub fn is_unused(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Inserts socket `id`, or replaces what it wants. It is the latest then, unless its address
     /// stays what it was: the kernel moves a socket only when that changes.
     pub fn insert(&mut self, id: u32, filter: Filter) {

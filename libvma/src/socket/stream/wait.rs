@@ -194,7 +194,7 @@ pub(super) fn until_or_partly<'a, T>(
         // signal(7): a call with a timeout is not restarted.
         let wait = wait.get_or_insert_with(|| {
             // Where no packets of ours can come, polling is of no use.
-            let live = stack.shard.is_live();
+            let live = stack.shard.is_live() && state.may_polling_pay();
             let patience = Patience::loops(if live { stack.config.rx_poll } else { 0 });
             Wait::new(patience, manner.timeout, manner.timeout.is_none())
                 .yielding(stack.config.rx_poll_yield)
