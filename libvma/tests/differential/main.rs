@@ -31,6 +31,7 @@
 //!   acknowledgement was delayed.
 
 mod calls;
+mod documents;
 #[path = "../harness/mod.rs"]
 #[allow(unused_imports, reason = "each test binary uses its part")]
 mod harness;

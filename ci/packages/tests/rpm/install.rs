@@ -29,6 +29,7 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/VMA_VERSION
 /usr/share/doc/libvma/architecture.md
 /usr/share/doc/libvma/installation.md
+/usr/share/doc/libvma/interposition.md
 /usr/share/doc/libvma/monitoring.md
 /usr/share/doc/libvma/parameters.md
 /usr/share/doc/libvma/performance.md
