@@ -160,7 +160,7 @@ install_all() {
 	put 644 "$work/vma.service" "$prefix/lib/systemd/system/vma.service"
 	put 644 "$root/docs/README.txt" "$docdir/README.txt"
 	for document in architecture.md installation.md interposition.md monitoring.md parameters.md \
-		performance.md performance.svg release-notes.md user-manual.md; do
+		performance.md performance.svg release-notes.md socket-options.md user-manual.md; do
 		put 644 "$root/docs/$document" "$docdir/$document"
 	done
 	put 644 "$work/VMA_VERSION" "$docdir/VMA_VERSION"

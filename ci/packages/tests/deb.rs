@@ -26,6 +26,7 @@ const LIBVMA: &[(&str, u32)] = &[
     ("/usr/share/doc/libvma/performance.md", 0o644),
     ("/usr/share/doc/libvma/performance.svg", 0o644),
     ("/usr/share/doc/libvma/release-notes.md", 0o644),
+    ("/usr/share/doc/libvma/socket-options.md", 0o644),
     ("/usr/share/doc/libvma/user-manual.md", 0o644),
     ("/usr/share/doc/libvma/changelog.Debian.gz", 0o644),
     ("/usr/share/doc/libvma/changelog.gz", 0o644),

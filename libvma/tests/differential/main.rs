@@ -36,6 +36,7 @@ mod documents;
 #[allow(unused_imports, reason = "each test binary uses its part")]
 mod harness;
 mod local;
+mod option_table;
 mod prober;
 mod transcript;
 
@@ -58,6 +59,14 @@ const KNOWN: &[(&str, &str)] = &[
     // is free, SO_REUSEADDR or not, while connections from it live. Holding it would need the
     // listening socket itself, which a child or another process may share.
     ("tcp_accept", "port_of_closed"),
+    // Refused on purpose, as by a kernel that lacks it: programs then copy.
+    ("option_table", "tcp_SO_ZEROCOPY"),
+    // The peer's name is told to a caller with more room than it needs, whom the kernel refuses.
+    ("option_table", "tcp_SO_PEERNAME"),
+    // A connection that is handed over for TCP_REPAIR leaves the mode when it is installed.
+    ("option_table", "tcp_TCP_REPAIR"),
+    // The kernel's socket is not connected, and refuses with another errno.
+    ("option_table", "tcp_TCP_QUEUE_SEQ"),
 ];
 
 /// Groups measure time: in a process of several tests, as cargo test has them, one at a time.

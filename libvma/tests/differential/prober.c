@@ -34,6 +34,7 @@ static const struct {
 	{ "tcp_ready", tcp_ready_cases },
 	{ "tcp_epoll", tcp_epoll_cases },
 	{ "tcp_options", tcp_option_cases },
+	{ "option_table", option_table_cases },
 	{ "tcp_local", tcp_local_cases },
 	{ "calls", call_cases },
 	{ "cancel", cancel_cases },
@@ -61,9 +62,21 @@ static struct counters kernel_counters(void)
 	return now;
 }
 
+long kernel_datagrams(void)
+{
+	struct counters now = kernel_counters();
+	return now.datagrams_in + now.datagrams_out;
+}
+
+long kernel_segments(void)
+{
+	struct counters now = kernel_counters();
+	return now.segments_in + now.segments_out;
+}
+
 /* Connections of the case before may still be closing, through the kernel if they were its. With
  * another test on the same processors the last segment of one may come some milliseconds late. */
-static void until_quiet(void)
+void until_quiet(void)
 {
 	struct counters before, now = kernel_counters();
 	for (int i = 0, quiet = 0; i < 50 && quiet < 4; i++) {

@@ -68,7 +68,7 @@ pub fn program(build: Build) -> PathBuf {
 }
 
 /// Runs the prober between the two sides, by itself or under the library.
-fn probe(run: &Run<'_>, with_library: bool) -> (Output, Traffic) {
+pub fn probe(run: &Run<'_>, with_library: bool) -> (Output, Traffic) {
     let net = Namespaces::new();
     net.ip(Side::B, &format!("address add {SECOND_ADDRESS}/24 dev {}", Side::B.device()));
     net.ip(

@@ -35,6 +35,7 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/performance.md
 /usr/share/doc/libvma/performance.svg
 /usr/share/doc/libvma/release-notes.md
+/usr/share/doc/libvma/socket-options.md
 /usr/share/doc/libvma/user-manual.md
 /usr/share/licenses/libvma
 /usr/share/licenses/libvma/LICENSE-APACHE
