@@ -20,6 +20,11 @@ const OF_DATAGRAMS: &[&str] =
 const OF_STREAMS: &str = include_str!("../../src/socket/stream/options.rs");
 const ANSWERED: &str = include_str!("../../src/socket/stream/tell.rs");
 
+/// Named by the code of TCP, without an effect on what it serves: handed on to accepted sockets, refused once there
+/// is a connection, or ignored.
+const WITHOUT_EFFECT: &[&str] =
+    &["SO_PRIORITY", "TCP_FASTOPEN", "TCP_FASTOPEN_NO_COOKIE", "TCP_RTO_MIN_US"];
+
 /// A row of `options.h`.
 struct Row {
     level: &'static str,
@@ -99,7 +104,11 @@ fn class(protocol: &str, row: &Row, seen: &Seen) -> &'static str {
     if is_tcp && answered.contains(name) {
         return "served";
     }
-    let acts = if is_tcp { streams.contains(name) } else { datagrams.contains(name) };
+    let acts = if is_tcp {
+        streams.contains(name) && !WITHOUT_EFFECT.contains(&name)
+    } else {
+        datagrams.contains(name)
+    };
     match (seen.can_be_set, acts) {
         (true, true) => "mirrored",
         _ => "passed on",
