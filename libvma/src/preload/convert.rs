@@ -5,7 +5,8 @@ use core::mem::size_of;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
-use crate::sys::shadow::{from_sockaddr, to_sockaddr};
+use crate::sys::shadow::from_sockaddr;
+use crate::sys::sockaddr::{Family, Named, SocketName};
 
 /// UIO_MAXIOV.
 const MOST_BUFFERS: usize = 1024;
@@ -39,6 +40,49 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
     let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
     from_sockaddr(&address).map_or(Destination::Foreign, Destination::Given)
+}
+
+/// Reads the address that a stream of a family is to connect to.
+///
+/// # Safety
+/// As [`destination`].
+pub unsafe fn peer(
+    family: Family,
+    address: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Destination {
+    match family {
+        // SAFETY: as promised.
+        Family::Ipv4 => unsafe { destination(address, len) },
+        Family::Ipv6 if address.is_null() => Destination::Absent,
+        // SAFETY: as promised.
+        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
+            Some(Named::Ipv4(peer)) => Destination::Given(peer),
+            Some(Named::Ipv6(_)) | None => Destination::Foreign,
+        },
+    }
+}
+
+/// Is this an address that the IPv6 protocol serves?
+///
+/// # Safety
+/// As [`destination`].
+pub unsafe fn is_ipv6(address: *const libc::sockaddr, len: libc::socklen_t) -> bool {
+    // SAFETY: as promised.
+    matches!(unsafe { named_by_ipv6(address, len) }, Some(Named::Ipv6(_)))
+}
+
+/// Reads a `sockaddr_in6`; `None` if the kernel would refuse it.
+///
+/// # Safety
+/// As [`destination`].
+unsafe fn named_by_ipv6(address: *const libc::sockaddr, len: libc::socklen_t) -> Option<Named> {
+    // SAFETY: as promised.
+    if unsafe { self::family(address, len) } != Some(libc::AF_INET6 as libc::sa_family_t) {
+        return None;
+    }
+    // SAFETY: that many bytes are readable, as promised; a `sockaddr` that long is plausible.
+    Named::read(unsafe { bytes(address.cast(), len as usize) })
 }
 
 /// The family of a `sockaddr`; None if there is not enough of it, or too much.
@@ -82,23 +126,38 @@ pub unsafe fn put_address(
     if out.is_null() {
         return Ok(());
     }
-    if !is_plausible(len, 4) || !is_plausible(out, 0) {
+    // SAFETY: as promised.
+    unsafe { put_name(&SocketName::new(address, Family::Ipv4), out, len) }
+}
+
+/// Writes the name that a stream has for an address as getsockname(2) does: the length is judged first, and a
+/// buffer of no bytes may be anywhere.
+///
+/// # Safety
+/// As [`put_address`].
+#[inline]
+pub unsafe fn put_name(
+    name: &SocketName,
+    out: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> Result<(), i32> {
+    if !is_plausible(len, 4) {
         return Err(libc::EFAULT);
     }
-    let full = size_of::<libc::sockaddr_in>();
-    let address = to_sockaddr(address);
+    let name = name.bytes();
     // SAFETY: not null, as checked; a length by the promise.
     let said = unsafe { len.read() };
     if (said as i32) < 0 {
         return Err(libc::EINVAL);
     }
-    let room = (said as usize).min(full);
-    // SAFETY: `room` bytes are readable in `address` and, by the promise, writable at `out`.
-    unsafe {
-        core::ptr::copy_nonoverlapping(core::ptr::from_ref(&address).cast(), out.cast::<u8>(), room)
-    };
+    let room = (said as usize).min(name.len());
+    if room > 0 && !is_plausible(out, room) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: `room` bytes are readable in `name` and, by the promise, writable at `out`.
+    unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), out.cast::<u8>(), room) };
     // SAFETY: as above.
-    unsafe { len.write(full as libc::socklen_t) };
+    unsafe { len.write(name.len() as libc::socklen_t) };
     Ok(())
 }
 

@@ -10,9 +10,11 @@ use super::{
 };
 use crate::config::rules::Protocol;
 use crate::fd::Object;
-use crate::process::{self, inherit};
-use crate::socket::{self, WhyOs, attach, options, receive};
+use crate::process::{self, Process, inherit};
+use crate::socket::{self, SocketId, WhyOs, attach, options, receive};
 use crate::sys::fd::survives_exec;
+use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
 
 type SockAddr = *const libc::sockaddr;
 type SockAddrOut = *mut libc::sockaddr;
@@ -39,9 +41,9 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         }
     }
     let tcp = kind & TYPE_MASK == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if domain == libc::AF_INET && tcp {
+    if let Some(family) = Family::of_domain(domain).filter(|_| tcp) {
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-        if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking) {
+        if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking, family) {
             process.fds.set(fd, Object::Stream(id));
         }
     }
@@ -82,6 +84,35 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
     }
 }
 
+/// connect(2) of a socket that is not ours, or of the shadow of one that is.
+///
+/// # Safety
+/// As connect(2).
+pub(super) unsafe fn connect_by_kernel(
+    fd: c_int,
+    address: SockAddr,
+    len: libc::socklen_t,
+) -> c_int {
+    // SAFETY: passed on.
+    let result = unsafe { real::connect(fd, address, len) };
+    // One without a route may be a try only.
+    if result == 0 || errno::get() == libc::EINPROGRESS {
+        // SAFETY: the program's address, which the kernel has taken.
+        unsafe { tell_ipv6(fd, address, len) };
+    }
+    result
+}
+
+/// A listener that takes IPv6 only is the kernel's.
+fn leave_to_ipv6(process: &Process, id: SocketId, fd: c_int) {
+    let before = errno::get();
+    process.drop_stream_for(id, WhyOs::Ipv6);
+    if !shadow::local_name(fd).is_some_and(|own| own.is_loopback()) {
+        WhyOs::Ipv6.tell(format_args!("fd {fd}"));
+    }
+    errno::set(before);
+}
+
 /// The shadow's addresses changed.
 fn refreshed(fd: c_int, result: c_int) -> c_int {
     if result == 0
@@ -101,14 +132,8 @@ cancellable! {
             // SAFETY: the program's address, by the contract of the call.
             return unsafe { stream::connect(process, id, fd, address, len) };
         }
-        // SAFETY: passed on.
-        let result = refreshed(fd, unsafe { real::connect(fd, address, len) });
-        // One without a route may be a try only.
-        if result == 0 || errno::get() == libc::EINPROGRESS {
-            // SAFETY: the program's address, which the kernel has taken.
-            unsafe { tell_ipv6(fd, address, len) };
-        }
-        result
+        // SAFETY: the program's address, by the contract of the call.
+        refreshed(fd, unsafe { connect_by_kernel(fd, address, len) })
     }
 
     /// accept(2).
@@ -161,7 +186,8 @@ export! {
             attach::name(&process.stack, id);
             errno::set(before);
         }
-        if result == 0 {
+        // Of a stream listen() or connect() decides.
+        if result == 0 && !matches!(find(fd), Found::Stream(..)) {
             // SAFETY: the program's address, which the kernel has taken.
             unsafe { tell_ipv6(fd, address, len) };
         }
@@ -182,7 +208,9 @@ export! {
         socket::stream::listen::prepare(&process.stack, id);
         // SAFETY: passed on.
         let result = unsafe { real::listen(fd, backlog) };
-        if result == 0 {
+        if result == 0 && socket::stream::is_ipv6_only(&process.stack, id) {
+            leave_to_ipv6(process, id, fd);
+        } else if result == 0 {
             socket::stream::listen::listen(&process.stack, id, backlog);
             mux::after_listen(process, id);
         }
@@ -196,7 +224,7 @@ export! {
             && let Some(local) = socket::stream::local_address(&process.stack, id)
         {
             // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::put_address(Ok(local), address, len) };
+            return unsafe { stream::put_name(Ok(local), address, len) };
         }
         // SAFETY: passed on.
         unsafe { real::getsockname(fd, address, len) }
@@ -209,7 +237,7 @@ export! {
             && let Some(peer) = socket::stream::peer_address(&process.stack, id)
         {
             // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::put_address(peer, address, len) };
+            return unsafe { stream::put_name(peer, address, len) };
         }
         // SAFETY: passed on.
         unsafe { real::getpeername(fd, address, len) }

@@ -13,6 +13,7 @@ use crate::socket::stream::options::Effect;
 use crate::socket::stream::tell::Value;
 use crate::socket::stream::{self, connect as connects, listen, local, options, tell};
 use crate::socket::{Outcome, SocketId, WhyOs};
+use crate::sys::sockaddr::{Family, SocketName};
 
 type SockAddr = *const libc::sockaddr;
 type SockAddrOut = *mut libc::sockaddr;
@@ -34,8 +35,9 @@ pub unsafe fn connect(
     address: SockAddr,
     len: libc::socklen_t,
 ) -> c_int {
+    let family = stream::family(&process.stack, id);
     // SAFETY: as promised.
-    let peer = match unsafe { convert::destination(address, len) } {
+    let peer = match unsafe { convert::peer(family, address, len) } {
         Destination::Given(peer) => peer,
         // An address is not even looked at.
         Destination::Foreign
@@ -52,6 +54,15 @@ pub unsafe fn connect(
             {
                 process.drop_stream(id);
             }
+            // SAFETY: as promised.
+            let is_ipv6 = family == Family::Ipv6 && unsafe { convert::is_ipv6(address, len) };
+            if is_ipv6 && stream::is_fresh(&process.stack, id) {
+                let before = errno::get();
+                process.drop_stream_for(id, WhyOs::Ipv6);
+                errno::set(before);
+                // SAFETY: as promised.
+                return unsafe { super::socket::connect_by_kernel(fd, address, len) };
+            }
             // SAFETY: passed on.
             return unsafe { real::connect(fd, address, len) };
         }
@@ -65,7 +76,10 @@ pub unsafe fn connect(
         }
         Outcome::Errno(error) => failed(error),
         Outcome::Os(why) => {
-            why.tell(format_args!("fd {fd}"));
+            // That it takes IPv6 only the program has said itself; its call fails.
+            if why != WhyOs::Ipv6 {
+                why.tell(format_args!("fd {fd}"));
+            }
             process.drop_stream_for(id, why);
             errno::set(before);
             // SAFETY: passed on.
@@ -122,8 +136,9 @@ pub unsafe fn accept(
             );
         }
     };
+    let (domain, kind) = (listen::family_of(&accepted).domain(), libc::SOCK_STREAM | flags);
     // SAFETY: no pointer is involved.
-    let shadow = made(|| unsafe { real::socket(libc::AF_INET, libc::SOCK_STREAM | flags, 0) });
+    let shadow = made(|| unsafe { real::socket(domain, kind, 0) });
     if shadow < 0 {
         let error = errno::get();
         listen::put_back(&process.stack, id, accepted);
@@ -144,8 +159,12 @@ pub unsafe fn accept(
     }
     process.fds.set(shadow, Object::Stream(child));
     errno::set(before);
-    // SAFETY: as promised.
-    match unsafe { convert::put_address(peer, address, len) } {
+    let told = match address.is_null() {
+        true => Ok(()),
+        // SAFETY: as promised.
+        false => unsafe { convert::put_name(&peer, address, len) },
+    };
+    match told {
         Ok(()) => shadow,
         Err(error) => {
             // SAFETY: the descriptor is ours to close: the program never hears of it.
@@ -157,20 +176,13 @@ pub unsafe fn accept(
 
 /// # Safety
 /// As getsockname(2).
-pub unsafe fn put_address(
-    found: Result<SocketAddrV4, i32>,
-    address: SockAddrOut,
-    len: Len,
-) -> c_int {
+pub unsafe fn put_name(found: Result<SocketName, i32>, address: SockAddrOut, len: Len) -> c_int {
     let found = match found {
         Ok(found) => found,
         Err(error) => return failed(error),
     };
-    if address.is_null() {
-        return failed(libc::EFAULT);
-    }
     // SAFETY: as promised.
-    match unsafe { convert::put_address(found, address, len) } {
+    match unsafe { convert::put_name(&found, address, len) } {
         Ok(()) => 0,
         Err(error) => failed(error),
     }
@@ -466,6 +478,14 @@ pub unsafe fn set_option(
         }
         return failed(answer);
     }
+    // The kernel changes the family of a socket that has the connection itself.
+    if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
+        && bytes.starts_with(&libc::AF_INET.to_ne_bytes())
+        && stream::family(&process.stack, id) == Family::Ipv6
+        && stream::is_connected(&process.stack, id)
+    {
+        process.release_stream(id, WhyOs::Option { level, name });
+    }
     // SAFETY: passed on.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };
     if result == 0
@@ -508,6 +528,10 @@ pub unsafe fn option(
         }
         Value::Bytes(bytes) => bytes,
     };
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_PEERNAME) && room > bytes.len() {
+        // As the kernel: it takes the room for the length that is expected.
+        return Some(failed(libc::EINVAL));
+    }
     let bytes = bytes.get(..room).unwrap_or(bytes);
     // SAFETY: the program has room for that many bytes, by the contract of the call.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), bytes.len()) };

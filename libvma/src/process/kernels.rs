@@ -5,8 +5,10 @@ use super::Process;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::report::kernels::{self, Before};
-use crate::socket::stream::candidate::Candidate;
+use crate::socket::stream::{self, candidate::Candidate};
 use crate::socket::{self, WhyOs};
+use crate::sys::shadow;
+use crate::sys::sockaddr::{Family, Named};
 
 impl Process {
     /// Forgets a socket by all its numbers, which are the kernel's from here on; `why` if it does not
@@ -39,6 +41,14 @@ impl Process {
 
     /// The same for a connection that the kernel accepted for a listener of ours, and that may be taken over.
     pub fn count_accepted(&self, fd: i32, listener: SocketId) {
+        if stream::family(&self.stack, listener) == Family::Ipv6
+            && let Some(own @ Named::Ipv6(_)) = shadow::local_name(fd)
+        {
+            if !own.is_loopback() {
+                WhyOs::Ipv6.tell(format_args!("fd {fd}"));
+            }
+            return self.count_for_kernel(fd, true, WhyOs::Ipv6);
+        }
         let candidate = Candidate::accepted(&self.stack, listener).map(Box::new);
         self.count(fd, Before::nothing(fd, true, WhyOs::NotOurs).with(candidate));
     }

@@ -108,7 +108,7 @@ pub enum WhyOs {
     CannotBeGivenBack,
     /// libvma.conf says so.
     Rule(Place),
-    /// Only IPv4 sockets are offloaded.
+    /// Only IPv4 is offloaded: a UDP socket of AF_INET6, or a TCP socket that listens or connects by IPv6.
     Ipv6,
 }
 

@@ -18,6 +18,7 @@ pub mod random;
 pub mod repair;
 pub mod shadow;
 pub mod shared_page;
+pub mod sockaddr;
 pub mod thread;
 pub mod time;
 pub mod unix_socket;

@@ -4,42 +4,77 @@
 //! EBADF, and the caller treats it as "no answer".
 
 use core::ffi::c_int;
-use core::mem::{MaybeUninit, size_of};
+use core::mem::size_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use super::Fd;
+use super::sockaddr::{Family, LONGEST, Named, SocketName};
 use super::wait::raw_syscall;
 
-/// The address a socket is bound to; None if it is not an IPv4 socket.
+/// The IPv4 address a socket is bound to. `None` if it has none: it is another kind of socket, bound to an IPv6
+/// address, or takes IPv6 only (IPV6_V6ONLY).
 pub fn local_address(fd: c_int) -> Option<SocketAddrV4> {
-    address(libc::SYS_getsockname, fd)
+    match local_name(fd)? {
+        Named::Ipv4(address) => Some(address),
+        // The wildcard address of both families.
+        Named::Ipv6(any) if any.ip().is_unspecified() => {
+            let v6_only = int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
+            (v6_only == 0).then(|| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port()))
+        }
+        Named::Ipv6(_) => None,
+    }
 }
 
-/// The address a socket is connected to, if it is.
+/// The address a socket is bound to, of either family.
+pub fn local_name(fd: c_int) -> Option<Named> {
+    name(libc::SYS_getsockname, fd)
+}
+
+/// The IPv4 address a socket is connected to, if it is.
 pub fn peer_address(fd: c_int) -> Option<SocketAddrV4> {
-    address(libc::SYS_getpeername, fd)
+    match name(libc::SYS_getpeername, fd)? {
+        Named::Ipv4(address) => Some(address),
+        Named::Ipv6(_) => None,
+    }
 }
 
-fn address(call: libc::c_long, fd: c_int) -> Option<SocketAddrV4> {
-    let mut address = MaybeUninit::<libc::sockaddr_in>::zeroed();
-    let mut len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-    let arguments = [
-        fd as usize,
-        address.as_mut_ptr() as usize,
-        core::ptr::from_mut(&mut len) as usize,
-        0,
-        0,
-        0,
-    ];
+fn name(call: libc::c_long, fd: c_int) -> Option<Named> {
+    let mut bytes = [0u8; LONGEST];
+    let mut len = LONGEST as libc::socklen_t;
+    let arguments =
+        [fd as usize, bytes.as_mut_ptr() as usize, core::ptr::from_mut(&mut len) as usize, 0, 0, 0];
     // SAFETY: both pointers are to locals that outlive the call; the kernel writes at most `len`.
     if unsafe { raw_syscall(call, arguments) } < 0 {
         return None;
     }
-    // SAFETY: zeroed, and whatever the kernel wrote over it is a valid sockaddr_in (integers).
-    let address = unsafe { address.assume_init() };
-    from_sockaddr(&address)
+    Named::read(bytes.get(..len as usize)?)
+}
+
+/// How a socket names IPv4 addresses.
+pub fn family(fd: c_int) -> Family {
+    let domain = int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+    domain.and_then(Family::of_domain).unwrap_or_default()
+}
+
+/// Binds a socket of either family to an IPv4 address; any address is that of both. The errno if that fails.
+pub fn bind(fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
+    call_with_name(libc::SYS_bind, fd, address)
+}
+
+/// Connects a socket of either family to an IPv4 address. The errno if that fails.
+pub fn connect(fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
+    call_with_name(libc::SYS_connect, fd, address)
+}
+
+fn call_with_name(call: libc::c_long, fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
+    let name = SocketName::new(address, family(fd));
+    let bytes = name.bytes();
+    let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
+    // SAFETY: `call` is bind or connect, which read the name; it outlives the call, with its size.
+    let result = unsafe { raw_syscall(call, arguments) };
+    if result < 0 { Err(-result as c_int) } else { Ok(()) }
 }
 
 /// The address in a `sockaddr_in`, if it is one.
@@ -57,14 +92,6 @@ pub fn to_sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
         sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
         sin_zero: [0; 8],
     }
-}
-
-/// The bytes of a `sockaddr_in`.
-pub fn to_bytes(address: SocketAddrV4) -> [u8; size_of::<libc::sockaddr_in>()] {
-    let [f, g] = (libc::AF_INET as libc::sa_family_t).to_ne_bytes();
-    let [p, q] = address.port().to_be_bytes();
-    let [a, b, c, d] = address.ip().octets();
-    [f, g, p, q, a, b, c, d, 0, 0, 0, 0, 0, 0, 0, 0]
 }
 
 /// An integer option as the kernel has it now.
@@ -114,12 +141,7 @@ pub fn set_int_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
 
 /// Binds a socket to a free port of any address, as its first send would.
 pub fn bind_any(fd: c_int) -> Result<(), c_int> {
-    let any = to_sockaddr(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0));
-    let arguments =
-        [fd as usize, core::ptr::from_ref(&any) as usize, size_of::<libc::sockaddr_in>(), 0, 0, 0];
-    // SAFETY: `any` is a sockaddr_in that outlives the call, with its size.
-    let result = unsafe { raw_syscall(libc::SYS_bind, arguments) };
-    if result < 0 { Err(-result as c_int) } else { Ok(()) }
+    bind(fd, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
 }
 
 /// Sends a datagram from a socket, unless that would wait.

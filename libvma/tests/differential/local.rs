@@ -248,6 +248,11 @@ fn local_streams_begin_alike() {
 }
 
 #[test]
+fn local_ipv6_streams_to_ipv4_peers_are_alike() {
+    alike(&["tcp_dual"], &[&[], SLEEPING]);
+}
+
+#[test]
 fn local_streams_begin_alike_while_spinning() {
     alike(&["tcp_connect", "tcp_accept"], &[SPINNING]);
 }

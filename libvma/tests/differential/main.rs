@@ -276,6 +276,12 @@ fn streams_are_accepted_alike() {
     alike("tcp_accept");
 }
 
+// covers: API-02, API-05, API-07
+#[test]
+fn ipv6_streams_to_ipv4_peers_are_alike() {
+    alike("tcp_dual");
+}
+
 // covers: API-26
 #[test]
 fn streams_are_sent_alike() {

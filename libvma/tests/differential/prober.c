@@ -36,6 +36,7 @@ static const struct {
 	{ "tcp_options", tcp_option_cases },
 	{ "option_table", option_table_cases },
 	{ "tcp_local", tcp_local_cases },
+	{ "tcp_dual", tcp_dual_cases },
 	{ "calls", call_cases },
 	{ "cancel", cancel_cases },
 	{ "local", local_cases },

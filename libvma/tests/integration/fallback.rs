@@ -104,10 +104,17 @@ fn what_the_user_can_change_is_told_once() {
     assert!(lines[0].contains("from other hosts") && lines[0].contains("keep them"), "{lines:?}");
     // IPv6: not for a try, not for the loopback, once for what is used.
     let v6 = "s = socket(AF_INET6, SOCK_STREAM)";
-    assert_eq!(told(PYTHON, &[v6, "s.bind(('::1', 7001))"]), [""; 0]);
+    assert_eq!(told(PYTHON, &[v6, "s.bind(('::1', 7001)); s.listen()"]), [""; 0]);
+    // What takes IPv4, too, is served as far as that is what it takes.
+    assert_eq!(told(PYTHON, &[v6, "s.bind(('::', 7001)); s.listen()"]), [""; 0]);
     let lines = told(
         PYTHON,
-        &[v6, "s.bind(('::', 7001))", "t = socket(AF_INET6, SOCK_DGRAM)", "t.bind(('::', 7002))"],
+        &[
+            v6,
+            "s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); s.bind(('::', 7001)); s.listen()",
+            "t = socket(AF_INET6, SOCK_DGRAM)",
+            "t.bind(('::', 7002))",
+        ],
     );
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("it is an IPv6 socket; an IPv4 socket is served"), "{lines:?}");

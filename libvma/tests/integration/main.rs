@@ -9,6 +9,7 @@ mod allocation;
 mod attach;
 mod budget;
 mod configuration;
+mod dual_stack;
 mod fallback;
 mod hostile;
 mod inherited;

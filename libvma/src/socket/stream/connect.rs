@@ -93,10 +93,11 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     if peer.port() == 0 {
         return Err(Refusal::Os(WhyOs::Arguments));
     }
+    // Otherwise it takes IPv6 only.
+    let bound = shadow::local_address(descriptor).ok_or(WhyOs::Ipv6)?;
     if !repair::is_allowed() {
         return Err(Refusal::Os(WhyOs::CannotBeGivenBack));
     }
-    let bound = shadow::local_address(descriptor).ok_or(WhyOs::NotOurs)?;
     let (query, ttl, tos, settings) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
@@ -246,8 +247,7 @@ fn reserve(descriptor: i32, bound: SocketAddrV4, source: Ipv4Addr) -> Option<Soc
     if late.is_some_and(|late| late != 0) {
         shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0);
     }
-    let wanted = SocketAddrV4::new(source, 0);
-    fd::with_borrowed(descriptor, |fd| rustix::net::bind(fd, &wanted))?.ok()?;
+    shadow::bind(descriptor, SocketAddrV4::new(source, 0)).ok()?;
     shadow::local_address(descriptor).filter(|local| local.port() != 0)
 }
 

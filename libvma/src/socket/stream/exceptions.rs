@@ -1,6 +1,6 @@
 //! Connections that are the kernel's though our flows cover them: those that it accepted before a
 //! listener was steered to us, and those that were given to it. Which ones the kernel has is read
-//! from /proc/net/tcp (proc_pid_net(5)).
+//! from /proc/net/tcp (proc_pid_net(5)), and from /proc/net/tcp6 for sockets of AF_INET6.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -10,15 +10,21 @@ use crate::net::tcp::lookup::FlowKey;
 use crate::shard::Flow;
 use crate::shard::tcp::five_tuple;
 use crate::sys::fd;
+use crate::sys::sockaddr::Family;
 
 /// The connections that come from a listener stay whose they are. To be called before the flows
 /// of the listener are added, and again afterwards.
-pub fn except_older(stack: &Stack, local: SocketAddrV4) {
-    let Ok(table) = fd::read_file(TABLE) else { return };
+pub fn except_older(stack: &Stack, local: SocketAddrV4, family: Family) {
+    let tables = match family {
+        Family::Ipv4 => &TABLES[..1],
+        // They may also have been given to it by sockets of AF_INET.
+        Family::Ipv6 => &TABLES[..],
+    };
     let ours = |key: &FlowKey| {
         key.local_port == local.port() && (local.ip().is_unspecified() || key.local == *local.ip())
     };
-    let older: Vec<FlowKey> = connections(&table).filter(ours).collect();
+    let Some(mut older) = read(tables) else { return };
+    older.retain(ours);
     let Ok(mut state) = stack.shard.lock() else { return };
     for key in older {
         if !state.has_connection(&key) {
@@ -38,8 +44,8 @@ pub fn expire(stack: &Stack, limit: usize) -> usize {
     if count <= limit {
         return limit;
     }
-    let Ok(table) = fd::read_file(TABLE) else { return count.saturating_mul(2) };
-    let living: HashSet<Flow> = connections(&table).map(|key| five_tuple(&key)).collect();
+    let Some(living) = read(&TABLES) else { return count.saturating_mul(2) };
+    let living: HashSet<Flow> = living.iter().map(five_tuple).collect();
     over.retain(|flow| !living.contains(flow));
     let Ok(mut state) = stack.shard.lock() else { return limit };
     for flow in &over {
@@ -51,9 +57,22 @@ pub fn expire(stack: &Stack, limit: usize) -> usize {
 /// So many exceptions are kept without looking whether they are still needed.
 pub const FIRST_LIMIT: usize = 256;
 
-const TABLE: &str = "/proc/net/tcp";
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// The connections in the kernel's table, half-open ones included.
+/// The IPv4 connections in these tables; `None` if the first cannot be read. There is no second one without IPv6.
+fn read(tables: &[&str]) -> Option<Vec<FlowKey>> {
+    let mut found = Vec::new();
+    for (at, table) in tables.iter().enumerate() {
+        match fd::read_file(table) {
+            Ok(bytes) => found.extend(connections(&bytes)),
+            Err(_) if at > 0 => {}
+            Err(_) => return None,
+        }
+    }
+    Some(found)
+}
+
+/// The connections in one of the kernel's tables, half-open ones included.
 fn connections(table: &[u8]) -> impl Iterator<Item = FlowKey> {
     let text = core::str::from_utf8(table).unwrap_or_default();
     text.lines().skip(1).filter_map(connection)
@@ -67,12 +86,25 @@ fn connection(line: &str) -> Option<FlowKey> {
     (remote_port != 0).then_some(FlowKey { local, local_port, remote, remote_port })
 }
 
-/// The bytes of the address as the machine reads them as a number.
+/// An IPv4 address, or an IPv4-mapped one: every four bytes as the machine reads them as a number.
 fn address(word: &str) -> Option<(Ipv4Addr, u16)> {
+    const DIGITS: usize = 8;
     let (ip, port) = word.split_once(':')?;
+    let (prefix, ip) = ip.split_at_checked(ip.len().checked_sub(DIGITS)?)?;
+    let mut octets = [0; 12];
+    for (word, place) in prefix.as_bytes().chunks(DIGITS).zip(octets.chunks_exact_mut(4)) {
+        let word = u32::from_str_radix(core::str::from_utf8(word).ok()?, 16).ok()?;
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
+    if !prefix.is_empty() && octets != MAPPED {
+        return None;
+    }
     let ip = u32::from_str_radix(ip, 16).ok()?;
     Some((Ipv4Addr::from(ip.to_ne_bytes()), u16::from_str_radix(port, 16).ok()?))
 }
+
+/// What stands before an IPv4 address that is mapped into an IPv6 one (RFC 4291 section 2.5.5.2).
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 #[cfg(test)]
 mod tests {
@@ -96,10 +128,28 @@ mod tests {
     }
 
     #[test]
+    #[cfg(target_endian = "little")]
+    fn of_ipv6_sockets_those_with_ipv4_peers_are_read() {
+        let table = b"  sl  local_address remote_address   st\n\
+            \x20  0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A\n\
+            \x20  1: 0000000000000000FFFF00000100630A:1B58 0000000000000000FFFF00000200630A:D431 01\n\
+            \x20  2: 00000000000000000000000001000000:1B58 00000000000000000000000001000000:D432 01\n\
+            \x20  3: B80D0120000000000000000001000000:1B58 B80D0120000000000000000002000000:D433 01\n";
+        let found: Vec<FlowKey> = connections(table).collect();
+        let key = FlowKey {
+            local: Ipv4Addr::new(10, 99, 0, 1),
+            local_port: 7000,
+            remote: Ipv4Addr::new(10, 99, 0, 2),
+            remote_port: 54321,
+        };
+        assert_eq!(found, [key]);
+    }
+
+    #[test]
     fn this_hosts_table_is_read() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let table = std::fs::read(TABLE).unwrap();
+        let table = std::fs::read(TABLES[0]).unwrap();
         let port = client.local_addr().unwrap().port();
         let mut found = connections(&table);
         assert!(found.any(|key| key.local_port == port && key.local == Ipv4Addr::LOCALHOST));

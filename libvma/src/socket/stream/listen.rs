@@ -5,7 +5,6 @@
 //! children it forks gives them up again before the fork ([`give_up_ahead`]), so that the child that
 //! waits can have the traffic.
 
-use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use crate::shard::tcp::{Accepted, ListenSpec};
 use crate::shard::{Flow, RingId, SocketId};
 use crate::socket::options::Options;
 use crate::socket::{Plane, Socket, State, attach};
+use crate::sys::sockaddr::{Family, SocketName};
 use crate::sys::{repair, shadow};
 
 /// The kernel has accepted a listen() with this backlog.
@@ -240,6 +240,7 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
         listen,
         settings: stream.settings.clone(),
         inherited_state: Arc::new(Heritage {
+            family: stream.family,
             options: socket.options.clone(),
             settings: stream.settings.clone(),
             linger: stream.linger,
@@ -254,7 +255,7 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
 
 /// Brings the flows of a listener in line with the interfaces and addresses there are.
 pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, device) = {
+    let (local, device, family) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let listens = socket
@@ -265,7 +266,8 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             return Ok(());
         }
         let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
-        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device);
+        let family = socket.stream.as_ref().map_or(Family::default(), |stream| stream.family);
+        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device, family);
         if left {
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
@@ -308,7 +310,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         return Err(why);
     }
     // Connections that the kernel has from this listener stay its own.
-    super::exceptions::except_older(stack, local);
+    super::exceptions::except_older(stack, local, family);
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     state.set_own_addresses(plane.control.own_addresses());
     // The listener first: a packet that a flow brings must find it.
@@ -317,7 +319,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     let held = attach::exchange_flows(&mut state, id, wanted);
     drop(state);
     // And those that began meanwhile.
-    super::exceptions::except_older(stack, local);
+    super::exceptions::except_older(stack, local, family);
     match (held, unserved) {
         (true, false) => Ok(()),
         (true, true) => Err(why),
@@ -437,6 +439,7 @@ pub fn put_back(stack: &Stack, id: SocketId, accepted: Accepted) {
 
 /// What a connection takes from its listener as it was when the connection came.
 struct Heritage {
+    family: Family,
     options: Options,
     settings: Settings,
     linger: Option<u32>,
@@ -449,7 +452,7 @@ struct Heritage {
 pub(super) fn heritage(state: &mut Guard<'_>, listener: SocketId) -> Option<(Options, Stream)> {
     let (_, parent) = state.socket(listener)?;
     let settings = parent.stream.as_ref()?;
-    let mut stream = Stream::new(settings.settings.clone());
+    let mut stream = Stream::new(settings.settings.clone(), settings.family);
     stream.phase = Phase::Connected;
     stream.linger = settings.linger;
     stream.send_timeout = settings.send_timeout;
@@ -461,12 +464,18 @@ pub(super) fn heritage(state: &mut Guard<'_>, listener: SocketId) -> Option<(Opt
 /// The socket of an accepted connection.
 pub struct Adopted {
     pub id: SocketId,
-    pub peer: SocketAddrV4,
+    pub peer: SocketName,
     /// What the listener had set: to be set on the shadow, too.
     pub inherited: Vec<Inherited>,
 }
 
-/// The accepted connection gets a socket, whose shadow is this fresh descriptor.
+/// Of the socket that an accepted connection is to get: its listener's.
+pub fn family_of(accepted: &Accepted) -> Family {
+    let heritage = accepted.inherited_state.as_ref().and_then(|one| one.downcast_ref::<Heritage>());
+    heritage.map_or(Family::default(), |heritage| heritage.family)
+}
+
+/// The accepted connection gets a socket, whose shadow is this fresh descriptor of the same family.
 pub fn adopt(
     stack: &Stack,
     accepted: Accepted,
@@ -481,7 +490,7 @@ pub fn adopt(
         return None;
     };
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
-    let mut stream = Stream::new(heritage.settings.clone());
+    let mut stream = Stream::new(heritage.settings.clone(), heritage.family);
     stream.phase = Phase::Connected;
     stream.linger = heritage.linger;
     stream.send_timeout = heritage.send_timeout;
@@ -497,5 +506,6 @@ pub fn adopt(
     state.adopt(accepted, id);
     drop(state);
     let inherited = heritage.inherited.clone();
-    Some(Adopted { id, peer: key.remote_endpoint(), inherited })
+    let peer = SocketName::new(key.remote_endpoint(), heritage.family);
+    Some(Adopted { id, peer, inherited })
 }

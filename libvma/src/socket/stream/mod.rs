@@ -44,6 +44,7 @@ use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
 use crate::sys::lock::Guard as LockGuard;
 use crate::sys::shadow;
+use crate::sys::sockaddr::{Family, SocketName};
 
 type Guard<'a> = LockGuard<'a, shard::State<Socket>>;
 
@@ -51,6 +52,8 @@ type Guard<'a> = LockGuard<'a, shard::State<Socket>>;
 #[derive(Clone)]
 pub struct Stream {
     pub phase: Phase,
+    /// Of the program's socket and of its shadow. The engine knows IPv4 only.
+    pub family: Family,
     /// What options have set, until a connection takes it over; of a listener for those it accepts.
     pub settings: Settings,
     /// The shadow is bound to the connection's port.
@@ -117,9 +120,10 @@ impl Stream {
         self.linger.or(self.settings.reset_on_close.then_some(0))
     }
 
-    pub fn new(settings: Settings) -> Stream {
+    pub fn new(settings: Settings, family: Family) -> Stream {
         Stream {
             phase: Phase::Fresh,
+            family,
             settings,
             holds_port: false,
             bound_by_us: false,
@@ -140,7 +144,7 @@ impl Stream {
 }
 
 /// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
-pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
+pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -> Option<SocketId> {
     if !stack.config.offloads(Protocol::Tcp) {
         return None;
     }
@@ -150,7 +154,7 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketI
         shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
-    socket.stream = Some(Box::new(Stream::new(system.settings.clone())));
+    socket.stream = Some(Box::new(Stream::new(system.settings.clone(), family)));
     let mut state = stack.shard.lock().ok()?;
     state.enable_tcp(|| system::setup(stack));
     Some(state.attach(socket, 0))
@@ -176,6 +180,31 @@ pub fn view(state: &mut Guard<'_>, id: SocketId) -> Option<View> {
         shadow: socket.descriptors.first().copied().unwrap_or(-1),
         has_pipe,
     })
+}
+
+/// How the program's socket names its addresses.
+pub fn family(stack: &Stack, id: SocketId) -> Family {
+    let Ok(mut state) = stack.shard.lock() else { return Family::default() };
+    family_of(&mut state, id)
+}
+
+fn family_of(state: &mut Guard<'_>, id: SocketId) -> Family {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.map_or(Family::default(), |stream| stream.family)
+}
+
+/// Does the socket take no IPv4 connections: an IPv6 socket that is bound to an IPv6 address, or has IPV6_V6ONLY?
+pub fn is_ipv6_only(stack: &Stack, id: SocketId) -> bool {
+    let shadow = {
+        let Ok(mut state) = stack.shard.lock() else { return false };
+        let Some((_, socket)) = state.socket(id) else { return false };
+        let family = socket.stream.as_ref().map(|stream| stream.family);
+        if family != Some(Family::Ipv6) {
+            return false;
+        }
+        socket.shadow()
+    };
+    shadow::local_address(shadow).is_none()
 }
 
 /// Neither connected nor listening?
@@ -223,28 +252,30 @@ fn set_phase(state: &mut shard::State<Socket>, id: SocketId, phase: Phase) {
 }
 
 /// The address of this end, for getsockname(): None if the shadow knows.
-pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketAddrV4> {
+pub fn local_address(stack: &Stack, id: SocketId) -> Option<SocketName> {
     let mut state = stack.shard.lock().ok()?;
+    let family = family_of(&mut state, id);
     if let Some(connection) = state.connection(id) {
-        return Some(connection.key().local_endpoint());
+        return Some(SocketName::new(connection.key().local_endpoint(), family));
     }
     let (_, socket) = state.socket(id)?;
     let stream = socket.stream.as_ref()?;
     let open = stream.bound_by_us && stream.phase == Phase::Fresh;
     let bound = shadow::local_address(socket.shadow()).filter(|_| open)?;
     // As Linux after an attempt that failed: the address is open again, the port still to be seen.
-    Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, bound.port()))
+    Some(SocketName::new(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, bound.port()), family))
 }
 
 /// The address of the other end; ENOTCONN while there is none. None: the shadow knows.
-pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketAddrV4, i32>> {
+pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketName, i32>> {
     let mut state = stack.shard.lock().ok()?;
     state.poll_well();
     if state.pipe(id).is_some_and(|pipe| pipe.has_ended()) {
         return Some(Err(libc::ENOTCONN));
     }
+    let family = family_of(&mut state, id);
     let connection = state.connection(id)?;
-    Some(peer_of(connection))
+    Some(peer_of(connection).map(|peer| SocketName::new(peer, family)))
 }
 
 fn peer_of(connection: &Connection<Body>) -> Result<SocketAddrV4, i32> {

@@ -9,6 +9,7 @@ use crate::net::tcp::{Buffer, Settings};
 use crate::shard::SocketId;
 use crate::socket::Socket;
 use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
 
 const SO_MAX_PACING_RATE: i32 = 47;
 const SO_BINDTOIFINDEX: i32 = 62;
@@ -36,6 +37,7 @@ const FOREIGN: &[(i32, i32)] = &[
     (libc::IPPROTO_IP, libc::IP_OPTIONS),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
     (libc::IPPROTO_IP, libc::IP_MINTTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
     (libc::IPPROTO_TCP, TCP_TX_DELAY),
@@ -81,6 +83,12 @@ pub fn before_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u
             libc::IPPROTO_TCP,
             libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | TCP_FASTOPEN_NO_COOKIE,
         ) if super::is_connected(stack, id) => Some(libc::EINVAL),
+        // The shadow of a connection that was accepted has no port, so it would take it.
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)
+            if super::family(stack, id) == Family::Ipv6 && super::is_connected(stack, id) =>
+        {
+            Some(libc::EINVAL)
+        }
         // Only a socket that is not connected can take the clamp off.
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)
             if int(value) == 0 && value.len() >= 4 && super::is_connected(stack, id) =>
@@ -151,9 +159,22 @@ fn local_level(stack: &Stack, id: SocketId, option: (i32, i32)) -> Effect {
 /// socket's own.
 const MEMBERSHIPS: core::ops::RangeInclusive<i32> = libc::IP_ADD_MEMBERSHIP..=MCAST_MSFILTER;
 const MCAST_MSFILTER: i32 = 48;
+/// The same of linux/in6.h.
+const MEMBERSHIPS_OF_IPV6: [core::ops::RangeInclusive<i32>; 3] = [
+    libc::IPV6_ADD_MEMBERSHIP..=libc::IPV6_DROP_MEMBERSHIP,
+    IPV6_JOIN_ANYCAST..=IPV6_LEAVE_ANYCAST,
+    MCAST_JOIN_GROUP..=MCAST_MSFILTER,
+];
+const MCAST_JOIN_GROUP: i32 = 42;
+const IPV6_JOIN_ANYCAST: i32 = 27;
+const IPV6_LEAVE_ANYCAST: i32 = 28;
 
 fn remember(stream: &mut Stream, level: i32, name: i32, value: &[u8]) {
-    let joins = level == libc::IPPROTO_IP && MEMBERSHIPS.contains(&name);
+    let joins = match level {
+        libc::IPPROTO_IP => MEMBERSHIPS.contains(&name),
+        libc::IPPROTO_IPV6 => MEMBERSHIPS_OF_IPV6.iter().any(|range| range.contains(&name)),
+        _ => false,
+    };
     if joins || NOT_INHERITED.contains(&(level, name)) {
         return;
     }

@@ -6,6 +6,7 @@ use crate::net::tcp::{Connection, State as TcpState};
 use crate::shard::tcp::Body;
 use crate::shard::{SocketId, clock};
 use crate::sys::shadow;
+use crate::sys::sockaddr::{Family, SocketName};
 
 /// A value of an option.
 pub enum Value {
@@ -63,6 +64,7 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
         *bytes.first_mut()? = state_number(own);
         return Some(Value::Bytes(bytes));
     }
+    let family = super::family_of(&mut state, id);
     let connection = state.connection(id)?;
     let now = clock::now();
     match (level, name) {
@@ -84,7 +86,10 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
         (libc::SOL_SOCKET, libc::SO_PEERNAME) => {
             // Whatever became of the connection, unlike getpeername().
             let peer = connection.key().remote_endpoint();
-            Some(Value::Bytes(shadow::to_bytes(peer).to_vec()))
+            Some(Value::Bytes(SocketName::new(peer, family).bytes().to_vec()))
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) if family == Family::Ipv6 => {
+            Some(Value::Number(connection.path().mtu as i32))
         }
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(connection.path().mtu as i32)),
         _ => None,

@@ -84,26 +84,27 @@ impl Target {
         check("shutdown", result).map(|_| ())
     }
 
-    pub fn address_call(
-        &self,
-        call: &'static str,
-        number: libc::c_long,
-        address: SocketAddrV4,
-    ) -> Result<(), Error> {
-        self.sockaddr_call(call, number, &shadow::to_sockaddr(address))
+    pub fn bind_to(&self, local: SocketAddrV4) -> Result<(), Error> {
+        shadow::bind(self.fd, local).map_err(|errno| Error { call: "bind", errno })
     }
 
-    pub fn sockaddr_call(
-        &self,
-        call: &'static str,
-        number: libc::c_long,
-        address: &libc::sockaddr_in,
-    ) -> Result<(), Error> {
-        let at = core::ptr::from_ref(address) as usize;
+    pub fn connect_to(&self, remote: SocketAddrV4) -> Result<(), Error> {
+        shadow::connect(self.fd, remote).map_err(|errno| Error { call: "connect", errno })
+    }
+
+    /// Ends the connection, in repair mode without a word to the peer.
+    pub fn disconnect(&self) -> Result<(), Error> {
+        let nobody = libc::sockaddr_in {
+            sin_family: libc::AF_UNSPEC as libc::sa_family_t,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: 0 },
+            sin_zero: [0; 8],
+        };
+        let at = core::ptr::from_ref(&nobody) as usize;
         let arguments = [self.fd as usize, at, size_of::<libc::sockaddr_in>(), 0, 0, 0];
-        // SAFETY: `number` is bind or connect; `address` outlives the call, with its size.
-        let result = unsafe { raw_syscall(number, arguments) };
-        check(call, result).map(|_| ())
+        // SAFETY: `nobody` outlives the call, with its size; connect only reads it.
+        let result = unsafe { raw_syscall(libc::SYS_connect, arguments) };
+        check("connect", result).map(|_| ())
     }
 
     /// TCP_QUEUE_SEQ of the queue that is chosen: the sequence number behind its last byte, a received

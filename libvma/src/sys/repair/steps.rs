@@ -68,10 +68,11 @@ impl Target {
         // the connect already, from a default of 536; TCP_MAXSEG comes in time.
         let segment_size = c_int::from(snapshot.segment_size).clamp(SMALLEST_MAXSEG, MOST_MAXSEG);
         self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, segment_size)?;
-        let connected = self.address_call("connect", libc::SYS_connect, snapshot.remote);
+        let connected = self.connect_to(snapshot.remote);
         let connected = connected.or_else(|error| match error.errno {
-            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL | libc::ENODEV => self
-                .beyond_routes(|| self.address_call("connect", libc::SYS_connect, snapshot.remote)),
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EINVAL | libc::ENODEV => {
+                self.beyond_routes(|| self.connect_to(snapshot.remote))
+            }
             _ => Err(error),
         });
         self.set_int("TCP_MAXSEG", libc::IPPROTO_TCP, libc::TCP_MAXSEG, self.segment_size)?;
@@ -85,7 +86,7 @@ impl Target {
 
     /// Also to an address that is gone.
     pub fn bind(&self, local: SocketAddrV4) -> Result<(), Error> {
-        let bind = || self.address_call("bind", libc::SYS_bind, local);
+        let bind = || self.bind_to(local);
         bind().or_else(|error| match error.errno {
             libc::EADDRNOTAVAIL => self.beyond_routes(bind),
             _ => Err(error),
@@ -288,17 +289,6 @@ impl Target {
             shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, size);
         }
         shadow::set_int_option(self.fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, locks);
-    }
-
-    /// Ends the connection, in repair mode without a word to the peer.
-    pub fn disconnect(&self) -> Result<(), Error> {
-        let nobody = libc::sockaddr_in {
-            sin_family: libc::AF_UNSPEC as libc::sa_family_t,
-            sin_port: 0,
-            sin_addr: libc::in_addr { s_addr: 0 },
-            sin_zero: [0; 8],
-        };
-        self.sockaddr_call("connect", libc::SYS_connect, &nobody)
     }
 
     /// Takes everything out again, without a word to the peer.

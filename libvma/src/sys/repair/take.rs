@@ -112,7 +112,8 @@ pub struct Counted {
     pub out_of_order: u64,
 }
 
-/// Takes the connection of `fd`, an IPv4 TCP socket in ESTABLISHED or CLOSE-WAIT, out of the kernel.
+/// Takes the IPv4 connection of `fd`, a TCP socket of either family in ESTABLISHED or CLOSE-WAIT, out of the
+/// kernel.
 ///
 /// `ready` gets the connection and makes the caller's own one of it. Nothing may leave for the wire
 /// from there: the kernel still has the connection. If `ready` says true, the kernel forgets the

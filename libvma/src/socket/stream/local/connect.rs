@@ -78,8 +78,7 @@ pub fn connect(
 
 /// The kernel's connect(), again if it is under way.
 pub fn go_on(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Outcome<()> {
-    let result = fd::with_borrowed(descriptor, |fd| rustix::net::connect(fd, &peer));
-    let result = result.unwrap_or(Err(Errno::BADF));
+    let result = shadow::connect(descriptor, peer);
     watch(stack, id, descriptor);
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Errno(libc::EALREADY) };
     match result {
@@ -92,11 +91,11 @@ pub fn go_on(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -
         }
         Err(errno) => {
             let lives =
-                [Errno::INPROGRESS, Errno::ALREADY, Errno::INTR, Errno::ISCONN, Errno::AGAIN];
+                [libc::EINPROGRESS, libc::EALREADY, libc::EINTR, libc::EISCONN, libc::EAGAIN];
             if !lives.contains(&errno) {
                 undo(&mut state, id);
             }
-            Outcome::Errno(errno.raw_os_error())
+            Outcome::Errno(errno)
         }
     }
 }

@@ -369,7 +369,7 @@ fn a_port_that_the_program_bound_stays_bound_as_it_was() {
             let target = Target { fd: ours.as_raw_fd(), unfiltered: true, segment_size: 0 };
             target.bind(local).unwrap();
             let to = listener.local_addr().unwrap().to_string().parse().unwrap();
-            target.address_call("connect", libc::SYS_connect, to).unwrap();
+            target.connect_to(to).unwrap();
             let (mut ours, mut theirs) = (ours, impatient(listener.accept().unwrap().0));
             chat(&mut ours, &mut theirs);
             let taken = captured(&ours, Origin::Connected);
