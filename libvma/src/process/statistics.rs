@@ -21,8 +21,6 @@ const MILLISECOND: u64 = 1_000_000;
 const PATIENCE: u64 = 100 * MILLISECOND;
 const LIVELY_PATIENCE: u64 = 10 * MILLISECOND;
 const LIVELY: u64 = 10_000 * MILLISECOND;
-/// A program that has lived so long looks after the files of others: it is little beside its own time.
-const SETTLED: u64 = 1000 * MILLISECOND;
 /// A daemon() whose parent lives by now has failed.
 const DAEMON_FAILED: u64 = 1000 * MILLISECOND;
 
@@ -66,15 +64,6 @@ fn replace(file: &mut File, next: File) {
     }
 }
 
-/// In a thread of its own: the folder may be large, and the internal thread has timers to keep.
-fn tidy(path: String) {
-    // The signals that this thread blocks the new one blocks, too. Without a thread another program does it.
-    let _ = std::thread::Builder::new()
-        .name("vma-tidy".into())
-        .stack_size(128 * 1024)
-        .spawn(move || publish::tidy(&path));
-}
-
 /// Serves readers; in the internal thread.
 pub struct Attendant {
     /// What readers had asked for when it was looked last; None without a file.
@@ -82,8 +71,6 @@ pub struct Attendant {
     report: Report,
     snapshot: Box<Snapshot>,
     next: u64,
-    /// When files of others are looked at; u64::MAX: that is done.
-    tidy_due: u64,
     lively_until: u64,
 }
 
@@ -95,7 +82,6 @@ impl Attendant {
             report: Report::new(process.stack.config.stats_sockets as usize),
             snapshot: Box::default(),
             next: u64::MAX,
-            tidy_due: u64::MAX,
             lively_until: 0,
         };
         attendant.make(process);
@@ -115,9 +101,10 @@ impl Attendant {
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
         self.seen = made.is_some().then(|| Seen::new(control));
-        let now = monotonic_nanos();
-        self.next = made.as_ref().map_or(u64::MAX, |_| now.saturating_add(PATIENCE));
-        self.tidy_due = now.saturating_add(SETTLED);
+        if let Some(publisher) = &made {
+            publish::tidy(publisher.path());
+        }
+        self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
         *file = made.map_or(File::None, File::Open);
     }
 
@@ -134,13 +121,7 @@ impl Attendant {
         }
         self.next = now.saturating_add(PATIENCE);
         let control = match process.statistics.0.lock().as_deref() {
-            Ok(File::Open(publisher)) => {
-                if now >= self.tidy_due {
-                    self.tidy_due = u64::MAX;
-                    tidy(publisher.path().to_owned());
-                }
-                publisher.control()
-            }
+            Ok(File::Open(publisher)) => publisher.control(),
             Ok(File::Away(since)) if now.saturating_sub(*since) < DAEMON_FAILED => None,
             Ok(File::Away(_)) => {
                 self.seen = None;

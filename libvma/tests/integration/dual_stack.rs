@@ -330,6 +330,47 @@ fn a_connection_may_become_one_of_an_ipv4_socket() {
     exchange(&mut program, &mut peer);
 }
 
+/// The kernel still has the connection then; it is taken over as what it is by that time.
+#[test]
+fn a_connection_that_became_one_of_ipv4_is_taken_over_as_such() {
+    let net = Namespaces::new();
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+    let program = net.program(Side::A, PYTHON).with_library();
+    let mut program = Puppet::start(program.env("VMA_XDP_ATTACH", "background"));
+    program.run(LISTEN);
+    program.run("c = dual(); c.connect(('::ffff:10.99.0.2', 7000))");
+    const IPV6_ADDRFORM: u32 = 1;
+    program.run(&format!("c.setsockopt(IPPROTO_IPV6, {IPV6_ADDRFORM}, AF_INET)"));
+    program.run("c = socket(fileno=c.detach()); c.settimeout(15)");
+    let (mut peer, _) = listener.accept().unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    wait_for("the library to take the connection over", || {
+        let watch = net.watch_tcp(Side::A);
+        exchange(&mut program, &mut peer);
+        (watch.moved().segments() == 0).then_some(())
+    });
+    assert_eq!(program.run("c.getpeername()"), "('10.99.0.2', 7000)");
+    assert_eq!(program.run("c.getsockname()[0]"), "'10.99.0.1'");
+}
+
+/// A server of both families was replaced by one of IPv4, and its worker still serves a client.
+#[test]
+fn connections_of_a_former_listener_of_the_other_family_go_on() {
+    let net = Namespaces::new();
+    let mut former = Puppet::start(net.program(Side::A, PYTHON));
+    former.run(LISTEN);
+    former.run("l = dual(7000); l.listen()");
+    let mut peer = net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+    peer.set_read_timeout(Some(PATIENCE)).unwrap();
+    former.run("c, _ = l.accept(); c.settimeout(15); l.close()");
+    exchange(&mut former, &mut peer);
+    let mut program = net.puppet(Side::A);
+    program.run("l = create_server(('0.0.0.0', 7000)); select.select([l], [], [], 0)");
+    let _other = net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+    program.run("l.accept()");
+    exchange(&mut former, &mut peer);
+}
+
 /// Connections that the kernel has, because their interface is being attached.
 // covers: THR-04
 #[test]

@@ -8,6 +8,7 @@ use crate::shard::SocketId;
 use crate::socket::options::Options;
 use crate::socket::{Socket, State};
 use crate::sys::repair::Origin;
+use crate::sys::shadow;
 
 #[derive(Clone)]
 pub struct Candidate {
@@ -87,7 +88,10 @@ impl Candidate {
         socket.descriptors = descriptors.to_vec();
         socket.options = self.options.clone();
         socket.state = State::Offloaded;
-        socket.stream = Some(Box::new(self.stream.clone()));
+        let mut stream = Box::new(self.stream.clone());
+        // The program may have changed it by IPV6_ADDRFORM.
+        stream.family = shadow::family(socket.shadow());
+        socket.stream = Some(stream);
         Some(socket)
     }
 }

@@ -10,20 +10,15 @@ use crate::net::tcp::lookup::FlowKey;
 use crate::shard::Flow;
 use crate::shard::tcp::five_tuple;
 use crate::sys::fd;
-use crate::sys::sockaddr::Family;
 
 /// The connections that come from a listener stay whose they are. To be called before the flows
-/// of the listener are added, and again afterwards.
-pub fn except_older(stack: &Stack, local: SocketAddrV4, family: Family) {
-    let tables = match family {
-        Family::Ipv4 => &TABLES[..1],
-        // They may also have been given to it by sockets of AF_INET.
-        Family::Ipv6 => &TABLES[..],
-    };
+/// of the listener are added, and again afterwards. They may be of sockets of the other family: a former
+/// listener's, whose workers still serve its clients.
+pub fn except_older(stack: &Stack, local: SocketAddrV4) {
     let ours = |key: &FlowKey| {
         key.local_port == local.port() && (local.ip().is_unspecified() || key.local == *local.ip())
     };
-    let Some(mut older) = read(tables) else { return };
+    let Some(mut older) = read() else { return };
     older.retain(ours);
     let Ok(mut state) = stack.shard.lock() else { return };
     for key in older {
@@ -44,7 +39,7 @@ pub fn expire(stack: &Stack, limit: usize) -> usize {
     if count <= limit {
         return limit;
     }
-    let Some(living) = read(&TABLES) else { return count.saturating_mul(2) };
+    let Some(living) = read() else { return count.saturating_mul(2) };
     let living: HashSet<Flow> = living.iter().map(five_tuple).collect();
     over.retain(|flow| !living.contains(flow));
     let Ok(mut state) = stack.shard.lock() else { return limit };
@@ -59,10 +54,10 @@ pub const FIRST_LIMIT: usize = 256;
 
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
-/// The IPv4 connections in these tables; `None` if the first cannot be read. There is no second one without IPv6.
-fn read(tables: &[&str]) -> Option<Vec<FlowKey>> {
+/// The IPv4 connections in the tables; `None` if the first cannot be read. There is no second one without IPv6.
+fn read() -> Option<Vec<FlowKey>> {
     let mut found = Vec::new();
-    for (at, table) in tables.iter().enumerate() {
+    for (at, table) in TABLES.iter().enumerate() {
         match fd::read_file(table) {
             Ok(bytes) => found.extend(connections(&bytes)),
             Err(_) if at > 0 => {}

@@ -255,7 +255,7 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
 
 /// Brings the flows of a listener in line with the interfaces and addresses there are.
 pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, device, family) = {
+    let (local, device) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let listens = socket
@@ -266,8 +266,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             return Ok(());
         }
         let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
-        let family = socket.stream.as_ref().map_or(Family::default(), |stream| stream.family);
-        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device, family);
+        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device);
         if left {
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
@@ -310,7 +309,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         return Err(why);
     }
     // Connections that the kernel has from this listener stay its own.
-    super::exceptions::except_older(stack, local, family);
+    super::exceptions::except_older(stack, local);
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     state.set_own_addresses(plane.control.own_addresses());
     // The listener first: a packet that a flow brings must find it.
@@ -319,7 +318,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     let held = attach::exchange_flows(&mut state, id, wanted);
     drop(state);
     // And those that began meanwhile.
-    super::exceptions::except_older(stack, local, family);
+    super::exceptions::except_older(stack, local);
     match (held, unserved) {
         (true, false) => Ok(()),
         (true, true) => Err(why),
@@ -364,9 +363,10 @@ pub fn accept(
             if let Some(accepted) = state.accept(id) {
                 return Some(Some(accepted));
             }
-            polls += 1;
+            // Also at the first poll: a call may end after a few, by a connection of ours or its time-out.
             let ratio = stack.config.rx_udp_poll_os_ratio;
             let os_turn = ratio != 0 && polls.is_multiple_of(ratio);
+            polls += 1;
             let (_, socket) = state.socket(id)?;
             let stream = socket.stream.as_mut()?;
             if stream.os_accepting {
