@@ -11,7 +11,7 @@ use libvma_dev::stats::{Control, EPOLLS, Epoll, Snapshot};
 use super::{Process, dump};
 use crate::socket::report::Report;
 use crate::stats::control::{Asked, Seen};
-use crate::stats::publish::{self, Publisher};
+use crate::stats::publish::Publisher;
 use crate::sys::lock::Lock;
 use crate::sys::time::monotonic_nanos;
 use crate::{log, mux};
@@ -100,10 +100,10 @@ impl Attendant {
             ..Control::default()
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
-        self.seen = made.is_some().then(|| Seen::new(control));
         if let Some(publisher) = &made {
-            publish::tidy(publisher.path());
+            publisher.tidy();
         }
+        self.seen = made.is_some().then(|| Seen::new(control));
         self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
         *file = made.map_or(File::None, File::Open);
     }

@@ -83,7 +83,7 @@ pub struct Stack {
     pub kernels: report::kernels::Kernels,
     /// The host's TCP settings, read when the first stream socket is opened.
     pub system: OnceLock<stream::System>,
-    /// What connections begin by; None inside: the kernel does not show it.
+    /// The secret behind initial sequence numbers and time stamps. None inside: the kernel does not show its own.
     pub starts: OnceLock<Option<[u8; 16]>>,
     /// Ports of UDP sockets that other processes got from this one.
     pub passed: Lock<HashSet<u16>>,

@@ -159,7 +159,7 @@ impl Wait {
         self
     }
 
-    /// What it waits for comes by none of our ways: it looks once and sleeps.
+    /// No ring can bring the event that this call waits for: the call looks once, then sleeps.
     pub fn without_polling(&mut self) {
         if !matches!(self.patience, Patience::Endless) {
             self.patience = Patience::Loops(0);

@@ -58,8 +58,16 @@ impl Publisher {
         }
     }
 
-    pub fn path(&self) -> &str {
-        &self.path
+    /// Removes the files of programs that were killed: nobody else might.
+    pub fn tidy(&self) {
+        let Some((directory, own)) = self.path.rsplit_once('/') else { return };
+        for name in fd::names_in(directory) {
+            let digits = name.strip_prefix("vmastat.").unwrap_or_default();
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty();
+            if is_number && name != own {
+                fd::remove_left(&format!("{directory}/{name}"), &MAGIC);
+            }
+        }
     }
 
     /// What readers ask for; None if the file does not tell.
@@ -98,18 +106,6 @@ impl Publisher {
     /// Takes the file away.
     pub fn remove(self) {
         fd::remove_own(&self.file, &self.path);
-    }
-}
-
-/// Removes the files of programs that were killed from where this process has its own: nobody else might.
-pub fn tidy(path: &str) {
-    let Some((directory, own)) = path.rsplit_once('/') else { return };
-    for name in fd::names_in(directory) {
-        let digits = name.strip_prefix("vmastat.").unwrap_or_default();
-        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit()) && !digits.is_empty();
-        if is_number && name != own {
-            fd::remove_left(&format!("{directory}/{name}"), &MAGIC);
-        }
     }
 }
 

@@ -79,7 +79,7 @@ impl SocketName {
     }
 }
 
-/// What the bytes of a `sockaddr` name.
+/// The address that the bytes of a `sockaddr` hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Named {
     /// Of a `sockaddr_in`, or IPv4-mapped.

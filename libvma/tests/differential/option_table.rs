@@ -13,7 +13,7 @@ use crate::prober::{of_kernel, plain, probe};
 use crate::transcript::{Transcript, compare};
 
 const ROWS: &str = include_str!("options.h");
-/// What the library does about an option of a UDP socket.
+/// How the library treats an option of a UDP socket.
 const OF_DATAGRAMS: &[&str] =
     &[include_str!("../../src/socket/options.rs"), include_str!("../../src/socket/multicast.rs")];
 /// The same of a TCP socket, and what it answers by itself.
@@ -48,7 +48,7 @@ fn rows() -> Vec<Row> {
     rows
 }
 
-/// What the prober found out about an option on a socket of one protocol.
+/// The results of the prober for an option on a socket of one protocol.
 struct Seen {
     can_be_set: bool,
     can_be_read: bool,

@@ -54,7 +54,7 @@ use crate::net::timer_wheel::TimerWheel;
 pub struct Setup {
     /// For initial sequence numbers (RFC 6528).
     pub secret: [u8; 32],
-    /// What the boot's processes have in common, if it is known by now.
+    /// The part of the secret that all processes share until the next boot, if it is known by now.
     pub starts: Option<[u8; 16]>,
     /// For the table of connections.
     pub seed: u64,
@@ -406,7 +406,7 @@ impl<S> State<S> {
         }
     }
 
-    /// What connections begin by from now on.
+    /// Sets the secret behind the initial sequence numbers and time stamps of later connections.
     pub fn set_starts(&mut self, starts: &[u8; 16]) {
         if let Some(tcp) = &mut self.tcp {
             tcp.secret.set_starts(*starts);

@@ -98,12 +98,19 @@ fn address(word: &str) -> Option<(Ipv4Addr, u16)> {
     Some((Ipv4Addr::from(ip.to_ne_bytes()), u16::from_str_radix(port, 16).ok()?))
 }
 
-/// What stands before an IPv4 address that is mapped into an IPv6 one (RFC 4291 section 2.5.5.2).
+/// The prefix of an IPv4 address that is mapped into an IPv6 one (RFC 4291 section 2.5.5.2).
 const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const KEY: FlowKey = FlowKey {
+        local: Ipv4Addr::new(10, 99, 0, 1),
+        local_port: 7000,
+        remote: Ipv4Addr::new(10, 99, 0, 2),
+        remote_port: 54321,
+    };
 
     #[test]
     #[cfg(target_endian = "little")]
@@ -113,13 +120,7 @@ mod tests {
             \x20  1: 0100630A:1B58 0200630A:D431 01 00000000:00000000 00:00000000\n\
             \x20  2: 0100\n";
         let found: Vec<FlowKey> = connections(table).collect();
-        let key = FlowKey {
-            local: Ipv4Addr::new(10, 99, 0, 1),
-            local_port: 7000,
-            remote: Ipv4Addr::new(10, 99, 0, 2),
-            remote_port: 54321,
-        };
-        assert_eq!(found, [key]);
+        assert_eq!(found, [KEY]);
     }
 
     #[test]
@@ -131,13 +132,7 @@ mod tests {
             \x20  2: 00000000000000000000000001000000:1B58 00000000000000000000000001000000:D432 01\n\
             \x20  3: B80D0120000000000000000001000000:1B58 B80D0120000000000000000002000000:D433 01\n";
         let found: Vec<FlowKey> = connections(table).collect();
-        let key = FlowKey {
-            local: Ipv4Addr::new(10, 99, 0, 1),
-            local_port: 7000,
-            remote: Ipv4Addr::new(10, 99, 0, 2),
-            remote_port: 54321,
-        };
-        assert_eq!(found, [key]);
+        assert_eq!(found, [KEY]);
     }
 
     #[test]

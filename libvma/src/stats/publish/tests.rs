@@ -81,7 +81,7 @@ fn files_of_dead_processes_are_removed_and_no_others() {
     file("vmastat.4194307", &whole);
     let held = std::fs::File::open(scratch.0.join("vmastat.4194307")).unwrap();
     held.lock().unwrap();
-    tidy(scratch.create(1).unwrap().path());
+    scratch.create(1).unwrap().tidy();
     let mut left: Vec<_> = std::fs::read_dir(&scratch.0)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
