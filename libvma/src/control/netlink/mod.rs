@@ -13,6 +13,7 @@
 //! Reading needs no capability. Wire format: rtnetlink(7), netlink(7).
 
 mod address;
+mod connections;
 mod diag;
 mod link;
 mod monitor;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use crate::sys::netlink::{Errno, Error};
 pub use address::Address;
+pub use connections::connections;
 pub use diag::Diag;
 pub use link::Link;
 pub use monitor::{Change, Monitor};
