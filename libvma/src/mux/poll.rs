@@ -186,8 +186,10 @@ impl Question<'_> {
             {
                 // The program will call recv() or accept() on the kernel's word: the shadow must be
                 // asked then.
-                socket.os_ready = true;
-                socket.os_error |= answer.revents & libc::POLLERR != 0;
+                socket.order.note_readable();
+                if answer.revents & libc::POLLERR != 0 {
+                    socket.order.note_error();
+                }
             }
         }
         Ok(any)

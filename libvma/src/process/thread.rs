@@ -256,8 +256,10 @@ fn note_shadows(stack: &Stack) {
         let Some(id) = SocketId::from_bits(data.u64()) else { continue };
         let flags = event.flags;
         if let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
-            socket.os_error |= flags.contains(epoll::EventFlags::ERR);
+            socket.order.note_readable();
+            if flags.contains(epoll::EventFlags::ERR) {
+                socket.order.note_error();
+            }
         }
         if stream::local::has_pipe(&mut state, id) {
             stream::local::flush(&mut state, id);

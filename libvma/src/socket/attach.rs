@@ -345,7 +345,7 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
         // What the ring has received is older than what the shadow gets from now on.
         state.catch_up();
         if let Some((endpoint, socket)) = state.socket(id) {
-            socket.before_shadow = endpoint.waiting().0 as u32;
+            socket.order.note_lost_flow(endpoint.waiting().0 as usize);
         }
     }
     if let Some((endpoint, socket)) = state.socket(id) {

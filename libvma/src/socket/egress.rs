@@ -85,9 +85,8 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         {
             return passed_locked(state, id, WhyOs::Rule(place));
         }
-        if socket.os_error {
+        if socket.order.take_error() {
             // The kernel reports a pending error on the next call, whichever that is.
-            socket.os_error = false;
             return passed_locked(state, id, WhyOs::PendingError);
         }
         if socket.os_corked {
@@ -173,7 +172,7 @@ fn send_enveloped(
     let ordinary = route.epoch == epoch
         && request.to.or(socket.peer)? == envelope.destination
         && socket.state == State::Offloaded
-        && !(socket.os_error || socket.os_corked || route.by_kernel > 0);
+        && !(socket.order.may_have_error() || socket.os_corked || route.by_kernel > 0);
     if !ordinary {
         return None;
     }

@@ -29,7 +29,7 @@ pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(Ring
     let any = state.hand_over_queue(queue);
     set_room(shadow, room);
     if any && let Some((_, socket)) = state.socket(id) {
-        socket.os_ready = true;
+        socket.order.note_readable();
     }
 }
 

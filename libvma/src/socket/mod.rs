@@ -14,6 +14,7 @@ pub mod local;
 pub mod message;
 pub mod multicast;
 pub mod options;
+pub mod order;
 mod outstanding;
 pub mod receive;
 pub mod report;
@@ -31,6 +32,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use self::order::Order;
 use self::outstanding::Outstanding;
 use crate::config::Config;
 use crate::config::rules::Protocol;
@@ -137,10 +139,8 @@ pub struct Socket {
     route: Option<Box<CachedRoute>>,
     /// The internal thread watches the shadow.
     is_shadow_watched: bool,
-    /// The shadow may have something to read.
-    pub os_ready: bool,
-    /// The shadow may have an error to report.
-    pub os_error: bool,
+    /// Whose turn it is, ours or the shadow's.
+    pub order: Order,
     /// What the next call reports; 0 is nothing.
     pending_error: i32,
     /// MSG_MORE data waits in the shadow.
@@ -151,36 +151,12 @@ pub struct Socket {
     pub posted: Option<Box<local::Posted>>,
     /// Its first datagram went to an address of this host.
     starts_locally: bool,
-    /// The last datagram came through the kernel: so may the next one.
-    kernel_led: bool,
-    /// A datagram of ours was taken, and the kernel's socket was not looked at since.
-    look_beside: bool,
-    /// The shadow has something, and it is its turn after so many datagrams, which were queued then;
-    /// or [`NOT_DUE`].
-    os_due: u16,
-    /// So many datagrams were queued when a flow became the kernel's: they are older than what the
-    /// shadow has.
-    before_shadow: u32,
-    /// The program was told of the next datagram (MSG_PEEK, FIONREAD) and has not taken it.
-    announced: Option<Origin>,
-    /// Polls since the shadow was looked at.
-    polls_since_os: u32,
     /// What it has counted is told of among the kernel's from now on.
     goes_on: bool,
     /// How often the process had forked when it was made: a child made since then has it, too.
     forks: u32,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
-}
-
-/// The shadow's turn is not known to come.
-const NOT_DUE: u16 = u16::MAX;
-
-/// Where a datagram waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
-    Queue,
-    Shadow,
 }
 
 /// Is the socket offloaded?
@@ -232,19 +208,12 @@ impl Socket {
             sharing: None,
             route: None,
             is_shadow_watched: false,
-            os_ready: false,
-            os_error: false,
+            order: Order::default(),
             pending_error: 0,
             os_corked: false,
             named: false,
             posted: None,
             starts_locally: false,
-            kernel_led: true,
-            look_beside: false,
-            os_due: NOT_DUE,
-            before_shadow: 0,
-            announced: None,
-            polls_since_os: 0,
             goes_on: false,
             forks: inherit::forks(),
             stream: None,

@@ -5,9 +5,11 @@ use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering;
 
 use super::message::ControlWriter;
+use super::order::{Front, Origin, Turn, View};
 use super::wait::{Next, Patience, Shift, Wait};
-use super::{NOT_DUE, Origin, Outcome, Socket, Stack, State, WhyOs};
-use crate::shard::{self, Direct, SocketId, clock};
+use super::{Outcome, Socket, Stack, State, WhyOs};
+use crate::shard::datagram::Datagram;
+use crate::shard::{self, Direct, Endpoint, SocketId, clock};
 use crate::sys::thread;
 use crate::sys::wait::PollSet;
 
@@ -53,45 +55,18 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
     }
     let mut shift = Shift::new(stack);
     let mut wait: Option<Wait> = None;
-    let ratio = stack.config.rx_udp_poll_os_ratio;
-    // The shadow was asked in this round and has nothing.
-    let mut asked = false;
+    // The shadow was asked in this round and has nothing, or was looked at.
+    let mut just_asked = false;
     loop {
+        let first = wait.is_none();
         let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
-        let Some((endpoint, socket)) = state.socket(id) else {
+        match poll(stack, &mut state, id, &mut request, first) {
+            Some(Polled::Took(direct)) => return Outcome::Ours(taken(&mut state, id, direct)),
+            Some(Polled::Looked) => {}
+            None if first => return Outcome::Os(WhyOs::NotOurs),
             // Closed by another thread while this one waited: its number may be another file's
             // by now, which is not ours to read from.
-            return match wait {
-                Some(_) => Outcome::Errno(libc::EBADF),
-                None => Outcome::Os(WhyOs::NotOurs),
-            };
-        };
-        if !endpoint.is_readable() {
-            let os_ready = socket.os_ready;
-            let simple = request.control.is_none()
-                && request.flags & !SIMPLE_FLAGS == 0
-                && socket.state == State::Offloaded
-                && socket.pending_error == 0
-                && socket.announced.is_none()
-                && (ratio == 0 || u64::from(socket.polls_since_os) < ratio)
-                && !(socket.os_ready || socket.os_error || endpoint.wants_stamp);
-            let direct = match (simple, wait.is_some()) {
-                (true, true) => state.poll_patiently_for(id, request.buffers),
-                (true, false) => state.take_from_links(id, request.buffers),
-                (false, true) => {
-                    state.poll_patiently();
-                    None
-                }
-                (false, false) => None,
-            };
-            if let Some(direct) = direct {
-                return Outcome::Ours(taken(&mut state, id, direct));
-            }
-            if os_ready || wait.is_none() {
-                state.poll_well();
-            }
-        } else if stack.config.rx_drain_nanos != 0 {
-            drain(stack, &mut state);
+            None => return Outcome::Errno(libc::EBADF),
         }
         let live = stack.shard.is_live();
         let Some((endpoint, socket)) = state.socket(id) else {
@@ -101,104 +76,173 @@ pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Out
             endpoint.counters.rx_errors += 1;
             return Outcome::Errno(core::mem::take(&mut socket.pending_error));
         }
-        socket.polls_since_os = socket.polls_since_os.saturating_add(1);
-        // Where others of this host send through the kernel, too, a look at our rings is not all.
-        let local = stack.config.local && (socket.named || socket.starts_locally);
-        let local = local && (socket.kernel_led || socket.look_beside);
-        let beside =
-            local || socket.sharing.as_ref().is_some_and(|sharing| !sharing.withheld.is_empty());
-        let doubtful = !live || wait.is_none() && beside;
-        // What came by a link is older than what the kernel's socket has, unless it says otherwise;
-        // what comes later is not. Of a wire, the kernel gets what is in some way odd: that comes first.
-        if socket.os_ready && socket.os_due == NOT_DUE {
-            socket.os_due = endpoint.waiting().0.min(u64::from(NOT_DUE - 1)) as u16;
-        }
-        let os_turn = match endpoint.front() {
-            // Nor does another come in between once the program knows of one.
-            Some(_) if socket.announced == Some(Origin::Queue) => false,
-            _ if socket.announced == Some(Origin::Shadow) => true,
-            Some(_) if socket.before_shadow > 0 => false,
-            Some(next) => {
-                let due = if next.by_link { socket.os_due == 0 } else { socket.os_ready };
-                due || next.after_kernel > 0
-                    || socket.os_error
-                    || ratio != 0 && u64::from(socket.polls_since_os) >= ratio
-            }
-            None => {
-                socket.os_ready
-                    || socket.os_error
-                    || doubtful
-                    || ratio != 0 && u64::from(socket.polls_since_os) >= ratio
-            }
+        let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
+        let view = View {
+            doubtful: !live || first && withheld(),
+            has_local_peers: first && has_local_peers(stack, socket),
+            just_asked: core::mem::take(&mut just_asked),
+            ratio: stack.config.rx_udp_poll_os_ratio,
+            ..view(endpoint, socket)
         };
-        // And always, if it is the kernel's by now.
-        let older = endpoint.is_readable() && matches!(socket.state, State::Os(_));
-        let just_asked = core::mem::take(&mut asked);
-        let os_turn = os_turn && !older && !just_asked;
+        socket.order.note_poll();
         let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
-        if endpoint.is_readable() && !os_turn {
-            endpoint.counters.rx_poll_hits += 1;
-            if endpoint.rx_thread == 0 {
-                endpoint.rx_thread = thread::cached_id();
+        match (socket.order.next(&view), socket.state) {
+            (Turn::TakeOurs, _) => {
+                endpoint.counters.rx_poll_hits += 1;
+                if endpoint.rx_thread == 0 {
+                    endpoint.rx_thread = thread::cached_id();
+                }
+                return Outcome::Ours(take(&mut state, id, &mut request));
             }
-            socket.kernel_led = false;
-            socket.look_beside = true;
-            return Outcome::Ours(take(&mut state, id, &mut request));
-        }
-        match socket.state {
-            State::Os(why) if !endpoint.is_readable() => return Outcome::Os(why),
+            (_, State::Os(why)) if view.front.is_none() => return Outcome::Os(why),
             // Nothing can have arrived. A blocking call waits here all the same: another thread may
             // bind or connect the socket meanwhile.
-            State::Undecided if nonblocking => return Outcome::Os(WhyOs::Unbound),
-            _ => {}
-        }
-        if os_turn {
-            socket.polls_since_os = 0;
-            socket.look_beside = false;
-            if let Some(outcome) = ask_os(stack, state, id, &mut request) {
-                return outcome;
+            (_, State::Undecided) if nonblocking => return Outcome::Os(WhyOs::Unbound),
+            (Turn::AskKernel, _) => {
+                if let Some(outcome) = ask_os(stack, state, id, &mut request) {
+                    return outcome;
+                }
+                just_asked = true;
+                continue;
             }
-            if let Ok(mut state) = stack.shard.lock()
-                && let Some((_, socket)) = state.socket(id)
-            {
-                socket.announced = None;
+            (Turn::LookAtShadow, _) => {
+                look_at_shadow(socket);
+                just_asked = true;
+                continue;
             }
-            asked = true;
-            continue;
+            (Turn::Wait, _) => {}
         }
-        if wait.is_none() {
+        if first {
             endpoint.rx_thread = thread::cached_id();
         }
         if nonblocking {
             endpoint.counters.rx_poll_misses += 1;
             return would_block(stack, state, id, &mut request);
         }
-        let timeout = socket.options.receive_timeout;
-        let flowless = socket.flows.is_empty();
-        let wait = wait.get_or_insert_with(|| {
-            // Polling pays where packets of ours may come.
-            let polls = !flowless || state.has_links();
-            let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
-            // signal(7): a receive call with SO_RCVTIMEO is not restarted.
-            Wait::new(Patience::loops(loops), timeout, timeout.is_none())
-                .yielding(stack.config.rx_poll_yield)
-        });
-        match wait.after_miss(&stack.load, || state.shares_cpu()) {
-            Next::PollAgain => {
-                drop(state);
-                wait.settle(&stack.load);
-            }
-            Next::TimedOut => return eagain(state, id),
-            Next::Interrupted => return Outcome::Errno(libc::EINTR),
-            Next::Sleep => match sleep_after_polling(&mut shift, state, id, wait) {
-                Next::TimedOut => match stack.shard.lock() {
-                    Ok(state) => return eagain(state, id),
-                    Err(_) => return Outcome::Errno(libc::EAGAIN),
-                },
-                Next::Interrupted => return Outcome::Errno(libc::EINTR),
-                Next::PollAgain | Next::Sleep => {}
+        let wait = match &mut wait {
+            Some(wait) => wait,
+            none => none.insert(begin_to_wait(stack, &mut state, id)),
+        };
+        match pass_time(stack, &mut shift, state, id, wait) {
+            Next::TimedOut => match stack.shard.lock() {
+                Ok(state) => return eagain(state, id),
+                Err(_) => return Outcome::Errno(libc::EAGAIN),
             },
+            Next::Interrupted => return Outcome::Errno(libc::EINTR),
+            Next::PollAgain | Next::Sleep => {}
         }
+    }
+}
+
+/// What a look at the rings came to.
+enum Polled {
+    Looked,
+    /// A datagram is in the caller's buffer.
+    Took(Direct),
+}
+
+/// Looks at the rings, unless something is queued. None: the socket is gone.
+#[inline]
+fn poll(
+    stack: &Stack,
+    state: &mut Guard<'_>,
+    id: SocketId,
+    request: &mut Request<'_, '_>,
+    first: bool,
+) -> Option<Polled> {
+    let (endpoint, socket) = state.socket(id)?;
+    if endpoint.is_readable() {
+        if socket.order.wants_poll() {
+            state.poll_well();
+        } else if stack.config.rx_drain_nanos != 0 {
+            drain(stack, state);
+        }
+        return Some(Polled::Looked);
+    }
+    let told = socket.order.may_be_readable();
+    let simple = request.control.is_none()
+        && request.flags & !SIMPLE_FLAGS == 0
+        && socket.state == State::Offloaded
+        && socket.pending_error == 0
+        && socket.order.is_settled(stack.config.rx_udp_poll_os_ratio)
+        && !endpoint.wants_stamp;
+    let direct = match (simple, first) {
+        (true, false) => state.poll_patiently_for(id, request.buffers),
+        (true, true) => state.take_from_links(id, request.buffers),
+        (false, false) => {
+            state.poll_patiently();
+            None
+        }
+        (false, true) => None,
+    };
+    if let Some(direct) = direct {
+        return Some(Polled::Took(direct));
+    }
+    if told || first {
+        state.poll_well();
+    }
+    Some(Polled::Looked)
+}
+
+/// What the two queues look like, without what only a receive call knows.
+#[inline]
+fn view(endpoint: &Endpoint, socket: &Socket) -> View {
+    let front = |datagram: &Datagram| Front {
+        by_link: datagram.by_link,
+        after_kernel: datagram.after_kernel,
+    };
+    View {
+        front: endpoint.front().map(front),
+        queued: endpoint.waiting().0 as usize,
+        is_kernels: matches!(socket.state, State::Os(_)),
+        doubtful: false,
+        has_local_peers: false,
+        just_asked: false,
+        ratio: 0,
+    }
+}
+
+/// May processes of this host send to it?
+fn has_local_peers(stack: &Stack, socket: &Socket) -> bool {
+    stack.config.local && (socket.named || socket.starts_locally)
+}
+
+fn begin_to_wait(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Wait {
+    let links = state.has_links();
+    let (timeout, flowless) = state.socket(id).map_or((None, true), |(_, socket)| {
+        (socket.options.receive_timeout, socket.flows.is_empty())
+    });
+    // Polling pays where packets of ours may come.
+    let polls = !flowless || links;
+    let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
+    // signal(7): a receive call with SO_RCVTIMEO is not restarted.
+    Wait::new(Patience::loops(loops), timeout, timeout.is_none())
+        .yielding(stack.config.rx_poll_yield)
+}
+
+/// Nothing came: lets a moment pass, or sleeps.
+#[inline]
+fn pass_time(
+    stack: &Stack,
+    shift: &mut Shift<'_>,
+    mut state: Guard<'_>,
+    id: SocketId,
+    wait: &mut Wait,
+) -> Next {
+    match wait.after_miss(&stack.load, || state.shares_cpu()) {
+        Next::PollAgain => {
+            drop(state);
+            wait.settle(&stack.load);
+            Next::PollAgain
+        }
+        Next::Sleep => {
+            // It polled in vain: the call is a miss, for it blocks its thread.
+            if let Some((endpoint, _)) = state.socket(id) {
+                endpoint.counters.rx_poll_misses += 1;
+            }
+            sleep(shift, state, id, wait)
+        }
+        over => over,
     }
 }
 
@@ -225,25 +269,34 @@ pub fn keep_error(stack: &Stack, id: SocketId, errno: i32) {
 /// The size of the next datagram (FIONREAD), if one is queued.
 pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
-    state.poll();
+    state.poll_well();
     let (endpoint, socket) = state.socket(id)?;
-    let local = stack.config.local && (socket.named || socket.starts_locally);
-    let os_turn = match endpoint.front() {
-        Some(_) if socket.announced == Some(Origin::Queue) => false,
-        _ if socket.announced == Some(Origin::Shadow) => true,
-        Some(_) if socket.before_shadow > 0 => false,
-        Some(next) if next.by_link => next.after_kernel > 0,
-        Some(next) if next.after_kernel > 0 => true,
-        _ => socket.os_ready || local && socket.kernel_led,
-    };
-    if os_turn && crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN) != 0 {
-        // The next one is the kernel's.
-        socket.announced = Some(Origin::Shadow);
-        return None;
+    let view = View { has_local_peers: has_local_peers(stack, socket), ..view(endpoint, socket) };
+    // With something queued a look alone changes nothing: what the shadow has now is newer.
+    if socket.order.next(&view) == Turn::AskKernel {
+        if look_at_shadow(socket) {
+            socket.order.announce(Some(Origin::Shadow));
+            return None;
+        }
+        socket.order.found_empty();
     }
     let len = endpoint.front().map(|datagram| datagram.len as usize);
-    socket.announced = len.map(|_| Origin::Queue);
+    socket.order.announce(len.map(|_| Origin::Queue));
     len
+}
+
+/// Has the shadow something to read, or an error to report?
+fn look_at_shadow(socket: &mut Socket) -> bool {
+    // Before the look: what is said during it must count.
+    socket.order.begin_to_look();
+    let events = crate::sys::wait::poll_now(socket.shadow(), libc::POLLIN);
+    if events & libc::POLLERR != 0 {
+        socket.order.note_error();
+    }
+    if events != 0 {
+        socket.order.note_readable();
+    }
+    events != 0
 }
 
 /// A datagram is in the caller's buffer, past the queue.
@@ -256,9 +309,7 @@ fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
         counters.rx_bytes += direct.len as u64;
         counters.rx_ready_packets_max = counters.rx_ready_packets_max.max(1);
         counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(direct.len as u32);
-        socket.kernel_led = false;
-        socket.look_beside = true;
-        socket.polls_since_os = socket.polls_since_os.saturating_add(1);
+        socket.order.took_directly();
     }
     let flags = if direct.copied < direct.len { libc::MSG_TRUNC } else { 0 };
     Received::Datagram { len: direct.copied, source: direct.source, flags, control: 0 }
@@ -291,18 +342,14 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     let returned = if request.flags & libc::MSG_TRUNC != 0 { len } else { copied };
     let peeks = request.flags & libc::MSG_PEEK != 0;
     if let Some((_, socket)) = state.socket(id) {
-        socket.announced = peeks.then_some(Origin::Queue);
+        socket.order.took_ours(peeks);
     }
     if peeks {
         state.put_back(id, datagram);
     } else {
-        if let Some((endpoint, socket)) = state.socket(id) {
+        if let Some((endpoint, _)) = state.socket(id) {
             endpoint.counters.rx_packets += 1;
             endpoint.counters.rx_bytes += len as u64;
-            if socket.os_due != NOT_DUE {
-                socket.os_due = socket.os_due.saturating_sub(1);
-            }
-            socket.before_shadow = socket.before_shadow.saturating_sub(1);
         }
         state.release(datagram);
     }
@@ -318,26 +365,25 @@ fn ask_os(
 ) -> Option<Outcome<Received>> {
     if let Some((_, socket)) = state.socket(id) {
         // Before the call: an event that comes during it must count.
-        socket.os_ready = false;
-        socket.os_due = NOT_DUE;
-        socket.os_error = false;
+        socket.order.begin_to_ask();
     }
     drop(state);
     let result = (request.os)();
+    let mut state = stack.shard.lock().ok()?;
     if matches!(result, Err(libc::EAGAIN)) {
+        if let Some((_, socket)) = state.socket(id) {
+            socket.order.found_empty();
+        }
         return None;
     }
-    let mut state = stack.shard.lock().ok()?;
     if let Some((endpoint, socket)) = state.socket(id) {
-        // There may be more; only EAGAIN says that there is not.
-        socket.os_ready = true;
-        socket.kernel_led = true;
         endpoint.rx_thread = thread::cached_id();
         endpoint.counters.rx_os_poll_hits += u64::from(result.is_ok());
         endpoint.counters.rx_os_errors += u32::from(result.is_err());
         let peeks = request.flags & libc::MSG_PEEK != 0;
-        if result.is_ok() {
-            socket.announced = peeks.then_some(Origin::Shadow);
+        match result {
+            Ok(_) => socket.order.took_kernels(peeks),
+            Err(_) => socket.order.note_kernels_error(),
         }
         if let Ok(len) = result
             && !peeks
@@ -408,19 +454,6 @@ fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
     }
 }
 
-/// It polled in vain: the call is a miss, for it blocks its thread.
-fn sleep_after_polling(
-    shift: &mut Shift<'_>,
-    mut state: Guard<'_>,
-    id: SocketId,
-    wait: &mut Wait,
-) -> Next {
-    if let Some((endpoint, _)) = state.socket(id) {
-        endpoint.counters.rx_poll_misses += 1;
-    }
-    sleep(shift, state, id, wait)
-}
-
 fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
     let Some((sleeper, waker)) = state.new_sleeper() else {
         // No descriptor for a waker: poll on, gently.
@@ -444,7 +477,7 @@ fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut W
         state.end_sleeper(sleeper);
         state.run_tcp();
         if shadow_fired && let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
     }
     next

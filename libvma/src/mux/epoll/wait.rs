@@ -250,7 +250,7 @@ fn note_shadows(stack: &Stack, epoll: &Epoll, events: &[Event]) {
             events.iter().filter(error).any(|event| { event.u64 } == interest.data)
         });
         if failed && let Some((_, socket)) = state.socket(id) {
-            socket.os_error = true;
+            socket.order.note_error();
         }
     }
 }

@@ -8,7 +8,9 @@ fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received
     let stack = stack();
     let mut socket = Socket::new(-1, true, &stack.config);
     socket.state = State::Offloaded;
-    socket.os_ready = os.is_some();
+    if os.is_some() {
+        socket.order.note_readable();
+    }
     let id = stack.shard.lock().unwrap().attach(socket, 0);
     let mut ask = || os.unwrap_or(Err(libc::EAGAIN));
     let mut room = [0; 16];

@@ -143,7 +143,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
         if let Some((_, socket)) = state.socket(id) {
             socket.state = State::Offloaded;
             // Connections may wait in the shadow already.
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
         view.shadow
     };
@@ -373,7 +373,7 @@ pub fn accept(
                 // It takes what this one would wait for, and wakes it afterwards.
                 return None;
             }
-            let asked = core::mem::take(&mut socket.os_ready) || os_turn;
+            let asked = socket.order.take_readable() || os_turn;
             // The epoll of the shadows tells of the first connection only; this tells of all.
             if !asked || crate::sys::wait::poll_now(descriptor, libc::POLLIN) == 0 {
                 return None;
@@ -423,7 +423,7 @@ fn end_os_accept(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };
     let Some((_, socket)) = state.socket(id) else { return };
     // There may be more.
-    socket.os_ready = true;
+    socket.order.note_readable();
     if let Some(stream) = socket.stream.as_mut() {
         stream.os_accepting = false;
     }

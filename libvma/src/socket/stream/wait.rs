@@ -259,7 +259,7 @@ fn sleep(
         state.end_sleeper(sleeper);
         state.run_tcp();
         if shadow_fired && let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
     }
     next

@@ -128,7 +128,7 @@ fn heir_of(
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     socket.options = options;
     socket.state = State::Offloaded;
-    socket.os_ready = true;
+    socket.order.note_readable();
     socket.stream = Some(Box::new(stream));
     Some(socket)
 }

@@ -92,7 +92,7 @@ pub fn is_established(state: &mut Shard, id: SocketId) -> bool {
 /// time to say so. What it sent before is in the link.
 fn attend_to_shadow(state: &mut Shard, id: SocketId) {
     let Some((_, socket)) = state.socket(id) else { return };
-    if !socket.os_ready {
+    if !socket.order.may_be_readable() {
         return;
     }
     let descriptor = socket.shadow();
@@ -101,7 +101,7 @@ fn attend_to_shadow(state: &mut Shard, id: SocketId) {
         return;
     }
     if let Some((_, socket)) = state.socket(id) {
-        socket.os_ready = false;
+        socket.order.note_empty();
     }
     find_bytes(state, id, descriptor);
     if shadow::is_at_end(descriptor) {
@@ -110,7 +110,7 @@ fn attend_to_shadow(state: &mut Shard, id: SocketId) {
             state.cut_pipe(id);
         }
         if let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
     }
 }
@@ -125,7 +125,7 @@ fn find_bytes(state: &mut Shard, id: SocketId, descriptor: i32) {
     if !state.catch_up() {
         // Not all of it has been taken: another look will tell.
         if let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
         return;
     }

@@ -192,7 +192,7 @@ fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usi
 fn look_beside(state: &mut Shard, id: SocketId) -> Look {
     let Some((_, socket)) = state.socket(id) else { return Look::Nothing };
     let shut = socket.stream.as_ref().is_some_and(|stream| stream.reading_shut);
-    if socket.os_ready {
+    if socket.order.may_be_readable() {
         super::attend_to_shadow(state, id);
         if state.pipe(id).is_some_and(|pipe| matches!(pipe.turn(), Turn::Kernel { .. })) {
             return Look::Again;
@@ -218,7 +218,7 @@ fn look_at_kernel(
         return Look::Failed(libc::ECONNRESET);
     }
     let Some((_, socket)) = state.socket(id) else { return Look::Nothing };
-    if polls > 2 && !polls.is_multiple_of(STRIDE) && !socket.os_ready {
+    if polls > 2 && !polls.is_multiple_of(STRIDE) && !socket.order.may_be_readable() {
         return Look::Nothing;
     }
     let descriptor = socket.shadow();
@@ -252,7 +252,7 @@ fn look_at_kernel(
         }
         Err(libc::EAGAIN) => {
             if let Some((_, socket)) = state.socket(id) {
-                socket.os_ready = false;
+                socket.order.note_empty();
             }
             Look::Nothing
         }
@@ -271,7 +271,7 @@ fn before_switch(state: &mut Shard, id: SocketId, descriptor: i32, most: u64) ->
         let ended = shadow::is_at_end(descriptor);
         if !ended {
             if let Some((_, socket)) = state.socket(id) {
-                socket.os_ready = false;
+                socket.order.note_empty();
             }
             return Err(Look::Nothing);
         }

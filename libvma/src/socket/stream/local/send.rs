@@ -25,9 +25,13 @@ pub fn send<'a>(
         return Outcome::Os(WhyOs::Arguments);
     }
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
-    let timeout = socket.stream.as_ref().and_then(|stream| stream.send_timeout);
-    socket.polls_since_os = socket.polls_since_os.wrapping_add(1);
-    let look_first = socket.polls_since_os.is_multiple_of(BLIND) || socket.os_ready;
+    let mut look_first = socket.order.may_be_readable();
+    let mut timeout = None;
+    if let Some(stream) = socket.stream.as_mut() {
+        timeout = stream.send_timeout;
+        stream.local_sends = stream.local_sends.wrapping_add(1);
+        look_first |= stream.local_sends.is_multiple_of(BLIND);
+    }
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner =
         Manner { blocking, timeout, watches: Watches::Pipe { writing: true }, call: Call::Send };
@@ -175,7 +179,7 @@ fn overflow(
     if let Some(errno) = failed.filter(|errno| !shadow::is_passing(*errno)) {
         // The connection is over, which the shadow tells.
         if let Some((_, socket)) = state.socket(id) {
-            socket.os_ready = true;
+            socket.order.note_readable();
         }
         if let Some(pipe) = state.pipe(id).filter(|_| errno == libc::ECONNRESET) {
             // But the reset only once.
