@@ -107,11 +107,6 @@ pub fn unsteered(stack: &Stack, ids: impl IntoIterator<Item = SocketId>) -> Opti
     })
 }
 
-/// Does a process whose messages may be waited for need this CPU to send them?
-fn is_crowded(stack: &Stack) -> bool {
-    stack.shard.lock().is_ok_and(|mut state| state.shares_cpu())
-}
-
 /// How long to poll, and the mask to sleep with. A mask of the call that differs from the thread's
 /// counts for the whole wait, which only the kernel can do: then there is one look and no polling.
 fn patience<'a>(

@@ -1,10 +1,12 @@
 //! poll(2) over offloaded and other descriptors.
 
 use super::count::Counting;
-use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, is_crowded, look};
-use crate::shard::SocketId;
+use super::{OsTurn, Seen, UNASKED, WRITABLE_DATAGRAM, look};
+use crate::shard::{SleeperId, SocketId};
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Shift, Wait};
+use crate::socket::block::{Guard, Look, Over, Round, Source, block};
+use crate::socket::wait::{Patience, Wait};
+use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
 
 /// An offloaded socket among the descriptors: its position and its name.
@@ -53,58 +55,131 @@ pub fn poll(
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, i32> {
     let (patience, mask) = super::patience(stack, mask);
-    let mut wait = Wait::new(patience, timeout, false);
-    let mut counting = Counting::begin(turn.calls(question.told), wait.thread());
-    let result = answer(stack, turn, &mut question, timeout, mask, (&mut wait, &mut counting));
-    counting.end(&result);
+    let mut polling = Polling {
+        turn,
+        counting: Counting::begin(turn.calls(question.told), thread::cached_id()),
+        question: &mut question,
+        timeout,
+        patience,
+        masked: mask.is_some(),
+        asked: false,
+    };
+    let result = match block(stack, &mut polling, mask) {
+        Ok(found) => found,
+        Err(Over::Interrupted) => Err(libc::EINTR),
+        Err(Over::TimedOut) => {
+            polling.question.clear();
+            Ok(0)
+        }
+    };
+    polling.counting.end(&result);
     result
 }
 
-fn answer(
-    stack: &Stack,
-    turn: &OsTurn,
-    question: &mut Question<'_>,
+/// A call of poll or select under way.
+struct Polling<'q, 'd> {
+    turn: &'q OsTurn,
+    question: &'q mut Question<'d>,
+    /// Nanoseconds; None for ever.
     timeout: Option<u64>,
-    mask: Option<&libc::sigset_t>,
-    (wait, counting): (&mut Wait, &mut Counting<'_>),
-) -> Result<usize, i32> {
-    let mut shift = Shift::new(stack);
-    let mut asked = false;
-    let mut first = true;
-    loop {
-        let ours = question.look_at_ours(stack, core::mem::take(&mut first), wait, counting);
+    patience: Patience,
+    /// The call has a signal mask of its own.
+    masked: bool,
+    /// The kernel has been asked since the call began, or slept.
+    asked: bool,
+    counting: Counting<'q>,
+}
+
+impl<'a> Source<'a> for Polling<'_, '_> {
+    type Found = Result<usize, i32>;
+
+    #[inline]
+    fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<usize, i32>> {
+        if round == Round::Woken {
+            self.asked = false;
+        }
+        let ours = self.look_at_ours(stack, round == Round::First);
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
-        if turn.turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !asked {
-            asked = true;
-            if question.ask_kernel(stack)? {
-                return Ok(question.ready());
+        if self.turn.turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !self.asked {
+            self.asked = true;
+            match self.question.ask_kernel(stack) {
+                Ok(true) => return Look::Found(Ok(self.question.ready())),
+                Ok(false) => {}
+                Err(errno) => return Look::Found(Err(errno)),
             }
         }
-        if ours > 0 {
-            return Ok(ours);
+        if ours > 0 || self.timeout == Some(0) && !self.masked {
+            return Look::Found(Ok(ours));
         }
-        if timeout == Some(0) {
-            // The mask may let a pending signal through.
-            let interrupted = mask.is_some()
-                && question.sleep(&mut shift, wait, mask, counting) == Next::Interrupted;
-            return if interrupted { Err(libc::EINTR) } else { Ok(0) };
-        }
-        counting.missed();
-        match wait.after_miss(&stack.load, || is_crowded(stack)) {
-            Next::PollAgain => {}
-            Next::TimedOut => return Ok(0),
-            Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => match question.sleep(&mut shift, wait, mask, counting) {
-                Next::TimedOut => {
-                    question.clear();
-                    return Ok(0);
+        self.counting.missed();
+        Look::Nothing(None)
+    }
+
+    fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
+        Wait::new(self.patience, self.timeout, false)
+    }
+
+    fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
+        let mut missed = false;
+        for member in self.question.members.iter() {
+            state.sleep_on(member.id, sleeper);
+            let events = self.question.fds.get(member.at).map_or(0, |entry| entry.events);
+            let seen = look(state, member.id);
+            // One that became the kernel's, or ceased to be, since it was looked at is among the
+            // wrong descriptors now, and nothing of it would end the sleep.
+            missed |= match seen {
+                None => member.alone,
+                Some(seen) => {
+                    let told = told(&seen, events, self.question.unasked());
+                    seen.shared == member.alone || told != 0
                 }
-                Next::Interrupted => return Err(libc::EINTR),
-                // Whoever was ready shows in the next round.
-                Next::PollAgain | Next::Sleep => asked = false,
-            },
+            };
         }
+        *fds = self.question.kernels();
+        if !missed {
+            self.counting.sleeps();
+        }
+        !missed
+    }
+
+    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, _: &[PollFd]) {
+        self.counting.wakes();
+        for member in self.question.members.iter() {
+            state.leave(member.id, sleeper);
+        }
+    }
+}
+
+impl Polling<'_, '_> {
+    /// Polls the rings and marks our ready sockets; returns how many.
+    #[inline]
+    fn look_at_ours(&mut self, stack: &Stack, first: bool) -> usize {
+        let question = &mut *self.question;
+        question.clear();
+        let unasked = question.unasked();
+        // In a signal handler that got past the wrapper: the kernel's word alone.
+        let Ok(mut state) = stack.shard.lock() else { return 0 };
+        if first {
+            state.poll();
+            if !state.may_polling_pay() {
+                self.patience = self.patience.without_polling();
+            }
+        } else {
+            state.poll_patiently();
+        }
+        let mut ready = 0;
+        for member in question.members.iter_mut() {
+            let seen = look(&mut state, member.id);
+            member.alone = seen.is_some_and(|seen| !seen.shared);
+            let Some(entry) = question.fds.get_mut(member.at) else { continue };
+            if let Some(seen) = seen {
+                entry.revents = told(&seen, entry.events, unasked);
+                ready += usize::from(entry.revents != 0);
+            }
+        }
+        self.counting.found_ours(&state, ready);
+        ready
     }
 }
 
@@ -119,40 +194,6 @@ impl Question<'_> {
 
     fn unasked(&self) -> u32 {
         if self.told == Told::Unasked { UNASKED } else { 0 }
-    }
-
-    /// Polls the rings and marks our ready sockets; returns how many.
-    fn look_at_ours(
-        &mut self,
-        stack: &Stack,
-        first: bool,
-        wait: &mut Wait,
-        counting: &mut Counting<'_>,
-    ) -> usize {
-        self.clear();
-        let unasked = self.unasked();
-        // In a signal handler that got past the wrapper: the kernel's word alone.
-        let Ok(mut state) = stack.shard.lock() else { return 0 };
-        if first {
-            state.poll();
-            if !state.may_polling_pay() {
-                wait.without_polling();
-            }
-        } else {
-            state.poll_patiently();
-        }
-        let mut ready = 0;
-        for member in self.members.iter_mut() {
-            let seen = look(&mut state, member.id);
-            member.alone = seen.is_some_and(|seen| !seen.shared);
-            let Some(entry) = self.fds.get_mut(member.at) else { continue };
-            if let Some(seen) = seen {
-                entry.revents = told(&seen, entry.events, unasked);
-                ready += usize::from(entry.revents != 0);
-            }
-        }
-        counting.found_ours(&state, ready);
-        ready
     }
 
     /// Asks the kernel about all that it has a say in; adds to `revents`. Returns whether it said
@@ -206,57 +247,6 @@ impl Question<'_> {
             }
         }
         kernels
-    }
-
-    fn sleep(
-        &self,
-        shift: &mut Shift<'_>,
-        wait: &mut Wait,
-        mask: Option<&libc::sigset_t>,
-        counting: &mut Counting<'_>,
-    ) -> Next {
-        let stack = shift.begin();
-        let Ok(mut state) = stack.shard.lock() else { return Next::PollAgain };
-        let Some((sleeper, waker)) = state.new_sleeper() else {
-            drop(state);
-            crate::sys::thread::nap_millis(1);
-            return Next::PollAgain;
-        };
-        let mut missed = false;
-        for member in self.members.iter() {
-            state.sleep_on(member.id, sleeper);
-            let events = self.fds.get(member.at).map_or(0, |entry| entry.events);
-            let seen = look(&mut state, member.id);
-            // One that became the kernel's, or ceased to be, since it was looked at is among the
-            // wrong descriptors now, and nothing of it would end the sleep.
-            missed |= match seen {
-                None => member.alone,
-                Some(seen) => {
-                    seen.shared == member.alone || told(&seen, events, self.unasked()) != 0
-                }
-            };
-        }
-        let mut all = self.kernels();
-        all.add_waker(waker);
-        let bound = state.guard_rings(sleeper, |fd| all.add_readable(fd));
-        drop(state);
-        let next = match missed {
-            true => Next::PollAgain,
-            false => {
-                counting.sleeps();
-                let next = wait.sleep(&mut all, mask, bound);
-                counting.wakes();
-                next
-            }
-        };
-        if let Ok(mut state) = stack.shard.lock() {
-            for member in self.members.iter() {
-                state.leave(member.id, sleeper);
-            }
-            state.end_sleeper(sleeper);
-            state.run_tcp();
-        }
-        next
     }
 }
 

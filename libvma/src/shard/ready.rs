@@ -129,6 +129,11 @@ impl<S> State<S> {
         self.driver_until = u64::MAX;
     }
 
+    #[cfg(test)]
+    pub fn sleeping(&self) -> usize {
+        self.sleepers.iter().filter(|sleeper| sleeper.in_use).count()
+    }
+
     /// For the internal thread, which has found packets that the listener should have taken: it may be
     /// gone (longjmp out of a signal handler). Without a listener one that seems to be awake, and would
     /// be the next, may be gone, too.

@@ -6,6 +6,7 @@
 
 pub mod attach;
 pub mod attaching;
+pub mod block;
 mod contention;
 pub mod dump;
 pub mod egress;

@@ -4,14 +4,15 @@ use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
 use std::sync::atomic::Ordering;
 
+use super::block::{Guard, Look, Over, Round, Source, block};
 use super::message::ControlWriter;
 use super::order::{Front, Origin, Turn, View};
-use super::wait::{Next, Patience, Shift, Wait};
+use super::wait::{Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::datagram::Datagram;
-use crate::shard::{self, Direct, Endpoint, SocketId, clock};
+use crate::shard::{Direct, Endpoint, SleeperId, SocketId, clock};
 use crate::sys::thread;
-use crate::sys::wait::PollSet;
+use crate::sys::wait::{PollFd, PollSet};
 
 /// A receive call as the program made it.
 pub struct Request<'a, 'b> {
@@ -47,90 +48,143 @@ const SIMPLE_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_WA
 /// Flags that only the kernel can serve.
 const OS_FLAGS: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB;
 
-type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
-
-pub fn receive(stack: &Stack, id: SocketId, mut request: Request<'_, '_>) -> Outcome<Received> {
+pub fn receive(stack: &Stack, id: SocketId, request: Request<'_, '_>) -> Outcome<Received> {
     if request.flags & OS_FLAGS != 0 {
         return Outcome::Os(WhyOs::Arguments);
     }
-    let mut shift = Shift::new(stack);
-    let mut wait: Option<Wait> = None;
-    // The shadow was asked in this round and has nothing, or was looked at.
-    let mut just_asked = false;
-    loop {
-        let first = wait.is_none();
-        let Ok(mut state) = stack.shard.lock() else { return reentered(&mut request) };
-        match poll(stack, &mut state, id, &mut request, first) {
-            Some(Polled::Took(direct)) => return Outcome::Ours(taken(&mut state, id, direct)),
-            Some(Polled::Looked) => {}
-            None if first => return Outcome::Os(WhyOs::NotOurs),
-            // Closed by another thread while this one waited: its number may be another file's
-            // by now, which is not ours to read from.
-            None => return Outcome::Errno(libc::EBADF),
-        }
-        let live = stack.shard.is_live();
-        let Some((endpoint, socket)) = state.socket(id) else {
-            return Outcome::Os(WhyOs::NotOurs);
-        };
-        if socket.pending_error != 0 {
-            endpoint.counters.rx_errors += 1;
-            return Outcome::Errno(core::mem::take(&mut socket.pending_error));
-        }
-        let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
-        let view = View {
-            doubtful: !live || first && withheld(),
-            has_local_peers: first && has_local_peers(stack, socket),
-            just_asked: core::mem::take(&mut just_asked),
-            ratio: stack.config.rx_udp_poll_os_ratio,
-            ..view(endpoint, socket)
-        };
-        socket.order.note_poll();
-        let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
-        match (socket.order.next(&view), socket.state) {
-            (Turn::TakeOurs, _) => {
-                endpoint.counters.rx_poll_hits += 1;
-                if endpoint.rx_thread == 0 {
-                    endpoint.rx_thread = thread::cached_id();
+    match block(stack, &mut Receiving { id, request }, None) {
+        Ok(outcome) => outcome,
+        Err(Over::TimedOut) => match stack.shard.lock() {
+            Ok(state) => eagain(state, id),
+            Err(_) => Outcome::Errno(libc::EAGAIN),
+        },
+        Err(Over::Interrupted) => Outcome::Errno(libc::EINTR),
+    }
+}
+
+/// A receive call under way.
+struct Receiving<'r, 'b> {
+    id: SocketId,
+    request: Request<'r, 'b>,
+}
+
+impl<'a> Source<'a> for Receiving<'_, '_> {
+    type Found = Outcome<Received>;
+
+    #[inline]
+    fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Outcome<Received>> {
+        let Receiving { id, ref mut request } = *self;
+        let first = round == Round::First;
+        // The shadow was asked in this round and has nothing, or was looked at.
+        let mut just_asked = false;
+        loop {
+            let Ok(mut state) = stack.shard.lock() else { return Look::Found(reentered(request)) };
+            match poll(stack, &mut state, id, request, first) {
+                Some(Polled::Took(direct)) => {
+                    return Look::Found(Outcome::Ours(taken(&mut state, id, direct)));
                 }
-                return Outcome::Ours(take(&mut state, id, &mut request));
+                Some(Polled::Looked) => {}
+                None if first => return Look::Found(Outcome::Os(WhyOs::NotOurs)),
+                // Closed by another thread while this one waited: its number may be another file's
+                // by now, which is not ours to read from.
+                None => return Look::Found(Outcome::Errno(libc::EBADF)),
             }
-            (_, State::Os(why)) if view.front.is_none() => return Outcome::Os(why),
-            // Nothing can have arrived. A blocking call waits here all the same: another thread may
-            // bind or connect the socket meanwhile.
-            (_, State::Undecided) if nonblocking => return Outcome::Os(WhyOs::Unbound),
-            (Turn::AskKernel, _) => {
-                if let Some(outcome) = ask_os(stack, state, id, &mut request) {
-                    return outcome;
+            let live = stack.shard.is_live();
+            let Some((endpoint, socket)) = state.socket(id) else {
+                return Look::Found(Outcome::Os(WhyOs::NotOurs));
+            };
+            if socket.pending_error != 0 {
+                endpoint.counters.rx_errors += 1;
+                return Look::Found(Outcome::Errno(core::mem::take(&mut socket.pending_error)));
+            }
+            let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
+            let view = View {
+                doubtful: !live || first && withheld(),
+                has_local_peers: first && has_local_peers(stack, socket),
+                just_asked: core::mem::take(&mut just_asked),
+                ratio: stack.config.rx_udp_poll_os_ratio,
+                ..view(endpoint, socket)
+            };
+            socket.order.note_poll();
+            let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
+            match (socket.order.next(&view), socket.state) {
+                (Turn::TakeOurs, _) => {
+                    endpoint.counters.rx_poll_hits += 1;
+                    if endpoint.rx_thread == 0 {
+                        endpoint.rx_thread = thread::cached_id();
+                    }
+                    return Look::Found(Outcome::Ours(take(&mut state, id, request)));
                 }
-                just_asked = true;
-                continue;
+                (_, State::Os(why)) if view.front.is_none() => {
+                    return Look::Found(Outcome::Os(why));
+                }
+                // Nothing can have arrived. A blocking call waits here all the same: another thread may
+                // bind or connect the socket meanwhile.
+                (_, State::Undecided) if nonblocking => {
+                    return Look::Found(Outcome::Os(WhyOs::Unbound));
+                }
+                (Turn::AskKernel, _) => {
+                    if let Some(outcome) = ask_os(stack, state, id, request) {
+                        return Look::Found(outcome);
+                    }
+                    just_asked = true;
+                    continue;
+                }
+                (Turn::LookAtShadow, _) => {
+                    look_at_shadow(socket);
+                    just_asked = true;
+                    continue;
+                }
+                (Turn::Wait, _) => {}
             }
-            (Turn::LookAtShadow, _) => {
-                look_at_shadow(socket);
-                just_asked = true;
-                continue;
+            if first {
+                endpoint.rx_thread = thread::cached_id();
             }
-            (Turn::Wait, _) => {}
+            if nonblocking {
+                endpoint.counters.rx_poll_misses += 1;
+                return Look::Found(would_block(stack, state, id, request));
+            }
+            return Look::Nothing(Some(state));
         }
-        if first {
-            endpoint.rx_thread = thread::cached_id();
-        }
-        if nonblocking {
+    }
+
+    fn wait(&mut self, stack: &Stack, state: Option<&mut Guard<'_>>) -> Wait {
+        let (links, (timeout, flowless)) = state.map_or((false, (None, true)), |state| {
+            let links = state.has_links();
+            let flows = |socket: &Socket| (socket.options.receive_timeout, socket.flows.is_empty());
+            (links, state.socket(self.id).map_or((None, true), |(_, socket)| flows(socket)))
+        });
+        // Polling pays where packets of ours may come.
+        let polls = !flowless || links;
+        let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
+        // signal(7): a receive call with SO_RCVTIMEO is not restarted.
+        Wait::new(Patience::loops(loops), timeout, timeout.is_none())
+            .yielding(stack.config.rx_poll_yield)
+    }
+
+    fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
+        state.sleep_on(self.id, sleeper);
+        let socket = state.socket(self.id);
+        fds.add_readable(socket.as_ref().map_or(-1, |(_, socket)| socket.shadow()));
+        // It polled in vain: the call is a miss, for it blocks its thread.
+        if let Some((endpoint, _)) = socket {
             endpoint.counters.rx_poll_misses += 1;
-            return would_block(stack, state, id, &mut request);
         }
-        let wait = match &mut wait {
-            Some(wait) => wait,
-            none => none.insert(begin_to_wait(stack, &mut state, id)),
-        };
-        match pass_time(stack, &mut shift, state, id, wait) {
-            Next::TimedOut => match stack.shard.lock() {
-                Ok(state) => return eagain(state, id),
-                Err(_) => return Outcome::Errno(libc::EAGAIN),
-            },
-            Next::Interrupted => return Outcome::Errno(libc::EINTR),
-            Next::PollAgain | Next::Sleep => {}
-        }
+        true
+    }
+
+    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
+        state.leave(self.id, sleeper);
+        note_shadow(state, self.id, fds);
+    }
+}
+
+/// The shadow is the first descriptor of a sleep.
+pub(super) fn note_shadow(state: &mut Guard<'_>, id: SocketId, fds: &[PollFd]) {
+    if fds.first().is_some_and(|shadow| shadow.revents != 0)
+        && let Some((_, socket)) = state.socket(id)
+    {
+        socket.order.note_readable();
     }
 }
 
@@ -205,45 +259,6 @@ fn view(endpoint: &Endpoint, socket: &Socket) -> View {
 /// May processes of this host send to it?
 fn has_local_peers(stack: &Stack, socket: &Socket) -> bool {
     stack.config.local && (socket.named || socket.starts_locally)
-}
-
-fn begin_to_wait(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Wait {
-    let links = state.has_links();
-    let (timeout, flowless) = state.socket(id).map_or((None, true), |(_, socket)| {
-        (socket.options.receive_timeout, socket.flows.is_empty())
-    });
-    // Polling pays where packets of ours may come.
-    let polls = !flowless || links;
-    let loops = if polls { stack.config.rx_poll } else { stack.config.rx_poll_init };
-    // signal(7): a receive call with SO_RCVTIMEO is not restarted.
-    Wait::new(Patience::loops(loops), timeout, timeout.is_none())
-        .yielding(stack.config.rx_poll_yield)
-}
-
-/// Nothing came: lets a moment pass, or sleeps.
-#[inline]
-fn pass_time(
-    stack: &Stack,
-    shift: &mut Shift<'_>,
-    mut state: Guard<'_>,
-    id: SocketId,
-    wait: &mut Wait,
-) -> Next {
-    match wait.after_miss(&stack.load, || state.shares_cpu()) {
-        Next::PollAgain => {
-            drop(state);
-            wait.settle(&stack.load);
-            Next::PollAgain
-        }
-        Next::Sleep => {
-            // It polled in vain: the call is a miss, for it blocks its thread.
-            if let Some((endpoint, _)) = state.socket(id) {
-                endpoint.counters.rx_poll_misses += 1;
-            }
-            sleep(shift, state, id, wait)
-        }
-        over => over,
-    }
 }
 
 /// VMA_RX_CQ_DRAIN_RATE_NSEC: takes what has arrived, though the call could do without, if that was
@@ -452,35 +467,6 @@ fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
         Ok(len) => Outcome::Ours(Received::FromOs(len)),
         Err(errno) => Outcome::Errno(errno),
     }
-}
-
-fn sleep(shift: &mut Shift<'_>, mut state: Guard<'_>, id: SocketId, wait: &mut Wait) -> Next {
-    let Some((sleeper, waker)) = state.new_sleeper() else {
-        // No descriptor for a waker: poll on, gently.
-        drop(state);
-        thread::nap_millis(1);
-        return Next::PollAgain;
-    };
-    let stack = shift.begin();
-    state.sleep_on(id, sleeper);
-    let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
-    let mut fds = PollSet::default();
-    fds.add_readable(shadow);
-    fds.add_waker(waker);
-    // What came between the last poll and now is in the rings, so their descriptors are readable.
-    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
-    drop(state);
-    let next = wait.sleep(&mut fds, None, bound);
-    let shadow_fired = fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
-    if let Ok(mut state) = stack.shard.lock() {
-        state.leave(id, sleeper);
-        state.end_sleeper(sleeper);
-        state.run_tcp();
-        if shadow_fired && let Some((_, socket)) = state.socket(id) {
-            socket.order.note_readable();
-        }
-    }
-    next
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::Stack;
 use super::contention::{self, Advice};
 use crate::shard::clock;
 use crate::sys::load::Load;
@@ -30,37 +29,6 @@ pub fn yield_while_polling() {
     YIELDING.store(true, Ordering::Relaxed);
 }
 
-/// What a blocking call owes to others that sleep, if it has slept itself: when it ends, another one has to
-/// listen to the rings. To be declared before any guard of the lock.
-pub struct Shift<'a> {
-    stack: &'a Stack,
-    has_slept: bool,
-}
-
-impl<'a> Shift<'a> {
-    #[inline]
-    pub fn new(stack: &'a Stack) -> Shift<'a> {
-        Shift { stack, has_slept: false }
-    }
-
-    /// The call sleeps.
-    pub fn begin(&mut self) -> &'a Stack {
-        self.has_slept = true;
-        self.stack
-    }
-}
-
-impl Drop for Shift<'_> {
-    #[inline]
-    fn drop(&mut self) {
-        if self.has_slept
-            && let Ok(mut state) = self.stack.shard.lock()
-        {
-            state.hand_over_rings();
-        }
-    }
-}
-
 /// How long a blocking call polls before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub enum Patience {
@@ -79,6 +47,20 @@ impl Patience {
     pub fn micros(value: i64) -> Patience {
         let nanos = |micros: u64| Patience::Nanos(micros.saturating_mul(1000));
         u64::try_from(value).map_or(Patience::Endless, nanos)
+    }
+
+    /// No ring can bring the event that the call waits for: it looks once, then sleeps.
+    pub fn without_polling(self) -> Patience {
+        if self.is_endless() { self } else { Patience::Loops(0) }
+    }
+
+    /// Will the wait sleep as soon as nothing comes?
+    pub fn sleeps_soon(self) -> bool {
+        !self.is_endless() && contention::advice() == Advice::Sleep
+    }
+
+    fn is_endless(self) -> bool {
+        matches!(self, Patience::Endless)
     }
 }
 
@@ -101,8 +83,6 @@ pub struct Wait {
     /// Handlers with SA_RESTART do not end the call (signal(7)).
     restartable: bool,
     interruptions: u32,
-    /// Of the thread that waits.
-    thread: u32,
     /// Others may run between polls (`VMA_RX_POLL_YIELD`).
     yields: bool,
     owes: Owes,
@@ -131,7 +111,7 @@ impl Wait {
     pub fn new(patience: Patience, timeout: Option<u64>, restartable: bool) -> Wait {
         let timed = timeout.is_some() || matches!(patience, Patience::Nanos(_));
         let now = if timed { clock::now().as_nanos() } else { 0 };
-        let (interruptions, thread) = thread::interruptions_and_id(restartable);
+        let interruptions = thread::interruptions(restartable);
         Wait {
             patience,
             deadline: timeout.map(|nanos| now.saturating_add(nanos)),
@@ -139,7 +119,6 @@ impl Wait {
             loops: 0,
             restartable,
             interruptions,
-            thread,
             yields: false,
             owes: Owes::Nothing,
             look_at: FIRST_LOOK,
@@ -148,27 +127,10 @@ impl Wait {
         }
     }
 
-    /// The number of the thread that waits.
-    pub fn thread(&self) -> u32 {
-        self.thread
-    }
-
     /// Lets others run now and then while it polls.
     pub fn yielding(mut self, yields: bool) -> Wait {
         self.yields = yields;
         self
-    }
-
-    /// No ring can bring the event that this call waits for: the call looks once, then sleeps.
-    pub fn without_polling(&mut self) {
-        if !matches!(self.patience, Patience::Endless) {
-            self.patience = Patience::Loops(0);
-        }
-    }
-
-    /// Will the wait sleep as soon as nothing comes?
-    pub fn sleeps_soon(&self) -> bool {
-        !matches!(self.patience, Patience::Endless) && contention::advice() == Advice::Sleep
     }
 
     /// Call after each fruitless poll. `crowded` says whether whom it waits for needs this very CPU.
@@ -197,7 +159,7 @@ impl Wait {
 
     /// Who was told to poll for ever does that.
     fn consider_others(&mut self) -> Next {
-        if matches!(self.patience, Patience::Endless) {
+        if self.patience.is_endless() {
             return self.owe_yield();
         }
         if self.is_crowded {

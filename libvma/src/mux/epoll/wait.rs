@@ -4,10 +4,13 @@ use std::sync::atomic::Ordering;
 
 use super::{EDGE, Epoll, Event, ONESHOT};
 use crate::mux::count::Counting;
-use crate::mux::{READABLE, is_crowded, look, patience};
+use crate::mux::{READABLE, look, patience};
+use crate::shard::SleeperId;
 use crate::socket::Stack;
-use crate::socket::wait::{Next, Shift, Wait};
-use crate::sys::wait::PollSet;
+use crate::socket::block::{Guard, Look, Over, Round, Source, block};
+use crate::socket::wait::{Patience, Wait};
+use crate::sys::thread;
+use crate::sys::wait::{PollFd, PollSet};
 
 /// A wait as the program asked for it, and the two things only libc can do for it.
 pub struct Call<'a> {
@@ -48,72 +51,109 @@ impl Marks {
 /// epoll_wait(2) on an instance that watches sockets of ours.
 pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
     let (patience, mask) = patience(stack, call.mask);
-    let mut wait = Wait::new(patience, call.timeout, false);
-    let mut counting = Counting::begin(&epoll.calls, wait.thread());
-    let call = Call { mask, ..call };
-    let result = answer(stack, epoll, out, call, (&mut wait, &mut counting));
-    counting.end(&result);
+    let mut waiting = Waiting {
+        epoll,
+        call,
+        patience,
+        found: Found { out, count: 0, shared: Marks::default() },
+        asked: false,
+        kernel_spoke: true,
+        counting: Counting::begin(&epoll.calls, thread::cached_id()),
+    };
+    let result = match block(stack, &mut waiting, mask) {
+        Ok(found) => found,
+        Err(Over::Interrupted) => Err(libc::EINTR),
+        Err(Over::TimedOut) if waiting.asked => Ok(0),
+        Err(Over::TimedOut) => waiting.ask_kernel(stack).map(|()| waiting.found.count),
+    };
+    waiting.counting.end(&result);
     result
 }
 
-fn answer(
-    stack: &Stack,
-    epoll: &Epoll,
-    out: &mut [Event],
-    call: Call<'_>,
-    (wait, counting): (&mut Wait, &mut Counting<'_>),
-) -> Result<usize, i32> {
-    let Call { epfd, timeout, mask, kernel, disarm } = call;
-    let mut shift = Shift::new(stack);
-    let mut found = Found { out, count: 0, shared: Marks::default() };
-    let mut asked = false;
-    let mut first = true;
-    loop {
+/// A call under way.
+struct Waiting<'a, 'c> {
+    epoll: &'a Epoll,
+    call: Call<'c>,
+    patience: Patience,
+    found: Found<'a>,
+    /// The kernel was asked since the call began, or a sleep heard nothing of it.
+    asked: bool,
+    /// Of the last sleep: the kernel has something to report, or there was no sleep.
+    kernel_spoke: bool,
+    counting: Counting<'a>,
+}
+
+impl<'a> Source<'a> for Waiting<'_, '_> {
+    type Found = Result<usize, i32>;
+
+    #[inline]
+    fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<usize, i32>> {
+        if round == Round::Woken {
+            self.asked = !core::mem::replace(&mut self.kernel_spoke, true);
+        }
+        if let Err(errno) = self.look_at_both(stack, round == Round::First) {
+            return Look::Found(Err(errno));
+        }
+        // Unlike ppoll, epoll_pwait does not look at signals without a wait.
+        if self.found.count > 0 || self.call.timeout == Some(0) {
+            return Look::Found(Ok(self.found.count));
+        }
+        self.counting.missed();
+        Look::Nothing(None)
+    }
+
+    fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
+        Wait::new(self.patience, self.call.timeout, false)
+    }
+
+    fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
+        state.sleep_on_set(self.epoll.set, sleeper);
+        fds.add_readable(self.call.epfd);
+        if state.listed(self.epoll.set) > 0 {
+            return false;
+        }
+        self.counting.sleeps();
+        self.kernel_spoke = false;
+        true
+    }
+
+    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
+        self.counting.wakes();
+        self.kernel_spoke |= fds.first().is_some_and(|instance| instance.revents != 0);
+        state.leave_set(self.epoll.set, sleeper);
+    }
+}
+
+impl Waiting<'_, '_> {
+    /// Looks at ours, and at the kernel's if it is their turn.
+    #[inline]
+    fn look_at_both(&mut self, stack: &Stack, first: bool) -> Result<(), i32> {
+        let epoll = self.epoll;
         // First by turns: with little room in `out` one side would starve the other.
         let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
         let kernel_first = turn && !epoll.kernel_led.fetch_xor(true, Ordering::Relaxed);
         if kernel_first {
-            found.ask_kernel(stack, epoll, kernel)?;
+            self.ask_kernel(stack)?;
         }
-        if found.collect(stack, epoll, first, disarm, counting) && first {
-            wait.without_polling();
+        let disarm = &mut *self.call.disarm;
+        if self.found.collect(stack, epoll, first, disarm, &mut self.counting) && first {
+            self.patience = self.patience.without_polling();
         }
-        first = false;
         if turn && !kernel_first {
-            found.ask_kernel(stack, epoll, kernel)?;
+            self.ask_kernel(stack)?;
         }
-        asked |= turn;
+        self.asked |= turn;
         // A sleep asks the kernel as well.
-        if found.count == 0 && !asked && (timeout == Some(0) || !wait.sleeps_soon()) {
-            asked = true;
-            found.ask_kernel(stack, epoll, kernel)?;
+        let sleeps = |this: &Self| this.call.timeout != Some(0) && this.patience.sleeps_soon();
+        if self.found.count == 0 && !self.asked && !sleeps(self) {
+            self.asked = true;
+            self.ask_kernel(stack)?;
         }
-        if found.count > 0 {
-            return Ok(found.count);
-        }
-        // Unlike ppoll, epoll_pwait does not look at signals without a wait.
-        if timeout == Some(0) {
-            return Ok(0);
-        }
-        counting.missed();
-        match wait.after_miss(&stack.load, || is_crowded(stack)) {
-            Next::PollAgain => {}
-            Next::TimedOut if asked => return Ok(0),
-            Next::TimedOut => {
-                found.ask_kernel(stack, epoll, kernel)?;
-                return Ok(found.count);
-            }
-            Next::Interrupted => return Err(libc::EINTR),
-            Next::Sleep => {
-                let (next, is_kernels) =
-                    sleep(&mut shift, epoll, epfd, (&mut *wait, &mut *counting), mask);
-                match next {
-                    Next::TimedOut => return Ok(0),
-                    Next::Interrupted => return Err(libc::EINTR),
-                    Next::PollAgain | Next::Sleep => asked = !is_kernels,
-                }
-            }
-        }
+        Ok(())
+    }
+
+    fn ask_kernel(&mut self, stack: &Stack) -> Result<(), i32> {
+        self.found.ask_kernel(stack, self.epoll, &mut *self.call.kernel)
     }
 }
 
@@ -274,44 +314,4 @@ fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
             }
         }
     }
-}
-
-/// Also tells whether the kernel has something to report.
-fn sleep(
-    shift: &mut Shift<'_>,
-    epoll: &Epoll,
-    epfd: i32,
-    (wait, counting): (&mut Wait, &mut Counting<'_>),
-    mask: Option<&libc::sigset_t>,
-) -> (Next, bool) {
-    let stack = shift.begin();
-    let Ok(mut state) = stack.shard.lock() else { return (Next::PollAgain, true) };
-    let Some((sleeper, waker)) = state.new_sleeper() else {
-        drop(state);
-        crate::sys::thread::nap_millis(1);
-        return (Next::PollAgain, true);
-    };
-    state.sleep_on_set(epoll.set, sleeper);
-    let mut fds = PollSet::default();
-    fds.add_readable(epfd);
-    fds.add_waker(waker);
-    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
-    let missed = state.listed(epoll.set) > 0;
-    drop(state);
-    let next = match missed {
-        true => Next::PollAgain,
-        false => {
-            counting.sleeps();
-            let next = wait.sleep(&mut fds, mask, bound);
-            counting.wakes();
-            next
-        }
-    };
-    if let Ok(mut state) = stack.shard.lock() {
-        state.leave_set(epoll.set, sleeper);
-        state.end_sleeper(sleeper);
-        state.run_tcp();
-    }
-    let is_kernels = missed || fds.as_mut_slice().first().is_some_and(|entry| entry.revents != 0);
-    (next, is_kernels)
 }

@@ -37,16 +37,14 @@ pub use system::System;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use super::block::Guard;
 use super::{Outcome, Socket, Stack, WhyOs};
 use crate::config::rules::Protocol;
 use crate::net::tcp::{Connection, Error, Settings};
 use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
-use crate::sys::lock::Guard as LockGuard;
 use crate::sys::shadow;
 use crate::sys::sockaddr::{Family, SocketName};
-
-type Guard<'a> = LockGuard<'a, shard::State<Socket>>;
 
 /// What only a stream socket has.
 #[derive(Clone)]

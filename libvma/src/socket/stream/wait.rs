@@ -1,8 +1,10 @@
-//! Blocking: look, poll the rings, look again, sleep.
+//! How the calls on a stream wait, by `socket::block`: what they look at, and what they count.
 
 use super::{Guard, local};
-use crate::shard::{Endpoint, SocketId};
-use crate::socket::wait::{Next, Patience, Shift, Wait};
+use crate::shard::{Endpoint, SleeperId, SocketId};
+use crate::socket::block::{Look, Over, Round, Source, block};
+use crate::socket::receive::note_shadow;
+use crate::socket::wait::{Patience, Wait};
 use crate::socket::{Outcome, Stack, State};
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet};
@@ -137,132 +139,129 @@ pub(super) fn until_or_partly<'a, T>(
     state: Guard<'a>,
     id: SocketId,
     manner: Manner,
-    mut check: impl FnMut(&mut Guard<'_>) -> Step<T>,
+    check: impl FnMut(&mut Guard<'_>) -> Step<T>,
 ) -> Result<T, Ended> {
-    let mut shift = Shift::new(stack);
-    let mut wait: Option<Wait> = None;
     let (handled, own_number) = thread::interruptions_and_id(false);
-    let mut held = Some(state);
-    loop {
-        let mut state = match held.take() {
+    let mut calling =
+        Calling { id, manner, check, held: Some(state), handled, own_number, partly: false };
+    match block(stack, &mut calling, None) {
+        Ok(found) => found,
+        Err(Over::TimedOut) => {
+            if !calling.partly
+                && let Ok(mut state) = stack.shard.lock()
+            {
+                manner.call.count_eagain(&mut state, id);
+            }
+            Err(Ended::TimedOut)
+        }
+        Err(Over::Interrupted) => Err(Ended::Interrupted),
+    }
+}
+
+/// A call under way.
+struct Calling<'a, C> {
+    id: SocketId,
+    manner: Manner,
+    check: C,
+    /// The lock, as the caller had it.
+    held: Option<Guard<'a>>,
+    /// Signal handlers that had run when the call began.
+    handled: u32,
+    own_number: u32,
+    partly: bool,
+}
+
+impl<'a, T, C: FnMut(&mut Guard<'_>) -> Step<T>> Source<'a> for Calling<'a, C> {
+    type Found = Result<T, Ended>;
+
+    #[inline]
+    fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<T, Ended>> {
+        let Calling { id, manner, .. } = *self;
+        let mut state = match self.held.take() {
             Some(state) => state,
-            None => stack.shard.lock().map_err(|_| Ended::Reentered)?,
+            None => match stack.shard.lock() {
+                Ok(state) => state,
+                Err(_) => return Look::Found(Err(Ended::Reentered)),
+            },
         };
         match state.socket(id) {
             Some((_, socket)) if matches!(socket.state, State::Os(_)) => {
-                return Err(Ended::Departed);
+                return Look::Found(Err(Ended::Departed));
             }
-            Some((endpoint, _)) => manner.call.note_thread(endpoint, own_number),
+            Some((endpoint, _)) => manner.call.note_thread(endpoint, self.own_number),
             None => {
                 let departed = state.has_departed(id);
-                return Err(if departed { Ended::Departed } else { Ended::Gone });
+                return Look::Found(Err(if departed { Ended::Departed } else { Ended::Gone }));
             }
         }
-        if wait.is_some() {
-            match manner.call {
-                Call::Receive => state.poll_patiently_for_reader(id),
-                Call::Send | Call::Other => state.poll_patiently(),
-            }
-        } else {
+        if round == Round::First {
             state.begin();
-            if let Step::Done(result) = check(&mut state) {
-                return Ok(result);
+            if let Step::Done(result) = (self.check)(&mut state) {
+                return Look::Found(Ok(result));
             }
             match manner.call {
                 Call::Receive => state.poll_for_reader(id),
                 Call::Send | Call::Other => state.poll(),
             };
+        } else {
+            match manner.call {
+                Call::Receive => state.poll_patiently_for_reader(id),
+                Call::Send | Call::Other => state.poll_patiently(),
+            }
         }
         if state.take_returned() {
             local::flush_all(&mut state);
         }
-        let partly = match check(&mut state) {
-            Step::Done(result) => return Ok(result),
+        self.partly = match (self.check)(&mut state) {
+            Step::Done(result) => return Look::Found(Ok(result)),
             Step::Part => true,
             Step::Nothing => false,
         };
         if !manner.blocking {
-            if !partly {
+            if !self.partly {
                 manner.call.count_miss(&mut state, id);
                 manner.call.count_eagain(&mut state, id);
             }
-            return Err(Ended::WouldBlock);
+            return Look::Found(Err(Ended::WouldBlock));
         }
-        if partly && thread::interruptions(false) != handled {
-            return Err(Ended::Interrupted);
+        if self.partly && thread::interruptions(false) != self.handled {
+            return Look::Found(Err(Ended::Interrupted));
         }
-        // signal(7): a call with a timeout is not restarted.
-        let wait = wait.get_or_insert_with(|| {
-            // Where no packets of ours can come, polling is of no use.
-            let live = stack.shard.is_live() && state.may_polling_pay();
-            let patience = Patience::loops(if live { stack.config.rx_poll } else { 0 });
-            Wait::new(patience, manner.timeout, manner.timeout.is_none())
-                .yielding(stack.config.rx_poll_yield)
-        });
-        let next = match wait.after_miss(&stack.load, || state.shares_cpu()) {
-            Next::Sleep => {
-                manner.call.count_miss(&mut state, id);
-                sleep(&mut shift, state, id, manner, wait)
-            }
-            other => {
-                drop(state);
-                wait.settle(&stack.load);
-                other
-            }
-        };
-        match next {
-            Next::PollAgain | Next::Sleep => {}
-            Next::TimedOut => {
-                if !partly && let Ok(mut state) = stack.shard.lock() {
-                    manner.call.count_eagain(&mut state, id);
-                }
-                return Err(Ended::TimedOut);
-            }
-            Next::Interrupted => return Err(Ended::Interrupted),
-        }
+        Look::Nothing(Some(state))
     }
-}
 
-fn sleep(
-    shift: &mut Shift<'_>,
-    mut state: Guard<'_>,
-    id: SocketId,
-    manner: Manner,
-    wait: &mut Wait,
-) -> Next {
-    let Some((sleeper, waker)) = state.new_sleeper() else {
-        // No descriptor for a waker: poll on, gently.
-        drop(state);
-        crate::sys::thread::nap_millis(1);
-        return Next::PollAgain;
-    };
-    let stack = shift.begin();
-    state.sleep_on(id, sleeper);
-    let mut fds = PollSet::default();
-    fds.add_waker(waker);
-    let (shadow, events) = match manner.watches {
-        // While another thread accepts from it, that one wakes this one.
-        Watches::Listener => state.socket(id).map_or((-1, 0), |(_, socket)| match &socket.stream {
-            Some(stream) if stream.os_accepting => (-1, 0),
-            _ => (socket.shadow(), libc::POLLIN),
-        }),
-        Watches::Pipe { writing } => local::wakes(&mut state, id, writing).unwrap_or((-1, 0)),
-        Watches::Nothing => (-1, 0),
-    };
-    fds.add(PollFd { fd: shadow, events, revents: 0 });
-    let bound = state.guard_rings(sleeper, |fd| fds.add_readable(fd));
-    drop(state);
-    let next = wait.sleep(&mut fds, None, bound);
-    let shadow_fired = fds.as_mut_slice().get(1).is_some_and(|entry| entry.revents != 0);
-    if let Ok(mut state) = stack.shard.lock() {
-        state.leave(id, sleeper);
-        state.end_sleeper(sleeper);
-        state.run_tcp();
-        if shadow_fired && let Some((_, socket)) = state.socket(id) {
-            socket.order.note_readable();
-        }
+    fn wait(&mut self, stack: &Stack, state: Option<&mut Guard<'_>>) -> Wait {
+        // Where no packets of ours can come, polling is of no use.
+        let live = stack.shard.is_live() && state.is_some_and(|state| state.may_polling_pay());
+        let patience = Patience::loops(if live { stack.config.rx_poll } else { 0 });
+        // signal(7): a call with a timeout is not restarted.
+        let timeout = self.manner.timeout;
+        Wait::new(patience, timeout, timeout.is_none()).yielding(stack.config.rx_poll_yield)
     }
-    next
+
+    fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
+        let Calling { id, manner, .. } = *self;
+        manner.call.count_miss(state, id);
+        state.sleep_on(id, sleeper);
+        let (shadow, events) = match manner.watches {
+            // While another thread accepts from it, that one wakes this one.
+            Watches::Listener => {
+                state.socket(id).map_or((-1, 0), |(_, socket)| match &socket.stream {
+                    Some(stream) if stream.os_accepting => (-1, 0),
+                    _ => (socket.shadow(), libc::POLLIN),
+                })
+            }
+            Watches::Pipe { writing } => local::wakes(state, id, writing).unwrap_or((-1, 0)),
+            Watches::Nothing => (-1, 0),
+        };
+        fds.add(PollFd { fd: shadow, events, revents: 0 });
+        true
+    }
+
+    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
+        state.leave(self.id, sleeper);
+        note_shadow(state, self.id, fds);
+    }
 }
 
 #[cfg(test)]
