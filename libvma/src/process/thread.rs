@@ -51,85 +51,151 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     }
 }
 
-fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) {
-    let stack = &process.stack;
-    settle(&stack.config);
-    // Path MTUs and neighbours that the kernel changes without a message are asked for again.
-    let refresh_nanos = stack.config.refresh_msec * 1_000_000;
-    let mut drive = Drive::new(stack);
-    let mut reviews = Reviews::default();
-    let (mut icmp, mut icmp_tried) = (None, false);
-    let (mut last_second, mut last_refresh) = (monotonic_nanos(), monotonic_nanos());
-    let (mut unsent, mut seen_kicks) = (false, 0);
-    let mut pressing = false;
-    let mut exceptions = stream::exceptions::FIRST_LIMIT;
-    // When something other than readers is due, in rounds that only looked for readers.
-    let mut due = u64::MAX;
+fn run(process: &'static Process, monitor: Monitor, readers: Attendant) {
+    settle(&process.stack.config);
+    let mut rounds = Rounds::new(process, monitor, readers);
     loop {
-        let shadows = stack.shadows.as_ref().map_or(-1, |fd| fd.raw());
-        let waker = stack.internal_waker.as_ref().map_or(-1, |waker| waker.raw());
+        rounds.next();
+    }
+}
+
+/// The descriptors of a round, in this order; more follow.
+const CHANGES: usize = 0;
+const SHADOWS: usize = 1;
+const WAKER: usize = 2;
+const ICMP: usize = 3;
+const LOCAL: usize = 4;
+const WATCH: usize = 5;
+
+/// What the thread knows from round to round.
+struct Rounds {
+    process: &'static Process,
+    monitor: Monitor,
+    readers: Attendant,
+    drive: Drive,
+    reviews: Reviews,
+    icmp: Option<Icmp>,
+    icmp_tried: bool,
+    last_second: u64,
+    last_refresh: u64,
+    /// Frames of a blast wait for their kick.
+    unsent: bool,
+    seen_kicks: u64,
+    /// Closed sockets' bytes wait for another try.
+    pressing: bool,
+    exceptions: usize,
+    /// When something other than readers is due, in rounds that only looked for readers.
+    due: u64,
+}
+
+impl Rounds {
+    fn new(process: &'static Process, monitor: Monitor, readers: Attendant) -> Rounds {
+        let now = monotonic_nanos();
+        Rounds {
+            process,
+            monitor,
+            readers,
+            drive: Drive::new(&process.stack),
+            reviews: Reviews::default(),
+            icmp: None,
+            icmp_tried: false,
+            last_second: now,
+            last_refresh: now,
+            unsent: false,
+            seen_kicks: 0,
+            pressing: false,
+            exceptions: stream::exceptions::FIRST_LIMIT,
+            due: u64::MAX,
+        }
+    }
+
+    /// Sleeps until there is something to do, and does it.
+    fn next(&mut self) {
+        let process = self.process;
+        let stack = &process.stack;
         let mut set = PollSet::default();
-        set.add_readable(monitor.as_fd().as_raw_fd());
-        set.add_readable(shadows);
-        set.add_readable(waker);
-        set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
-        set.add_readable(stack.local.descriptor());
-        let watch = stream::watch::prepare(stack, &mut set);
-        let mut timeout = drive.prepare(stack, &mut set);
-        if unsent {
-            timeout = Some(TICK_NANOS);
-        } else if pressing {
-            timeout = timeout.into_iter().chain([PRESSING_NANOS]).min();
-        }
-        let others = stack.local.patience().into_iter().chain(reviews.patience());
-        let others = others.chain(stack.attaching.patience());
-        timeout = timeout.into_iter().chain(others).chain(watch).min();
+        let timeout = self.prepare(&mut set);
         let began = monotonic_nanos();
-        due = due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
-        let left = (due != u64::MAX).then(|| due.saturating_sub(began));
+        self.due = self.due.min(timeout.map_or(u64::MAX, |timeout| began.saturating_add(timeout)));
+        let left = (self.due != u64::MAX).then(|| self.due.saturating_sub(began));
         let fds = set.as_mut_slice();
-        let result = ppoll(fds, left.into_iter().chain(readers.patience()).min(), None);
-        readers.attend(process);
-        if result == Ok(0) && monotonic_nanos() < due {
-            continue;
+        let result = ppoll(fds, left.into_iter().chain(self.readers.patience()).min(), None);
+        self.readers.attend(process);
+        if result == Ok(0) && monotonic_nanos() < self.due {
+            return;
         }
-        due = u64::MAX;
+        self.due = u64::MAX;
         if matches!(result, Err(errno) if errno != libc::EINTR) {
             thread::nap_millis(100);
         }
-        if fired(fds, 0) {
-            follow(process, &mut monitor);
+        self.hear(fds);
+        if !(self.unsent && result == Ok(0)) {
+            self.drive.step(stack);
         }
-        if fired(fds, 1) {
+        self.reviews.attend(stack);
+        super::attaching::attend(process);
+        stream::watch::attend(stack, fired(fds, WATCH));
+        self.tend_shard(fired(fds, WAKER));
+        self.tick();
+    }
+
+    /// What ends the sleep. Returns after how many nanoseconds there is something to do.
+    fn prepare(&mut self, set: &mut PollSet) -> Option<u64> {
+        let stack = &self.process.stack;
+        set.add_readable(self.monitor.as_fd().as_raw_fd());
+        set.add_readable(stack.shadows.as_ref().map_or(-1, |fd| fd.raw()));
+        set.add_readable(stack.internal_waker.as_ref().map_or(-1, |waker| waker.raw()));
+        set.add_readable(self.icmp.as_ref().map_or(-1, Icmp::raw));
+        set.add_readable(stack.local.descriptor());
+        let watch = stream::watch::prepare(stack, set);
+        let mut timeout = self.drive.prepare(stack, set);
+        if self.unsent {
+            timeout = Some(TICK_NANOS);
+        } else if self.pressing {
+            timeout = timeout.into_iter().chain([PRESSING_NANOS]).min();
+        }
+        let others = stack.local.patience().into_iter().chain(self.reviews.patience());
+        let others = others.chain(stack.attaching.patience());
+        timeout.into_iter().chain(others).chain(watch).min()
+    }
+
+    /// What woke it.
+    fn hear(&mut self, fds: &[PollFd]) {
+        let process = self.process;
+        let stack = &process.stack;
+        if fired(fds, CHANGES) {
+            follow(process, &mut self.monitor);
+        }
+        if fired(fds, SHADOWS) {
             note_shadows(stack);
         }
-        let woken = fired(fds, 2);
-        if woken && let Some(waker) = &stack.internal_waker {
+        if fired(fds, WAKER)
+            && let Some(waker) = &stack.internal_waker
+        {
             waker.clear();
-            reviews.wake();
+            self.reviews.wake();
             process.serve_leaver();
             if let Some(requests) = &process.requests {
                 requests.serve(process);
             }
         }
-        if fired(fds, 3)
-            && let Some(icmp) = &icmp
+        if fired(fds, ICMP)
+            && let Some(icmp) = &self.icmp
         {
             icmp.read(|notice| stream::path::on_icmp(stack, &notice));
         }
-        if fired(fds, 4) || stack.local.patience() == Some(0) {
+        if fired(fds, LOCAL) || stack.local.patience() == Some(0) {
             local::serve(stack);
         }
-        if icmp.is_none() && !icmp_tried && stack.shard.try_lock().is_some_and(|s| s.has_tcp()) {
-            icmp_tried = true;
-            icmp = open_icmp();
+        if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_tcp()) {
+            self.icmp_tried = true;
+            self.icmp = open_icmp();
         }
-        if !(unsent && result == Ok(0)) {
-            drive.step(stack);
-        }
-        reviews.attend(stack);
-        super::attaching::attend(process);
-        stream::watch::attend(stack, fired(fds, 5));
+    }
+
+    /// What program threads have left to do.
+    fn tend_shard(&mut self, woken: bool) {
+        let stack = &self.process.stack;
         if let Some(mut state) = stack.shard.try_lock() {
             if state.take_returned() {
                 stream::local::flush_all(&mut state);
@@ -137,18 +203,24 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
             if state.has_pressing_pipes() {
                 state.wind_up_pipes();
             }
-            pressing = state.has_pressing_pipes();
+            self.pressing = state.has_pressing_pipes();
         }
         // Whoever polls sends what waits, and would be held up, time and again, if it shares this CPU.
-        unsent = match stack.shard.try_lock() {
-            Some(mut state) => state.finish_blast(&mut seen_kicks),
-            None => unsent || woken,
+        self.unsent = match stack.shard.try_lock() {
+            Some(mut state) => state.finish_blast(&mut self.seen_kicks),
+            None => self.unsent || woken,
         };
+    }
+
+    /// What is done once in a while.
+    fn tick(&mut self) {
+        let process = self.process;
+        let stack = &process.stack;
         let now = monotonic_nanos();
-        if now.saturating_sub(last_second) >= SECOND {
-            last_second = now;
+        if now.saturating_sub(self.last_second) >= SECOND {
+            self.last_second = now;
             set_served(process, true);
-            exceptions = stream::exceptions::expire(stack, exceptions);
+            self.exceptions = stream::exceptions::expire(stack, self.exceptions);
             stream::inherited::review(stack);
             process.tend_pipes();
             if let Some(mut state) = stack.shard.try_lock() {
@@ -157,8 +229,9 @@ fn run(process: &'static Process, mut monitor: Monitor, mut readers: Attendant) 
                 attach::void_doubtful_routes(&mut state);
             }
         }
-        if now.saturating_sub(last_refresh) >= refresh_nanos {
-            last_refresh = now;
+        // Path MTUs and neighbours that the kernel changes without a message are asked for again.
+        if now.saturating_sub(self.last_refresh) >= stack.config.refresh_msec * 1_000_000 {
+            self.last_refresh = now;
             if let Ok(mut state) = stack.shard.lock() {
                 state.next_epoch();
             }
