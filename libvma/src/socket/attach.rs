@@ -1,17 +1,19 @@
 //! Which packets of the network a socket gets: flows, installed before it can miss one, removed
 //! when it can no longer need one; and giving a socket back to the kernel.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+mod flows;
+
+use std::net::Ipv4Addr;
 
 use rustix::event::epoll;
 
+use self::flows::{Place, Wanted};
 use super::why::Remedy;
 use super::{Plane, Shard, Stack, State, Via, WhyOs, hand_over, local, sharing, stream};
 use crate::config::XdpMode;
-use crate::config::rules::{Moment, Rules};
+use crate::config::rules::Moment;
 use crate::control::Control;
 use crate::log::log_line;
-use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
@@ -165,119 +167,30 @@ pub fn void_doubtful_routes(state: &mut Shard) {
 
 /// Brings the socket's flows and its filter in line with its addresses and memberships.
 pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (shadow, local, peer, device, known) = {
-        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
-        let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
-        let known = socket.named || socket.starts_locally;
-        (socket.shadow(), socket.local, socket.peer, socket.options.device, known)
-    };
-    let Some(local) = local else {
-        // Nothing can arrive: not bound yet, or no longer (connect to AF_UNSPEC gives an automatic
-        // port back).
-        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
-        exchange_flows(&mut state, id, Vec::new());
-        state.unbind(id);
-        if let Some((_, socket)) = state.socket(id)
-            && socket.state == State::Offloaded
-        {
-            socket.state = State::Undecided;
-        }
-        return Ok(());
-    };
-
-    if hand_over::is_beside_passed(stack, shadow, local.port()) {
+    let Some(place) = Place::of(stack, id)? else { return unplace(stack, id) };
+    if hand_over::is_beside_passed(stack, place.shadow, place.local.port()) {
         return Err(WhyOs::Passed);
     }
     let rules = &stack.config.rules;
-    if let Some(place) = peer.and_then(|to| rules.decide(Moment::UdpConnect, to, Some(local))) {
-        return Err(WhyOs::Rule(place));
+    if let Some(rule) =
+        place.peer.and_then(|to| rules.decide(Moment::UdpConnect, to, Some(place.local)))
+    {
+        return Err(WhyOs::Rule(rule));
     }
-    let mut wanted: Vec<(RingId, Flow)> = Vec::new();
-    let mut why = WhyOs::NoInterface;
-    // Something is left to the kernel, by a rule or because others have a part in it; the socket may still
-    // send by us.
-    let withheld = sharing::withheld(stack, &mut plane.control, id);
-    let mut ruled = !withheld.is_empty();
-    for interface in interfaces(&plane.control, *local.ip(), device) {
-        let ring = match ring(stack, plane, interface) {
-            Ok(ring) => ring,
-            Err(reason) => {
-                if !local.ip().is_unspecified() {
-                    reason.tell_remedy(format_args!("what comes to fd {shadow} from other hosts"));
-                }
-                // A reason that may pass outweighs those that will not, such as loopback's.
-                if why == WhyOs::NoInterface || !may_pass(why) {
-                    why = reason;
-                }
-                continue;
-            }
-        };
-        let at_all = |address: Ipv4Addr| match peer {
-            Some(peer) if !stack.config.udp_3t_rules => Flow::FiveTuple {
-                protocol: protocol::UDP,
-                source: *peer.ip(),
-                source_port: peer.port(),
-                destination: address,
-                port: local.port(),
-            },
-            _ => Flow::ThreeTuple {
-                protocol: protocol::UDP,
-                destination: address,
-                port: local.port(),
-            },
-        };
-        if local.ip().is_unspecified() {
-            let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
-            let all = own.map(|own| own.addr);
-            let all = all.filter(|own| !withheld.contains(own));
-            let ours = all.filter(|own| !keeps(rules, Moment::Bind, *own, local, &mut ruled));
-            wanted.extend(ours.map(|own| (ring, at_all(own))));
-        } else if !local.ip().is_multicast()
-            && !withheld.contains(local.ip())
-            && !keeps(rules, Moment::Bind, *local.ip(), local, &mut ruled)
-        {
-            wanted.push((ring, at_all(*local.ip())));
-        }
+    let mut wanted = Wanted::withholding(sharing::withheld(stack, &mut plane.control, id));
+    wanted.add_addresses(stack, plane, &place);
+    let unserved = wanted.is_empty()
+        && !place.local.ip().is_multicast()
+        && !place.is_within_host(stack, &plane.control);
+    if unserved && !may_pass(wanted.why) {
+        return Err(wanted.why);
     }
-    // Other processes of this host need no ring of the interface.
-    let own =
-        |address: Ipv4Addr| address.is_loopback() || plane.control.interface_of(address).is_some();
-    let within_host = stack.config.local
-        && device.is_none()
-        && (local.ip().is_unspecified() || own(*local.ip()))
-        && peer.map_or(known, |peer| own(*peer.ip()));
-    let unserved = wanted.is_empty() && !local.ip().is_multicast() && !within_host && !ruled;
-    if unserved && !may_pass(why) {
-        return Err(why);
-    }
-
-    let groups = memberships(stack, id)?;
-    for (group, interface) in groups {
-        if !withheld.contains(&group)
-            && !keeps(rules, Moment::Join, group, local, &mut ruled)
-            && let Ok(ring) = ring(stack, plane, interface)
-        {
-            let flow = Flow::ThreeTuple {
-                protocol: protocol::UDP,
-                destination: group,
-                port: local.port(),
-            };
-            wanted.push((ring, flow));
-        }
-    }
+    wanted.add_groups(stack, plane, &place, &memberships(stack, id)?);
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     state.set_own_addresses(plane.control.own_addresses());
     let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
-    let filter = Filter {
-        local: *local.ip(),
-        port: local.port(),
-        peer: peer.map(|peer| (*peer.ip(), peer.port())),
-        device,
-        reuse_port: socket.options.reuse_port,
-        multicast_all: socket.options.multicast_all,
-        memberships: socket.options.memberships.clone(),
-    };
+    let filter = place.filter(&socket.options);
     if let State::Os(why) = socket.state {
         // Given to the kernel while the rings were being opened.
         return Err(why);
@@ -286,37 +199,30 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
     state.catch_up();
     // The filter first: a packet that a flow brings must find its socket.
     state.bind(id, filter);
-    let held = exchange_flows(&mut state, id, wanted);
+    let held = exchange_flows(&mut state, id, wanted.flows);
     if state.socket(id).is_some_and(|(_, socket)| sharing::may_share(socket)) {
         // Only now would a review find the socket.
         stack.wake_internal_thread();
     }
     match (held, unserved) {
         (true, false) => Ok(()),
-        (true, true) => Err(why),
+        (true, true) => Err(wanted.why),
         (false, _) => Err(WhyOs::FlowRefused),
     }
 }
 
-/// Does a rule leave to the kernel what arrives at this address?
-fn keeps(
-    rules: &Rules,
-    moment: Moment,
-    address: Ipv4Addr,
-    local: SocketAddrV4,
-    ruled: &mut bool,
-) -> bool {
-    let place = rules.decide(moment, SocketAddrV4::new(address, local.port()), None);
-    if let Some(place) = place {
-        *ruled = true;
-        log_line!(
-            Debug,
-            "{address}:{} is received by the kernel: {}",
-            local.port(),
-            WhyOs::Rule(place)
-        );
+/// Nothing can arrive: the socket is not bound yet, or no longer (connect to AF_UNSPEC gives an automatic
+/// port back).
+fn unplace(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    exchange_flows(&mut state, id, Vec::new());
+    state.unbind(id);
+    if let Some((_, socket)) = state.socket(id)
+        && socket.state == State::Offloaded
+    {
+        socket.state = State::Undecided;
     }
-    place.is_some()
+    Ok(())
 }
 
 /// Adds what is wanted and not there, then removes what is there and not wanted. False if none of

@@ -3,15 +3,16 @@
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use super::block::Guard;
 use super::outstanding::Outstanding;
-use super::{CachedRoute, Outcome, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
+use super::{CachedRoute, Outcome, Plane, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::net::wire::ethernet::MacAddr;
 use crate::net::wire::ipv4::protocol;
 use crate::net::wire::udp::MAX_DATA_LEN;
-use crate::shard::{self, Egress, Envelope, NextHop, RingId, SendError, SocketId, envelope};
+use crate::shard::{Egress, Envelope, NextHop, RingId, SendError, SocketId, envelope};
 use crate::sys::{shadow, thread};
 
 /// A send call as the program made it.
@@ -33,8 +34,6 @@ const KNOWN_FLAGS: i32 =
 
 /// Who has so few datagrams in a link is not the one that filled it.
 const FEW_OUTSTANDING: u32 = 32;
-
-type Guard<'a> = crate::sys::lock::Guard<'a, shard::State<Socket>>;
 
 /// Sends one datagram; of a call with several, only queues it on the ring returned.
 pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usize, RingId)> {
@@ -92,7 +91,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if socket.os_corked {
             return passed(stack, id, request, WhyOs::Arguments);
         }
-        let socket_ttl = socket.options.multicast_ttl;
+        let stays_here = destination.ip().is_multicast() && socket.options.multicast_ttl == 0;
         let cached = socket.route.as_deref().filter(|route| {
             let passed = matches!(route.via, Via::Os(_));
             route.epoch == epoch
@@ -100,37 +99,12 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 && route.destination == *destination.ip()
                 && route.port.is_none_or(|port| port == destination.port())
         });
-        let via = match cached {
-            Some(route) => route.via,
-            None => {
-                drop(state);
-                let via = find_route(stack, id, destination);
-                let Ok(mut state) = stack.shard.lock() else {
-                    return Outcome::Os(WhyOs::Reentered);
-                };
-                let local_ring = state.local_ring_id();
-                if let Some((_, socket)) = state.socket(id) {
-                    // Of the epoch before the search: a change during it voids the answer.
-                    let local = match via {
-                        Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
-                        Via::Os(why) => why == WhyOs::LocalDestination,
-                    };
-                    socket.route = Some(Box::new(CachedRoute {
-                        by_kernel: if local { u16::MAX } else { 0 },
-                        answers,
-                        destination: *destination.ip(),
-                        port: local.then_some(destination.port()),
-                        epoch,
-                        via,
-                        outstanding: Outstanding::default(),
-                        envelope: None,
-                    }));
-                }
-                drop(state);
-                match via {
-                    Via::Os(why) => return passed(stack, id, request, why),
-                    Via::Ring { .. } => continue,
-                }
+        let Some(via) = cached.map(|route| route.via) else {
+            drop(state);
+            match renew_route(stack, id, destination, (epoch, answers)) {
+                Some(Via::Ring { .. }) => continue,
+                Some(Via::Os(why)) => return passed(stack, id, request, why),
+                None => return Outcome::Os(WhyOs::Reentered),
             }
         };
         let (hop, source, hop_limit) = match via {
@@ -144,7 +118,6 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             local::apply_withdrawals(stack);
             continue;
         }
-        let stays_here = destination.ip().is_multicast() && socket_ttl == 0;
         if destination.port() == 0 || stays_here {
             return passed_locked(state, id, WhyOs::Arguments);
         }
@@ -154,6 +127,36 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         let way = Way { hop, source, hop_limit, after_kernel };
         return transmit(stack, state, id, request, len, destination, way);
     }
+}
+
+/// Asks the kernel for the way to `destination`, and keeps the answer in the socket, as one of the epoch and the
+/// count of answers before the search: a change during it voids the answer. None: the lock is not to be had.
+fn renew_route(
+    stack: &Stack,
+    id: SocketId,
+    destination: SocketAddrV4,
+    (epoch, answers): (u64, u64),
+) -> Option<Via> {
+    let via = find_route(stack, id, destination);
+    let mut state = stack.shard.lock().ok()?;
+    let local_ring = state.local_ring_id();
+    if let Some((_, socket)) = state.socket(id) {
+        let local = match via {
+            Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
+            Via::Os(why) => why == WhyOs::LocalDestination,
+        };
+        socket.route = Some(Box::new(CachedRoute {
+            by_kernel: if local { u16::MAX } else { 0 },
+            answers,
+            destination: *destination.ip(),
+            port: local.then_some(destination.port()),
+            epoch,
+            via,
+            outstanding: Outstanding::default(),
+            envelope: None,
+        }));
+    }
+    Some(via)
 }
 
 /// The short way of a datagram that is like the one before, to another process of this host. None:
@@ -523,6 +526,7 @@ pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Socket;
     use super::*;
 
     // No device that a test can make keeps a frame for long: the decisions by themselves.

@@ -1,0 +1,178 @@
+//! Which flows a datagram socket wants, of what interfaces; what rules and other processes' sockets leave to the
+//! kernel is not among them. Installing them is `socket::attach`.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::super::options::Options;
+use super::super::{Plane, Stack, WhyOs};
+use super::{interfaces, may_pass, ring};
+use crate::config::rules::Moment;
+use crate::control::Control;
+use crate::log::log_line;
+use crate::net::udp::lookup::Filter;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::{Flow, RingId, SocketId};
+
+/// Where a socket is, as far as packets find it.
+pub struct Place {
+    pub shadow: i32,
+    pub local: SocketAddrV4,
+    pub peer: Option<SocketAddrV4>,
+    device: Option<u32>,
+    /// Other processes may know it.
+    known: bool,
+}
+
+impl Place {
+    /// None: it has no address.
+    pub fn of(stack: &Stack, id: SocketId) -> Result<Option<Place>, WhyOs> {
+        let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+        let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
+        Ok(socket.local.map(|local| Place {
+            shadow: socket.shadow(),
+            local,
+            peer: socket.peer,
+            device: socket.options.device,
+            known: socket.named || socket.starts_locally,
+        }))
+    }
+
+    /// Which packets are the socket's.
+    pub fn filter(&self, options: &Options) -> Filter {
+        Filter {
+            local: *self.local.ip(),
+            port: self.local.port(),
+            peer: self.peer.map(|peer| (*peer.ip(), peer.port())),
+            device: self.device,
+            reuse_port: options.reuse_port,
+            multicast_all: options.multicast_all,
+            memberships: options.memberships.clone(),
+        }
+    }
+
+    /// Other processes of this host reach it, for which it needs no ring of an interface.
+    pub fn is_within_host(&self, stack: &Stack, control: &Control) -> bool {
+        let own =
+            |address: Ipv4Addr| address.is_loopback() || control.interface_of(address).is_some();
+        let local = *self.local.ip();
+        stack.config.local
+            && self.device.is_none()
+            && (local.is_unspecified() || own(local))
+            && self.peer.map_or(self.known, |peer| own(*peer.ip()))
+    }
+
+    /// What comes to one of the socket's addresses.
+    fn flow(&self, stack: &Stack, destination: Ipv4Addr) -> Flow {
+        match self.peer {
+            Some(peer) if !stack.config.udp_3t_rules => Flow::FiveTuple {
+                protocol: protocol::UDP,
+                source: *peer.ip(),
+                source_port: peer.port(),
+                destination,
+                port: self.local.port(),
+            },
+            _ => self.flow_of_all(destination),
+        }
+    }
+
+    fn flow_of_all(&self, destination: Ipv4Addr) -> Flow {
+        Flow::ThreeTuple { protocol: protocol::UDP, destination, port: self.local.port() }
+    }
+}
+
+/// The flows, and why there are not more.
+pub struct Wanted {
+    pub flows: Vec<(RingId, Flow)>,
+    /// Of an interface that is not served.
+    pub why: WhyOs,
+    /// Other processes have a part in what comes to these.
+    withheld: Vec<Ipv4Addr>,
+    /// Something is left to the kernel, by a rule or because others have a part in it; the socket may still
+    /// send by us.
+    ruled: bool,
+}
+
+impl Wanted {
+    pub fn withholding(withheld: Vec<Ipv4Addr>) -> Wanted {
+        let ruled = !withheld.is_empty();
+        Wanted { flows: Vec::new(), why: WhyOs::NoInterface, withheld, ruled }
+    }
+
+    /// No packet of a wire is the socket's, and no rule made it so.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty() && !self.ruled
+    }
+
+    /// What comes to the socket's own address, or to all of the host.
+    pub fn add_addresses(&mut self, stack: &Stack, plane: &mut Plane, place: &Place) {
+        let local = *place.local.ip();
+        for interface in interfaces(&plane.control, local, place.device) {
+            let ring = match ring(stack, plane, interface) {
+                Ok(ring) => ring,
+                Err(reason) => {
+                    if !local.is_unspecified() {
+                        let shadow = place.shadow;
+                        reason.tell_remedy(format_args!(
+                            "what comes to fd {shadow} from other hosts"
+                        ));
+                    }
+                    // A reason that may pass outweighs those that will not, such as loopback's.
+                    if self.why == WhyOs::NoInterface || !may_pass(self.why) {
+                        self.why = reason;
+                    }
+                    continue;
+                }
+            };
+            let of_interface = plane
+                .control
+                .addresses()
+                .iter()
+                .filter(|own| local.is_unspecified() && own.ifindex == interface);
+            let named = Some(local).filter(|own| !own.is_unspecified() && !own.is_multicast());
+            for address in of_interface.map(|own| own.addr).chain(named) {
+                if self.may_have(stack, place, Moment::Bind, address) {
+                    self.flows.push((ring, place.flow(stack, address)));
+                }
+            }
+        }
+    }
+
+    /// What comes to the groups that it has joined, each by an interface.
+    pub fn add_groups(
+        &mut self,
+        stack: &Stack,
+        plane: &mut Plane,
+        place: &Place,
+        groups: &[(Ipv4Addr, u32)],
+    ) {
+        for (group, interface) in groups.iter().copied() {
+            // An interface is not attached for a group that is the kernel's.
+            if self.may_have(stack, place, Moment::Join, group)
+                && let Ok(ring) = ring(stack, plane, interface)
+            {
+                self.flows.push((ring, place.flow_of_all(group)));
+            }
+        }
+    }
+
+    fn may_have(&mut self, stack: &Stack, place: &Place, moment: Moment, to: Ipv4Addr) -> bool {
+        !self.withheld.contains(&to) && !self.is_ruled(stack, place, moment, to)
+    }
+
+    /// Does a rule leave to the kernel what arrives at this address?
+    fn is_ruled(
+        &mut self,
+        stack: &Stack,
+        place: &Place,
+        moment: Moment,
+        address: Ipv4Addr,
+    ) -> bool {
+        let port = place.local.port();
+        let rule = stack.config.rules.decide(moment, SocketAddrV4::new(address, port), None);
+        let Some(rule) = rule else { return false };
+        self.ruled = true;
+        let why = WhyOs::Rule(rule);
+        log_line!(Debug, "{address}:{port} is received by the kernel: {why}");
+        true
+    }
+}
