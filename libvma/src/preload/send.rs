@@ -37,7 +37,7 @@ fn transmit_one(
     payload: &[IoSlice<'_>],
     to: Destination,
     flags: c_int,
-    has_control: bool,
+    control: Option<&[u8]>,
     os: impl FnOnce() -> isize,
 ) -> isize {
     let os = || passed::sent(fd, os());
@@ -53,12 +53,28 @@ fn transmit_one(
         Destination::Given(address) => Some(address),
         Destination::Foreign => return os(),
     };
-    let request = egress::Request { payload, to, flags, has_control, more_follow: false };
+    let request = egress::Request { payload, to, flags, control, more_follow: false };
     match transmit(process, id, &request) {
         Some(Ok((len, _))) => len as isize,
         Some(Err(())) => -1,
         None => os(),
     }
+}
+
+/// The control messages of a send call; empty ones are not to be read here.
+///
+/// # Safety
+/// The header's control area is the program's, of the length it says.
+unsafe fn control(header: &libc::msghdr) -> Option<&[u8]> {
+    // More than any program has.
+    const MOST: usize = 4096;
+    let (at, len) = (header.msg_control, header.msg_controllen);
+    if len == 0 {
+        return None;
+    }
+    let readable = len <= MOST && convert::is_plausible(at, len);
+    // SAFETY: as promised.
+    Some(if readable { unsafe { convert::bytes(at.cast(), len) } } else { &[] })
 }
 
 /// A send call from memory that is none.
@@ -141,7 +157,7 @@ cancellable! {
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        transmit_one(found, fd, &payload, Destination::Absent, 0, false, os)
+        transmit_one(found, fd, &payload, Destination::Absent, 0, None, os)
     }
 
     /// writev(2).
@@ -164,7 +180,7 @@ cancellable! {
         match unsafe { convert::sources(vector, count as usize) } {
             // A write of nothing sends nothing, unlike a send of nothing.
             Ok(payload) if payload.as_slice().iter().any(|part| !part.is_empty()) => {
-                transmit_one(found, fd, payload.as_slice(), Destination::Absent, 0, false, os)
+                transmit_one(found, fd, payload.as_slice(), Destination::Absent, 0, None, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, 0, os),
             _ => passed::sent(fd, os()),
@@ -189,7 +205,7 @@ cancellable! {
         }
         // SAFETY: the program's buffer, by the contract of the call.
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
-        transmit_one(found, fd, &payload, Destination::Absent, flags, false, os)
+        transmit_one(found, fd, &payload, Destination::Absent, flags, None, os)
     }
 
     /// sendto(2).
@@ -225,7 +241,7 @@ cancellable! {
         let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
         // SAFETY: the program's address, by the contract of the call.
         let to = unsafe { convert::destination(address, address_len) };
-        transmit_one(found, fd, &payload, to, flags, false, os)
+        transmit_one(found, fd, &payload, to, flags, None, os)
     }
 
     /// sendmsg(2).
@@ -262,8 +278,9 @@ cancellable! {
                 let to = unsafe {
                     convert::destination(header.msg_name.cast(), header.msg_namelen)
                 };
-                let has_control = header.msg_controllen != 0;
-                transmit_one(found, fd, payload.as_slice(), to, flags, has_control, os)
+                // SAFETY: as above.
+                let control = unsafe { control(header) };
+                transmit_one(found, fd, payload.as_slice(), to, flags, control, os)
             }
             Err(VectorError::Buffer) => transmit_nowhere(fd, flags, os),
             Err(VectorError::Vector(_)) => passed::sent(fd, os()),
@@ -312,12 +329,13 @@ cancellable! {
             let payload = unsafe { convert::sources(header.msg_iov, header.msg_iovlen) };
             // SAFETY: as above.
             let to = unsafe { convert::destination(header.msg_name.cast(), header.msg_namelen) };
-            let has_control = header.msg_controllen != 0;
+            // SAFETY: as above.
+            let control = unsafe { control(header) };
             let ours = match (&payload, &to) {
                 (Ok(payload), Destination::Absent | Destination::Given(_)) => {
                     let to = if let Destination::Given(to) = to { Some(to) } else { None };
                     let payload = payload.as_slice();
-                    let request = egress::Request { payload, to, flags, has_control, more_follow: true };
+                    let request = egress::Request { payload, to, flags, control, more_follow: true };
                     transmit(process, id, &request)
                 }
                 _ => None,

@@ -14,9 +14,48 @@ pub enum Body {
     Heap(Arc<[u8]>),
 }
 
+/// Datagrams that came as one packet, from a sender with UDP_SEGMENT.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Train {
+    /// Bytes of each, but perhaps the last one; 0: it is no train.
+    pub segment: u16,
+    /// The receiver gets all in one message (UDP_GRO).
+    pub whole: bool,
+}
+
+impl Train {
+    /// What a receive call gets of `len` bytes that are left.
+    #[inline]
+    pub fn next(self, len: u32) -> u32 {
+        if self.segment == 0 || self.whole { len } else { len.min(self.segment.into()) }
+    }
+
+    /// How many datagrams `len` bytes are.
+    #[inline]
+    pub fn count(self, len: u32) -> u32 {
+        if self.segment == 0 { 1 } else { len.div_ceil(self.segment.into()).max(1) }
+    }
+
+    /// What is charged for `len` bytes.
+    #[inline]
+    pub fn charge(self, len: usize) -> usize {
+        if self.segment == 0 || self.whole { charge(len) } else { self.charge_of_each(len) }
+    }
+
+    #[cold]
+    fn charge_of_each(self, len: usize) -> usize {
+        let segment = usize::from(self.segment);
+        let rest = if len.is_multiple_of(segment) { 0 } else { charge(len % segment) };
+        len / segment * charge(segment) + rest
+    }
+}
+
 pub struct Datagram {
     pub body: Body,
     pub len: u32,
+    /// Bytes of the body's payload before these: of a train, what was received already.
+    pub skip: u32,
+    pub train: Train,
     pub source: SocketAddrV4,
     pub destination: Ipv4Addr,
     /// The interface it came in by; 0 if the socket did not want to know then (IP_PKTINFO), which
@@ -37,7 +76,28 @@ pub struct Datagram {
 
 impl Datagram {
     pub fn charge(&self) -> usize {
-        charge(self.len as usize)
+        self.train.charge(self.len as usize)
+    }
+
+    /// Takes a train's next datagram off, if a receive call gets no more than that: what is left
+    /// of the train.
+    #[inline]
+    pub fn uncouple(&mut self) -> Option<Rest> {
+        let next = self.train.next(self.len);
+        (next < self.len).then(|| Rest { left: core::mem::replace(&mut self.len, next) - next })
+    }
+
+    /// Undoes [`Datagram::uncouple`].
+    pub fn couple(&mut self, rest: Rest) {
+        self.len += rest.left;
+    }
+
+    /// The first datagram of the train was received.
+    pub fn move_up(&mut self, rest: Rest) {
+        self.skip += self.len;
+        self.len = rest.left;
+        // The others by the kernel come before the first one.
+        self.after_kernel = 0;
     }
 
     /// The ring that it lies in.
@@ -47,6 +107,11 @@ impl Datagram {
             Body::Heap(_) => None,
         }
     }
+}
+
+/// The bytes of a train behind its first datagram.
+pub struct Rest {
+    left: u32,
 }
 
 /// What the kernel would charge SO_RCVBUF for a datagram of `len` bytes: `skb->truesize`, that is
@@ -70,5 +135,18 @@ mod tests {
         assert_eq!(charge(0), 832);
         assert_eq!(charge(64), 832);
         assert_eq!(charge(1472), 2304);
+    }
+
+    #[test]
+    fn a_train_is_charged_as_it_is_received() {
+        let cut = Train { segment: 1472, whole: false };
+        assert_eq!(cut.charge(2 * 1472), 2 * charge(1472));
+        assert_eq!(cut.charge(2 * 1472 + 1), 2 * charge(1472) + charge(1));
+        let whole = Train { whole: true, ..cut };
+        assert_eq!(whole.charge(2 * 1472), charge(2 * 1472));
+        assert_eq!(
+            (cut.count(2 * 1472 + 1), whole.count(2 * 1472), Train::default().count(9)),
+            (3, 2, 1)
+        );
     }
 }

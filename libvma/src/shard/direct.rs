@@ -6,6 +6,7 @@ use std::net::SocketAddrV4;
 
 use super::local::PLAIN;
 use super::poll::BUDGET;
+use super::receive::Parsed;
 use super::{SocketId, State};
 use crate::device::shm::Arrival;
 
@@ -37,9 +38,10 @@ impl<S> State<S> {
                 continue;
             };
             let plain = self.read_plain(ring_id, &received);
-            let Some(plain) =
-                plain.filter(|plain| plain.index == id.index && plain.parsed.after_kernel == 0)
-            else {
+            let Some(plain) = plain.filter(|plain| {
+                let Parsed { after_kernel, segment, .. } = plain.parsed;
+                plain.index == id.index && after_kernel == 0 && segment == 0
+            }) else {
                 self.input_packet(ring_id, received);
                 if self.socket(id)?.0.is_readable() {
                     return None;

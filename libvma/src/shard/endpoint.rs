@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::count::Counts;
-use super::datagram::{Datagram, charge};
+use super::datagram::{Datagram, Train};
 use super::ready::{SleeperId, Watch};
 use super::{SocketId, State};
 
@@ -25,6 +25,8 @@ pub struct Endpoint {
     pub wants_stamp: bool,
     /// Note the interface of datagrams on arrival.
     pub wants_interface: bool,
+    /// Trains are received whole (UDP_GRO).
+    pub takes_trains: bool,
     pub(super) sleepers: Vec<SleeperId>,
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
@@ -55,6 +57,7 @@ impl Endpoint {
             limit,
             wants_stamp: false,
             wants_interface: false,
+            takes_trains: false,
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,
@@ -101,9 +104,33 @@ impl Endpoint {
     }
 
     #[inline]
-    pub(super) fn has_room(&self, len: usize) -> bool {
+    pub(super) fn has_room(&self, charge: usize) -> bool {
         // One datagram always fits, however small the buffer is.
-        self.charged == 0 || self.charged + charge(len) <= self.limit
+        self.charged == 0 || self.charged + charge <= self.limit
+    }
+
+    /// How many bytes of a train find room; None if not one datagram does. One that is cut counts as its
+    /// datagrams do.
+    #[cold]
+    pub(super) fn room_for(&self, train: Train, len: usize) -> Option<usize> {
+        if train.whole {
+            return self.has_room(train.charge(len)).then_some(len);
+        }
+        let (segment, one) = (usize::from(train.segment), train.charge(train.segment.into()));
+        let left = self.limit.saturating_sub(self.charged);
+        let count = (left / one).max(usize::from(self.charged == 0));
+        (count > 0).then(|| (count * segment).min(len))
+    }
+
+    /// Datagrams found no room; returns how many they were.
+    #[cold]
+    pub(super) fn count_lost(&mut self, train: Train, len: usize) -> u32 {
+        let count = train.count(len as u32);
+        self.counters.rx_dropped_packets += u64::from(count);
+        self.counters.rx_dropped_bytes += len as u64;
+        // A message is one for SO_RXQ_OVFL.
+        self.drops = self.drops.wrapping_add(if train.whole { 1 } else { count });
+        count
     }
 
     #[inline]

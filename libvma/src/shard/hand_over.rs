@@ -73,10 +73,11 @@ impl<S> State<S> {
         }
         let mut payload = vec![0; datagram.len as usize];
         self.copy_out(datagram, &mut [IoSliceMut::new(&mut payload)]);
+        let segment = datagram.train.segment;
         if datagram.by_link {
             let destination = SocketAddrV4::new(datagram.destination, queue.port);
-            if !shadow::send_as(datagram.source, &payload, destination) {
-                self.return_to_sender(datagram.source, destination, &payload);
+            if !shadow::send_as(datagram.source, &payload, segment, destination) {
+                self.return_to_sender(datagram.source, destination, segment, &payload);
             }
             return true;
         }
@@ -89,8 +90,14 @@ impl<S> State<S> {
             *injector = Injector::new().ok();
         }
         let Some(injector) = injector else { return false };
-        let Some(packet) = Packet::new(datagram, queue.port, payload) else { return false };
-        packet.frames(mac).all(|frame| injector.inject(interface, &frame).is_ok())
+        let size = if segment == 0 { payload.len().max(1) } else { segment.into() };
+        // Nothing is a datagram, too.
+        let empty = payload.is_empty().then_some(&[][..]);
+        payload.chunks(size).chain(empty).all(|data| {
+            Packet::new(datagram, queue.port, data).is_some_and(|packet| {
+                packet.frames(mac).all(|frame| injector.inject(interface, &frame).is_ok())
+            })
+        })
     }
 
     /// The interface that it came by, and the MAC address that it was sent to.
@@ -121,13 +128,13 @@ struct Packet {
 }
 
 impl Packet {
-    fn new(datagram: &Datagram, port: u16, data: Vec<u8>) -> Option<Packet> {
+    fn new(datagram: &Datagram, port: u16, data: &[u8]) -> Option<Packet> {
         let (source, destination) = (*datagram.source.ip(), datagram.destination);
         // Without a checksum: the data was verified when it came.
         let header = udp::Header::new(datagram.source.port(), port, data.len())?;
         let mut payload = vec![0; udp::HEADER_LEN];
         header.emit(payload.first_chunk_mut()?);
-        payload.extend_from_slice(&data);
+        payload.extend_from_slice(data);
         let len = payload.len();
         let mut ip = ipv4::Header::new(source, destination, ipv4::protocol::UDP, len)?;
         ip.ttl = datagram.ttl;
@@ -182,7 +189,7 @@ fn ident() -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shard::datagram::Body;
+    use crate::shard::datagram::{Body, Train};
     use core::net::Ipv4Addr;
     use std::sync::Arc;
 
@@ -191,6 +198,8 @@ mod tests {
         let datagram = Datagram {
             body: Body::Heap(Arc::from(&data[..])),
             len: len as u32,
+            skip: 0,
+            train: Train::default(),
             source: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4000),
             destination: Ipv4Addr::new(10, 0, 0, 1),
             interface: 0,
@@ -201,7 +210,7 @@ mod tests {
             stamp: 0,
             drops_before: 0,
         };
-        let packet = Packet::new(&datagram, 7000, data).expect("it fits");
+        let packet = Packet::new(&datagram, 7000, &data).expect("it fits");
         packet.frames(MacAddr([2, 0, 0, 0, 0, 1])).collect()
     }
 

@@ -32,6 +32,10 @@ const RETURNED: u8 = 0x80;
 /// as its last two bytes say.
 const AFTER_KERNEL: u8 = 4;
 
+/// In the destination's MAC address: the packet is a train of datagrams with so many bytes each, as its third
+/// and fourth bytes say.
+const TRAIN: u8 = 8;
+
 /// Destinations that are remembered; what comes back from others is lost.
 const MOST_REACHED: usize = 4096;
 /// Addresses that turned out to be nobody's, between two looks of who keeps answers.
@@ -214,8 +218,8 @@ impl<S> State<S> {
             .and_then(|header| LinkId::from_mac(header.src.0));
         let payload = self.copy_payload(id, &received, offset, parsed.udp.data_len());
         self.refuse(id, received, DropReason::NoSocket);
-        let header =
-            [pack(parsed.ip.src, parsed.udp.src_port), pack(parsed.ip.dst, parsed.udp.dst_port), 0];
+        let (sender, port) = (pack(parsed.ip.src, parsed.udp.src_port), parsed.udp.dst_port);
+        let header = [sender, pack(parsed.ip.dst, port), parsed.segment.into()];
         if let Some(link) = link {
             self.send_back(link, header, &payload);
         }
@@ -228,10 +232,11 @@ impl<S> State<S> {
         &mut self,
         sender: SocketAddrV4,
         destination: SocketAddrV4,
+        segment: u16,
         payload: &[u8],
     ) {
         let pack = |address: SocketAddrV4| pack(*address.ip(), address.port());
-        let header = [pack(sender), pack(destination), 0];
+        let header = [pack(sender), pack(destination), segment.into()];
         let links: Vec<_> = self.local_ring().map_or_else(Vec::new, |ring| ring.links().collect());
         for link in links {
             self.send_back(link, header, payload);
@@ -255,7 +260,7 @@ impl<S> State<S> {
         &mut self,
         id: RingId,
         link: LinkId,
-        [sender, destination, _]: [u64; 3],
+        [sender, destination, segment]: [u64; 3],
         received: Option<Received>,
     ) {
         let mut payload = Vec::new();
@@ -286,7 +291,7 @@ impl<S> State<S> {
             && let Some(slot) = self.slots.get(index as usize)
             && let Some((endpoint, _)) = slot.content.as_ref()
         {
-            shadow::send_to(endpoint.shadow, &payload, destination);
+            shadow::send_to(endpoint.shadow, &payload, segment as u16, destination);
         }
     }
 
@@ -314,6 +319,14 @@ pub(super) fn mark_switch(frame: &mut [u8], count: u16) {
     if let Some([first, _, _, _, high, low, ..]) = frame.first_chunk_mut::<6>() {
         *first |= AFTER_KERNEL;
         [*high, *low] = count.to_be_bytes();
+    }
+}
+
+/// Marks a frame to a link as a train of datagrams with so many bytes each.
+pub(super) fn mark_train(frame: &mut [u8], segment: u16) {
+    if let Some([first, _, high, low, ..]) = frame.first_chunk_mut::<4>() {
+        *first |= TRAIN;
+        [*high, *low] = segment.to_be_bytes();
     }
 }
 
@@ -354,7 +367,8 @@ fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
     ip.tos = *tos;
     let ports = (u16::from_be_bytes([*p0, *p1]), u16::from_be_bytes([*q0, *q1]));
     let udp = udp::Header::new(ports.0, ports.1, data)?;
-    Some(Parsed { ip, udp, after_kernel: after_kernel(headers), by_link: true })
+    let (after_kernel, segment) = (after_kernel(headers), segment(headers));
+    Some(Parsed { ip, udp, after_kernel, by_link: true, segment })
 }
 
 /// DF, in the word of IPv4's flags.
@@ -367,6 +381,15 @@ pub(super) fn after_kernel(frame: &[u8]) -> u16 {
         Some([first, _, _, _, high, low]) if first & AFTER_KERNEL != 0 => {
             u16::from_be_bytes([*high, *low])
         }
+        _ => 0,
+    }
+}
+
+/// The bytes of each datagram of a train by a link; 0 if it is a single one.
+#[inline]
+pub(super) fn segment(frame: &[u8]) -> u16 {
+    match frame.first_chunk::<4>() {
+        Some([first, _, high, low]) if first & TRAIN != 0 => u16::from_be_bytes([*high, *low]),
         _ => 0,
     }
 }

@@ -21,6 +21,7 @@ mod poll;
 mod ready;
 mod receive;
 pub mod tcp;
+mod train;
 mod transmit;
 
 use crate::device::{OpenError, Ring, shm, xdp};

@@ -4,8 +4,8 @@ use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
-use super::datagram::{Body, Datagram};
-use super::local::after_kernel;
+use super::datagram::{Body, Datagram, Train, charge};
+use super::local::{PLAIN, after_kernel, segment};
 use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
 use crate::device::Received;
@@ -17,6 +17,10 @@ use crate::net::wire::udp::PartialChecksum;
 use crate::net::wire::{ethernet, ipv4, udp};
 use crate::sys::time::realtime_nanos;
 
+/// The bytes of the longest train that is received whole: the kernel's loopback cuts packets that have 65536
+/// bytes with their headers (GSO_LEGACY_MAX_SIZE of Linux 6.18).
+const MOST_WHOLE: usize = 65_535 - PLAIN;
+
 /// A datagram's headers, judged good.
 pub(super) struct Parsed {
     pub ip: ipv4::Header,
@@ -24,6 +28,8 @@ pub(super) struct Parsed {
     /// By a link, after so many others by the kernel.
     pub after_kernel: u16,
     pub by_link: bool,
+    /// Of a train: bytes of each datagram; else 0.
+    pub segment: u16,
 }
 
 impl<S> State<S> {
@@ -110,9 +116,11 @@ impl<S> State<S> {
     pub(super) fn loop_back(&mut self, tuple: &Tuple, ttl: u8, tos: u8, payload: &Arc<[u8]>) {
         let targets = self.multicast_targets(tuple);
         for index in &targets {
-            self.enqueue(*index, payload.len(), |stamp, drops| Datagram {
+            self.enqueue(*index, payload.len(), 0, |len, train, stamp, drops| Datagram {
                 body: Body::Heap(payload.clone()),
-                len: payload.len() as u32,
+                len,
+                skip: 0,
+                train,
                 source: SocketAddrV4::new(tuple.source, tuple.source_port),
                 destination: tuple.destination,
                 interface: tuple.interface,
@@ -152,10 +160,13 @@ impl<S> State<S> {
         let Received { frame, .. } = received;
         let body = Body::Frames { ring, frame, offset: offset as u16 };
         let mut body = Some(body);
-        let queued = self.enqueue(index, parsed.udp.data_len(), |stamp, drops| Datagram {
+        let (len, segment) = (parsed.udp.data_len(), parsed.segment);
+        let queued = self.enqueue(index, len, segment, |len, train, stamp, drops| Datagram {
             // `enqueue` calls this at most once.
             body: body.take().unwrap_or_else(|| Body::Heap(Arc::new([]))),
-            len: parsed.udp.data_len() as u32,
+            len,
+            skip: 0,
+            train,
             source: SocketAddrV4::new(tuple.source, tuple.source_port),
             destination: tuple.destination,
             interface: tuple.interface,
@@ -175,9 +186,12 @@ impl<S> State<S> {
     }
 
     fn deliver_copy(&mut self, index: u32, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
-        let queued = self.enqueue(index, payload.len(), |stamp, drops| Datagram {
-            len: payload.len() as u32,
+        let (len, segment) = (payload.len(), parsed.segment);
+        let queued = self.enqueue(index, len, segment, |len, train, stamp, drops| Datagram {
             body: Body::Heap(payload),
+            len,
+            skip: 0,
+            train,
             source: SocketAddrV4::new(tuple.source, tuple.source_port),
             destination: tuple.destination,
             interface: tuple.interface,
@@ -204,20 +218,31 @@ impl<S> State<S> {
         }
     }
 
-    /// Queues a datagram on a socket, if its receive buffer has room.
-    fn enqueue(&mut self, index: u32, len: usize, make: impl FnOnce(u64, u32) -> Datagram) -> bool {
+    /// Queues a datagram on a socket, or a train of them, if its receive buffer has room.
+    fn enqueue(
+        &mut self,
+        index: u32,
+        len: usize,
+        segment: u16,
+        make: impl FnOnce(u32, Train, u64, u32) -> Datagram,
+    ) -> bool {
         let Some(slot) = self.slots.get_mut(index as usize) else { return false };
         let id = SocketId { index, generation: slot.generation };
         let Some((endpoint, _)) = slot.content.as_mut() else { return false };
-        if !endpoint.has_room(len) {
-            endpoint.counters.rx_dropped_packets += 1;
-            endpoint.counters.rx_dropped_bytes += len as u64;
-            endpoint.drops = endpoint.drops.wrapping_add(1);
-            self.count_drop(DropReason::SocketBufferFull);
-            return false;
+        let train = Train { segment, whole: endpoint.takes_trains && len <= MOST_WHOLE };
+        let room = match segment {
+            0 => endpoint.has_room(charge(len)).then_some(len),
+            _ => endpoint.room_for(train, len),
+        };
+        if room != Some(len) {
+            let count = endpoint.count_lost(train, len - room.unwrap_or(0));
+            if let Some(total) = self.drops.get_mut(DropReason::SocketBufferFull.index()) {
+                *total += u64::from(count);
+            }
         }
+        let Some(len) = room else { return false };
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
-        let mut datagram = make(stamp, endpoint.drops);
+        let mut datagram = make(len as u32, train, stamp, endpoint.drops);
         if !endpoint.wants_interface {
             datagram.interface = 0;
         }
@@ -326,12 +351,14 @@ impl<S> State<S> {
     /// Copies a datagram's payload out; returns how many bytes found room.
     #[inline]
     pub fn copy_out(&self, datagram: &Datagram, out: &mut [IoSliceMut<'_>]) -> usize {
-        let len = datagram.len as usize;
+        let (skip, len) = (datagram.skip as usize, datagram.len as usize);
         match &datagram.body {
-            Body::Heap(payload) => scatter(core::iter::once(&payload[..]), len, out),
+            Body::Heap(payload) => {
+                scatter(core::iter::once(payload.get(skip..).unwrap_or_default()), len, out)
+            }
             Body::Frames { ring, frame, offset } => {
                 let Some(ring) = self.ring(*ring) else { return 0 };
-                let offset = usize::from(*offset);
+                let offset = usize::from(*offset) + skip;
                 match (ring.first_bytes(frame).get(offset..offset + len), &mut *out) {
                     // Nearly always: in one piece, into one buffer.
                     (Some(payload), [buffer]) => {
@@ -383,7 +410,9 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
         }
     }
     let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
-    nonzero_port(Parsed { ip, udp, after_kernel, by_link: ring.is_local() })
+    let by_link = ring.is_local();
+    let segment = if by_link { segment(first) } else { 0 };
+    nonzero_port(Parsed { ip, udp, after_kernel, by_link, segment })
 }
 
 fn check_udp(
@@ -394,7 +423,7 @@ fn check_udp(
     let udp = udp::Header::parse(payload, payload.len())?;
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
-    nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false })
+    nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false, segment: 0 })
 }
 
 fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {

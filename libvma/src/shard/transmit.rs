@@ -4,7 +4,7 @@ use std::io::IoSlice;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
-use super::local::mark_switch;
+use super::local::{mark_switch, mark_train};
 use super::{RingId, State};
 use crate::device::Ring;
 use crate::log::log_line;
@@ -29,7 +29,8 @@ pub struct NextHop {
     pub mtu: u32,
 }
 
-/// One datagram to send.
+/// One datagram to send, or a train of them.
+#[derive(Clone, Copy)]
 pub struct Egress<'a> {
     pub hop: &'a NextHop,
     pub source: SocketAddrV4,
@@ -47,6 +48,8 @@ pub struct Egress<'a> {
     /// By a link, after so many others by the kernel (u16::MAX: any number).
     pub after_kernel: u16,
     pub payload: &'a [IoSlice<'a>],
+    /// Bytes of the payload before those that are sent.
+    pub skip: usize,
     pub len: usize,
 }
 
@@ -66,6 +69,16 @@ impl<S> State<S> {
     /// Queues a datagram on its ring; [`State::kick`] sends what is queued.
     #[inline]
     pub fn send(&mut self, egress: &Egress<'_>) -> Result<(), SendError> {
+        self.send_marked(egress, 0)
+    }
+
+    /// As [`State::send`]; by a link also a train with `segment` bytes in each datagram, unless that is 0.
+    #[inline]
+    pub(super) fn send_marked(
+        &mut self,
+        egress: &Egress<'_>,
+        segment: u16,
+    ) -> Result<(), SendError> {
         let ip_payload = egress.len + udp::HEADER_LEN;
         let (Some(udp), Some(mut ip)) = (
             udp::Header::new(egress.source.port(), egress.destination.port(), egress.len),
@@ -85,7 +98,7 @@ impl<S> State<S> {
         let ring = self.rings.get_mut(usize::from(egress.hop.ring.0)).ok_or(SendError::NoRing)?;
 
         if ip_payload + ipv4::HEADER_LEN <= egress.hop.mtu as usize {
-            send_whole(ring, egress, ip, udp)?;
+            send_whole(ring, egress, segment, ip, udp)?;
         } else if egress.never_fragment {
             return Err(SendError::TooBig);
         } else {
@@ -158,8 +171,8 @@ impl<S> State<S> {
             interface: egress.hop.interface,
         };
         if self.has_members(&tuple) {
-            let payload: Vec<u8> =
-                egress.payload.iter().flat_map(|piece| piece.iter().copied()).collect();
+            let mut payload = vec![0; egress.len];
+            Gather::new(egress).copy_plainly_to(&mut payload);
             self.loop_back(&tuple, egress.ttl, egress.tos, &Arc::from(payload));
         }
     }
@@ -169,6 +182,7 @@ impl<S> State<S> {
 fn send_whole(
     ring: &mut Ring,
     egress: &Egress<'_>,
+    segment: u16,
     mut ip: ipv4::Header,
     udp: udp::Header,
 ) -> Result<(), SendError> {
@@ -176,7 +190,7 @@ fn send_whole(
     let full = if local { SendError::ReceiverFull } else { SendError::NoFrame };
     let frame = ring.allocate(egress.hop.destination_mac.0, HEADERS + egress.len).ok_or(full)?;
     ip.dont_fragment = egress.dont_fragment;
-    let mut gather = Gather::new(egress.payload);
+    let mut gather = Gather::new(egress);
     let mut sum = Sum::ZERO;
     // The payload first: the checksum in the headers before it comes from that copy.
     ring.write(&frame, |offset, bytes| {
@@ -198,6 +212,9 @@ fn send_whole(
             emit_link_and_ip(egress.hop, &ip, bytes);
             if egress.after_kernel > 0 {
                 mark_switch(bytes, egress.after_kernel);
+            }
+            if segment != 0 {
+                mark_train(bytes, segment);
             }
             let at = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
             if let Some(out) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
@@ -222,14 +239,15 @@ fn send_fragments(
         fragments(total, egress.hop.mtu as usize, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;
     // The checksum stands in the first fragment, so the payload is summed before it is copied.
     let udp = if egress.checksum {
-        let sum = Sum::of_pieces(egress.payload.iter().map(|piece| &**piece));
+        let mut gather = Gather::new(egress);
+        let sum = Sum::of_pieces(core::iter::from_fn(|| gather.next_piece()));
         udp.checksummed(*egress.source.ip(), *egress.destination.ip(), sum)
     } else {
         udp
     };
     let mut header = [0u8; udp::HEADER_LEN];
     udp.emit(&mut header);
-    let mut gather = Gather::new(egress.payload);
+    let mut gather = Gather::new(egress);
 
     for Fragment { offset, len, more } in pieces {
         let ip = ip.for_fragment(offset, len, more).ok_or(SendError::TooBig)?;
@@ -273,15 +291,34 @@ pub(super) fn emit_link_and_ip(hop: &NextHop, ip: &ipv4::Header, out: &mut [u8])
 }
 
 /// Reads a list of buffers as one stream.
-struct Gather<'a> {
+pub(super) struct Gather<'a> {
     pieces: &'a [IoSlice<'a>],
     /// Bytes of the first piece already read.
     done: usize,
 }
 
 impl<'a> Gather<'a> {
-    fn new(pieces: &'a [IoSlice<'a>]) -> Self {
-        Gather { pieces, done: 0 }
+    fn new(egress: &Egress<'a>) -> Self {
+        Gather::behind(egress.payload, egress.skip)
+    }
+
+    /// Of what is behind the first `skip` bytes.
+    pub(super) fn behind(mut pieces: &'a [IoSlice<'a>], mut skip: usize) -> Self {
+        while let Some((first, rest)) = pieces.split_first()
+            && skip >= first.len()
+        {
+            skip -= first.len();
+            pieces = rest;
+        }
+        Gather { pieces, done: skip }
+    }
+
+    /// The rest of the first piece that has any.
+    pub(super) fn next_piece(&mut self) -> Option<&'a [u8]> {
+        let (first, rest) = self.pieces.split_first()?;
+        let piece = first.get(self.done..).unwrap_or_default();
+        (self.pieces, self.done) = (rest, 0);
+        Some(piece)
     }
 
     /// Fills `out` as far as there is data; returns the sum of what was copied.
@@ -328,10 +365,18 @@ mod tests {
     #[test]
     fn gather_reads_across_buffers_and_sums_as_one() {
         let pieces = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defgh")];
-        let mut gather = Gather::new(&pieces);
+        let mut gather = Gather::behind(&pieces, 0);
         let (mut first, mut second) = ([0u8; 4], [0u8; 4]);
         let sum = gather.copy_to(&mut first).then(gather.copy_to(&mut second));
         assert_eq!((&first, &second), (b"abcd", b"efgh"));
         assert_eq!(sum.fold(), Sum::of(b"abcdefgh").fold());
+        for skip in 0..=8 {
+            let mut rest = vec![0; 8 - skip];
+            Gather::behind(&pieces, skip).copy_plainly_to(&mut rest);
+            assert_eq!(rest, b"abcdefgh"[skip..]);
+            let mut gather = Gather::behind(&pieces, skip);
+            let pieces: Vec<_> = core::iter::from_fn(|| gather.next_piece()).collect();
+            assert_eq!(pieces.concat(), b"abcdefgh"[skip..]);
+        }
     }
 }

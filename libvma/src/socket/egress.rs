@@ -1,17 +1,17 @@
 //! send, sendto, sendmsg, write ...: one datagram from the caller to its ring, copied once.
 
+mod route;
+
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use super::ancillary::Ancillary;
 use super::block::Guard;
-use super::outstanding::Outstanding;
-use super::{CachedRoute, Outcome, Plane, Stack, State, Via, WhyOs, attach, local};
+use super::{Outcome, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
-use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
-use crate::net::wire::ethernet::MacAddr;
-use crate::net::wire::ipv4::protocol;
-use crate::net::wire::udp::MAX_DATA_LEN;
+use crate::net::wire::ipv4;
+use crate::net::wire::udp::{self, MAX_DATA_LEN};
 use crate::shard::{Egress, Envelope, NextHop, RingId, SendError, SocketId, envelope};
 use crate::sys::{shadow, thread};
 
@@ -22,8 +22,8 @@ pub struct Request<'a> {
     pub to: Option<SocketAddrV4>,
     /// MSG_* of the call.
     pub flags: i32,
-    /// The call carries ancillary data.
-    pub has_control: bool,
+    /// The control messages of the call, if it has any; empty if they are not to be read.
+    pub control: Option<&'a [u8]>,
     /// More messages of the same call follow: the last one, or [`kick`], sends them.
     pub more_follow: bool,
 }
@@ -32,14 +32,19 @@ pub struct Request<'a> {
 const KNOWN_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_EOR;
 
+/// UDP_MAX_SEGMENTS of Linux 6.18.
+const MOST_SEGMENTS: usize = 128;
+
 /// Who has so few datagrams in a link is not the one that filled it.
 const FEW_OUTSTANDING: u32 = 32;
 
 /// Sends one datagram; of a call with several, only queues it on the ring returned.
 pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usize, RingId)> {
-    if request.has_control {
-        return passed(stack, id, request, WhyOs::ControlMessage);
-    }
+    let ancillary = match request.control.map(Ancillary::parse) {
+        None => Ancillary::default(),
+        Some(Some(ancillary)) => ancillary,
+        Some(None) => return passed(stack, id, request, WhyOs::ControlMessage),
+    };
     if request.flags & !KNOWN_FLAGS != 0 {
         return passed(stack, id, request, WhyOs::Arguments);
     }
@@ -52,7 +57,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         if len <= envelope::MOST
-            && let Some(ring) = send_enveloped(&mut state, id, request, len)
+            && let Some(ring) = send_enveloped(&mut state, id, request, ancillary, len)
         {
             return Outcome::Ours((len, ring));
         }
@@ -64,7 +69,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             return Outcome::Os(WhyOs::Arguments);
         };
         match socket.state {
-            State::Os(why) => return passed_locked(state, id, why),
+            State::Os(why) => return passed_locked(state, id, request, why),
             State::Undecided => {
                 let descriptor = socket.shadow();
                 drop(state);
@@ -82,11 +87,11 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if stack.config.rules.ask_senders()
             && let Some(place) = stack.config.rules.decide(Moment::Send, destination, None)
         {
-            return passed_locked(state, id, WhyOs::Rule(place));
+            return passed_locked(state, id, request, WhyOs::Rule(place));
         }
         if socket.order.take_error() {
             // The kernel reports a pending error on the next call, whichever that is.
-            return passed_locked(state, id, WhyOs::PendingError);
+            return passed_locked(state, id, request, WhyOs::PendingError);
         }
         if socket.os_corked {
             return passed(stack, id, request, WhyOs::Arguments);
@@ -101,7 +106,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         });
         let Some(via) = cached.map(|route| route.via) else {
             drop(state);
-            match renew_route(stack, id, destination, (epoch, answers)) {
+            match route::renew(stack, id, destination, (epoch, answers)) {
                 Some(Via::Ring { .. }) => continue,
                 Some(Via::Os(why)) => return passed(stack, id, request, why),
                 None => return Outcome::Os(WhyOs::Reentered),
@@ -109,7 +114,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         };
         let (hop, source, hop_limit) = match via {
             Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
-            Via::Os(why) => return passed_locked(state, id, why),
+            Via::Os(why) => return passed_locked(state, id, request, why),
         };
         if state.has_withdrawn(&hop) && !core::mem::replace(&mut heeded, true) {
             // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
@@ -119,44 +124,14 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             continue;
         }
         if destination.port() == 0 || stays_here {
-            return passed_locked(state, id, WhyOs::Arguments);
+            return passed_locked(state, id, request, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
         let route = state.socket(id).and_then(|(_, socket)| socket.route.as_mut());
         let after_kernel = route.map_or(0, |route| core::mem::take(&mut route.by_kernel));
-        let way = Way { hop, source, hop_limit, after_kernel };
+        let way = Way { hop, source, hop_limit, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
-}
-
-/// Asks the kernel for the way to `destination`, and keeps the answer in the socket, as one of the epoch and the
-/// count of answers before the search: a change during it voids the answer. None: the lock is not to be had.
-fn renew_route(
-    stack: &Stack,
-    id: SocketId,
-    destination: SocketAddrV4,
-    (epoch, answers): (u64, u64),
-) -> Option<Via> {
-    let via = find_route(stack, id, destination);
-    let mut state = stack.shard.lock().ok()?;
-    let local_ring = state.local_ring_id();
-    if let Some((_, socket)) = state.socket(id) {
-        let local = match via {
-            Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
-            Via::Os(why) => why == WhyOs::LocalDestination,
-        };
-        socket.route = Some(Box::new(CachedRoute {
-            by_kernel: if local { u16::MAX } else { 0 },
-            answers,
-            destination: *destination.ip(),
-            port: local.then_some(destination.port()),
-            epoch,
-            via,
-            outstanding: Outstanding::default(),
-            envelope: None,
-        }));
-    }
-    Some(via)
 }
 
 /// The short way of a datagram that is like the one before, to another process of this host. None:
@@ -166,6 +141,7 @@ fn send_enveloped(
     state: &mut Guard<'_>,
     id: SocketId,
     request: &Request<'_>,
+    ancillary: Ancillary,
     len: usize,
 ) -> Option<RingId> {
     let epoch = state.epoch();
@@ -175,6 +151,7 @@ fn send_enveloped(
     let ordinary = route.epoch == epoch
         && request.to.or(socket.peer)? == envelope.destination
         && socket.state == State::Offloaded
+        && ancillary.segment.unwrap_or(socket.options.segment) == 0
         && !(socket.order.may_have_error() || socket.os_corked || route.by_kernel > 0);
     if !ordinary {
         return None;
@@ -202,6 +179,7 @@ struct Way {
     hop_limit: Option<u8>,
     /// By a link, after so many others by the kernel.
     after_kernel: u16,
+    ancillary: Ancillary,
 }
 
 fn transmit<'a>(
@@ -211,12 +189,24 @@ fn transmit<'a>(
     request: &Request<'_>,
     len: usize,
     destination: SocketAddrV4,
-    Way { hop, source, hop_limit, after_kernel }: Way,
+    Way { hop, source, hop_limit, after_kernel, ancillary }: Way,
 ) -> Outcome<(usize, RingId)> {
     let (interruptions, thread) = thread::interruptions_and_id(false);
+    // Of a train: the bytes that are queued.
+    let mut done = 0;
     loop {
-        let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let Some((endpoint, socket)) = state.socket(id) else {
+            return Outcome::Os(WhyOs::NotOurs);
+        };
         let options = &socket.options;
+        let segment = ancillary.segment.unwrap_or(options.segment);
+        if segment != 0
+            && done == 0
+            && let Err(errno) = check_train(len, segment, hop.mtu, options.checksum)
+        {
+            endpoint.counters.tx_errors += 1;
+            return Outcome::Errno(errno);
+        }
         let port = socket.local.map_or(0, |local| local.port());
         let multicast = destination.ip().is_multicast();
         let unicast_ttl = options.ttl.or(hop_limit).unwrap_or(64);
@@ -232,11 +222,16 @@ fn transmit<'a>(
             loop_back: multicast && options.multicast_loop,
             after_kernel,
             payload: request.payload,
+            skip: 0,
             len,
         };
         let asked = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
         let blocking = waits(stack.config.tx_block, asked);
-        let result = state.send(&egress);
+        let is_train = segment != 0 && len > usize::from(segment);
+        let result = match is_train {
+            false => state.send(&egress),
+            true => state.send_train(&egress, segment, &mut done),
+        };
         let progress = state.progress(&hop);
         let (counters, route) = match state.socket(id) {
             Some((endpoint, socket)) => {
@@ -247,7 +242,8 @@ fn transmit<'a>(
         };
         match result {
             Ok(()) => {
-                counters.tx_packets += 1;
+                let count = if is_train { len.div_ceil(segment.into()) } else { 1 };
+                counters.tx_packets += count as u64;
                 counters.tx_bytes += len as u64;
                 if let (Some(progress), Some(route)) = (progress, route) {
                     route.outstanding.note(progress);
@@ -261,6 +257,10 @@ fn transmit<'a>(
                 }
                 return Outcome::Ours((len, hop.ring));
             }
+            // Of a train a part has left. The rest may be lost here as anywhere on the way.
+            Err(error) if done > 0 && !(blocking && error == SendError::NoFrame) => {
+                return cut_off(state, id, request, done, hop.ring);
+            }
             Err(SendError::TooBig) => {
                 counters.tx_errors += 1;
                 return Outcome::Errno(libc::EMSGSIZE);
@@ -271,7 +271,7 @@ fn transmit<'a>(
                 if let (Some(progress), Some(route)) = (progress, route)
                     && route.outstanding.most(progress) < FEW_OUTSTANDING
                 {
-                    return passed_locked(state, id, WhyOs::LinkFull);
+                    return passed_locked(state, id, request, WhyOs::LinkFull);
                 }
                 counters.tx_dropped += 1;
                 state.note_lost(hop.ring);
@@ -279,13 +279,17 @@ fn transmit<'a>(
             }
             Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
             Err(SendError::NoFrame) if blocking => {
-                drop(state);
                 if thread::interruptions(false) != interruptions {
+                    if done > 0 {
+                        return cut_off(state, id, request, done, hop.ring);
+                    }
                     return Outcome::Errno(libc::EINTR);
                 }
+                drop(state);
                 thread::yield_now();
                 match stack.shard.lock() {
                     Ok(again) => state = again,
+                    Err(_) if done > 0 => return Outcome::Ours((len, hop.ring)),
                     Err(_) => return Outcome::Os(WhyOs::Reentered),
                 }
                 state.kick(hop.ring);
@@ -301,6 +305,37 @@ fn transmit<'a>(
             }
         }
     }
+}
+
+/// Of a train only so many bytes found room; the program hears that all have left.
+#[cold]
+fn cut_off(
+    mut state: Guard<'_>,
+    id: SocketId,
+    request: &Request<'_>,
+    done: usize,
+    ring: RingId,
+) -> Outcome<(usize, RingId)> {
+    state.kick(ring);
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.tx_bytes += done as u64;
+        endpoint.counters.tx_dropped += 1;
+    }
+    state.note_lost(ring);
+    Outcome::Ours((request.payload.iter().map(|piece| piece.len()).sum(), ring))
+}
+
+/// What the kernel says to a payload that is to leave as datagrams of `segment` bytes (udp_send_skb() of
+/// Linux 6.18).
+fn check_train(len: usize, segment: u16, mtu: u32, checksum: bool) -> Result<(), i32> {
+    let first = len.min(segment.into());
+    if first + ipv4::HEADER_LEN + udp::HEADER_LEN > mtu as usize {
+        return Err(libc::EMSGSIZE);
+    }
+    if len > MOST_SEGMENTS * usize::from(segment) || !checksum {
+        return Err(libc::EINVAL);
+    }
+    Ok(())
 }
 
 /// Does a send without a free frame wait for one (`VMA_TX_BLOCK`)? `asked`: the socket would.
@@ -342,161 +377,30 @@ fn note_start(stack: &Stack, id: SocketId, destination: Ipv4Addr) {
     }
 }
 
-/// Asks the control plane how a destination is reached.
-fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
-    let destination = *to.ip();
-    let (query, ignore_path_mtu) = {
-        let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
-        let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
-        let options = &socket.options;
-        let bound = socket.local.map(|local| *local.ip());
-        let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
-        let multicast = destination.is_multicast();
-        let multicast_source = options.multicast_source.filter(|_| multicast);
-        let multicast_device = options.multicast_interface.filter(|_| multicast);
-        let query = RouteQuery {
-            src: bound.or(multicast_source),
-            oif: options.device.or(multicast_device),
-            tos: options.tos,
-            mark: options.mark,
-            protocol: Some(Protocol::Udp),
-            sport: socket.local.map(|local| local.port()),
-            ..RouteQuery::to(destination)
-        };
-        (query, options.ignore_path_mtu)
-    };
-    let found = match stack.plane.lock() {
-        Err(_) => Err(WhyOs::Reentered),
-        Ok(mut plane) => match plane.as_mut() {
-            None => Err(WhyOs::NoControlPlane),
-            Some(plane) => resolve(stack, plane, id, destination, &query, ignore_path_mtu),
-        },
-    };
-    match found {
-        Ok(via) => via,
-        Err(WhyOs::LocalDestination)
-            if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
-        {
-            local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
-                .unwrap_or(Via::Os(WhyOs::LocalDestination))
-        }
-        Err(why) => {
-            why.tell_remedy(format_args!("what goes to {destination}"));
-            Via::Os(why)
-        }
-    }
-}
-
-/// The way to another process of this host that uses the library, too.
-fn local_way(
-    stack: &Stack,
-    id: SocketId,
-    bound: Option<Ipv4Addr>,
-    port: u16,
-    destination: SocketAddrV4,
-) -> Option<Via> {
-    let source = match bound {
-        Some(source) => source,
-        // Not always the destination itself: a secondary address is reached from the primary one.
-        None => {
-            let mut plane = stack.plane.lock().ok()?;
-            let query = RouteQuery::to(*destination.ip());
-            plane.as_mut()?.control.route(&query).ok()?.prefsrc?
-        }
-    };
-    let from = SocketAddrV4::new(source, port);
-    let found = local::find(stack, protocol::UDP, from, destination);
-    if found != local::Found::Nobody {
-        // For the answers.
-        attach::post(stack, id);
-    }
-    let local::Found::Link(link) = found else { return None };
-    let hop = stack.shard.lock().ok()?.hop_by(link, destination)?;
-    Some(Via::Ring { hop, source, hop_limit: None })
-}
-
-fn resolve(
-    stack: &Stack,
-    plane: &mut Plane,
-    id: SocketId,
-    destination: Ipv4Addr,
-    query: &RouteQuery,
-    ignore_path_mtu: bool,
-) -> Result<Via, WhyOs> {
-    if destination.is_unspecified() || destination.is_loopback() {
-        return Err(WhyOs::LocalDestination);
-    }
-    if plane.control.is_broadcast(destination) {
-        return Err(WhyOs::Broadcast);
-    }
-    let route = plane.control.route(query).map_err(|_| WhyOs::Route)?;
-    match route.kind {
-        RouteKind::Unicast | RouteKind::Multicast => {}
-        RouteKind::Local => return Err(WhyOs::LocalDestination),
-        RouteKind::Broadcast => return Err(WhyOs::Broadcast),
-        RouteKind::Refused(_) | RouteKind::Other => return Err(WhyOs::Route),
-    }
-    let ring = attach::ring(stack, plane, route.oif)?;
-    let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
-    let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
-    let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let path_mtu = route.mtu.filter(|_| !ignore_path_mtu);
-    let mtu = stack.config.limit_mtu(path_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
-    let destination_mac = if destination.is_multicast() {
-        if shares_group(stack, plane, id, destination, route.oif) {
-            return Err(WhyOs::LocalMembers);
-        }
-        MacAddr::multicast_for(destination)
-    } else {
-        let next = route.gateway.unwrap_or(destination);
-        MacAddr(plane.control.neighbour(route.oif, next).ok_or(WhyOs::Neighbour)?)
-    };
-    let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
-    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit })
-}
-
-/// Does a socket that is not ours listen to the group on this host, while the sender wants local
-/// members to hear it (IP_MULTICAST_LOOP)? Then only the kernel can deliver to everybody.
-fn shares_group(
-    stack: &Stack,
-    plane: &Plane,
-    id: SocketId,
-    group: Ipv4Addr,
-    interface: u32,
-) -> bool {
-    let Ok(mut state) = stack.shard.lock() else { return true };
-    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast_loop) {
-        return false;
-    }
-    let mut ours = 0;
-    for id in state.ids() {
-        if let Some((_, socket)) = state.socket(id)
-            && socket.state == State::Offloaded
-        {
-            let joined = socket.options.memberships.iter();
-            ours += joined.filter(|m| m.group == group && m.interface == interface).count() as u32;
-        }
-    }
-    drop(state);
-    plane.control.members_on_host(group, interface).is_none_or(|members| members > ours)
-}
-
 /// The kernel shall do this call.
 fn passed<T>(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> Outcome<T> {
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(why) };
     if let Some((_, socket)) = state.socket(id) {
         socket.os_corked = request.flags & libc::MSG_MORE != 0;
     }
-    passed_locked(state, id, why)
+    passed_locked(state, id, request, why)
 }
 
-fn passed_locked<T>(mut state: Guard<'_>, id: SocketId, why: WhyOs) -> Outcome<T> {
+fn passed_locked<T>(
+    mut state: Guard<'_>,
+    id: SocketId,
+    request: &Request<'_>,
+    why: WhyOs,
+) -> Outcome<T> {
     if let Some((_, socket)) = state.socket(id)
         && let Some(route) = &mut socket.route
     {
         // What goes by a link next comes after this.
         let one = u16::from(route.port.is_some());
-        route.by_kernel = route.by_kernel.saturating_add(one);
+        // A train may be received there as one message, or as many.
+        let train = socket.options.segment != 0 || request.control.is_some();
+        let count = if train { one * u16::MAX } else { one };
+        route.by_kernel = route.by_kernel.saturating_add(count);
     }
     Outcome::Os(why)
 }
@@ -560,6 +464,16 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(counters, expected);
+    }
+
+    #[test]
+    fn a_train_is_judged_in_the_kernels_order() {
+        assert_eq!(check_train(128 * 1472, 1472, 1500, true), Ok(()));
+        assert_eq!(check_train(1, 65_535, 1500, true), Ok(()));
+        assert_eq!(check_train(1473, 1473, 1500, true), Err(libc::EMSGSIZE));
+        assert_eq!(check_train(129 * 1473, 1473, 1500, true), Err(libc::EMSGSIZE));
+        assert_eq!(check_train(128 * 10 + 1, 10, 1500, true), Err(libc::EINVAL));
+        assert_eq!(check_train(1, 10, 1500, false), Err(libc::EINVAL));
     }
 
     // covers: API-40

@@ -56,6 +56,15 @@ impl<'a> ControlWriter<'a> {
         if options.rxq_overflow && datagram.drops_before > 0 {
             self.put(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, &datagram.drops_before.to_ne_bytes());
         }
+        let train = datagram.train;
+        if options.receive_segment
+            && train.whole
+            && train.segment != 0
+            && datagram.len > train.segment.into()
+        {
+            let size = i32::from(train.segment);
+            self.put(libc::IPPROTO_UDP, libc::UDP_GRO, &size.to_ne_bytes());
+        }
         if options.packet_info {
             // What a reply is to be sent from.
             let multicast = datagram.destination.is_multicast();

@@ -4,6 +4,7 @@
 //! of the same number (the *shadow*) shall do it. Anything not done here is passed on, per call or,
 //! by [`attach::un_offload`], for good; the program cannot tell.
 
+mod ancillary;
 pub mod attach;
 pub mod attaching;
 pub mod block;

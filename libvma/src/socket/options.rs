@@ -26,6 +26,8 @@ pub struct Options {
     pub receive_ttl: bool,
     pub receive_tos: bool,
     pub original_destination: bool,
+    /// UDP_GRO.
+    pub receive_segment: bool,
     /// SO_BINDTODEVICE as an interface index.
     pub device: Option<u32>,
     pub mark: u32,
@@ -42,6 +44,8 @@ pub struct Options {
     pub ignore_path_mtu: bool,
     /// Off with SO_NO_CHECK.
     pub checksum: bool,
+    /// UDP_SEGMENT: a longer payload leaves as datagrams of so many bytes; 0 is none.
+    pub segment: u16,
     pub multicast_ttl: u8,
     pub multicast_loop: bool,
     pub multicast_all: bool,
@@ -62,6 +66,7 @@ impl Options {
             receive_ttl: false,
             receive_tos: false,
             original_destination: false,
+            receive_segment: false,
             device: None,
             mark: 0,
             reuse_port: false,
@@ -72,6 +77,7 @@ impl Options {
             never_fragment: false,
             ignore_path_mtu: false,
             checksum: true,
+            segment: 0,
             multicast_ttl: 1,
             multicast_loop: config.tx_mc_loopback,
             multicast_all: true,
@@ -145,6 +151,7 @@ pub fn after_set(
             }
             ip_level(stack, id, name)
         }
+        libc::IPPROTO_UDP => udp_level(stack, id, name),
         // SOL_TCP and SOL_IPV6 on a UDP/IPv4 socket are refused by the kernel before this.
         _ => false,
     };
@@ -250,6 +257,21 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::IP_RECVTTL => options.receive_ttl = value != 0,
         libc::IP_RECVTOS => options.receive_tos = value != 0,
         libc::IP_RECVORIGDSTADDR => options.original_destination = value != 0,
+        _ => return false,
+    }
+    true
+}
+
+fn udp_level(stack: &Stack, id: SocketId, name: i32) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((endpoint, socket)) = state.socket(id) else { return true };
+    let value = shadow::int_option(socket.shadow(), libc::IPPROTO_UDP, name).unwrap_or(0);
+    match name {
+        libc::UDP_SEGMENT => socket.options.segment = value as u16,
+        libc::UDP_GRO => {
+            socket.options.receive_segment = value != 0;
+            endpoint.takes_trains = value != 0;
+        }
         _ => return false,
     }
     true

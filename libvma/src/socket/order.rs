@@ -59,6 +59,16 @@ pub enum Origin {
     Shadow,
 }
 
+/// What of a delivered datagram is left at the front of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    Nothing,
+    /// It was the first one of a train.
+    Rest,
+    /// MSG_PEEK.
+    All,
+}
+
 /// Where the last datagram came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Last {
@@ -193,13 +203,13 @@ impl Order {
             && !(self.may_be_readable() || self.failed)
     }
 
-    /// The front datagram of our queue was delivered; if `peeked`, it stays there.
+    /// The front datagram of our queue was delivered.
     #[inline]
-    pub fn took_ours(&mut self, peeked: bool) {
+    pub fn took_ours(&mut self, left: Left) {
         self.last = Last::Ours;
         self.run = self.run.min(LONGEST_RUN - 1);
-        self.announced = peeked.then_some(Origin::Queue);
-        if !peeked {
+        self.announced = (left == Left::All).then_some(Origin::Queue);
+        if left == Left::Nothing {
             self.due = self.due.map(|due| due.saturating_sub(1));
             self.before_kernel = self.before_kernel.saturating_sub(1);
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::block::{Guard, Look, Over, Round, Source, block};
 use super::message::ControlWriter;
-use super::order::{Front, Origin, Turn, View};
+use super::order::{Front, Left, Origin, Turn, View};
 use super::wait::{Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::datagram::Datagram;
@@ -295,7 +295,7 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
         }
         socket.order.found_empty();
     }
-    let len = endpoint.front().map(|datagram| datagram.len as usize);
+    let len = endpoint.front().map(|next| next.train.next(next.len) as usize);
     socket.order.announce(len.map(|_| Origin::Queue));
     len
 }
@@ -333,9 +333,10 @@ fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
 /// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).
 fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> Received {
     // Out of the queue, so that the shard can lend its bytes; a peeked one goes back to the front.
-    let Some(datagram) = state.pop(id) else {
+    let Some(mut datagram) = state.pop(id) else {
         return Received::FromOs(0);
     };
+    let rest = datagram.uncouple();
     let copied = state.copy_out(&datagram, request.buffers);
     let len = datagram.len as usize;
     // The kernel starts from this flag of the call.
@@ -357,16 +358,29 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     let returned = if request.flags & libc::MSG_TRUNC != 0 { len } else { copied };
     let peeks = request.flags & libc::MSG_PEEK != 0;
     if let Some((_, socket)) = state.socket(id) {
-        socket.order.took_ours(peeks);
+        socket.order.took_ours(match (peeks, &rest) {
+            (true, _) => Left::All,
+            (false, Some(_)) => Left::Rest,
+            (false, None) => Left::Nothing,
+        });
     }
     if peeks {
-        state.put_back(id, datagram);
-    } else {
-        if let Some((endpoint, _)) = state.socket(id) {
-            endpoint.counters.rx_packets += 1;
-            endpoint.counters.rx_bytes += len as u64;
+        if let Some(rest) = rest {
+            datagram.couple(rest);
         }
-        state.release(datagram);
+        state.put_back(id, datagram);
+        return Received::Datagram { len: returned, source, flags, control };
+    }
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.rx_packets += u64::from(datagram.train.count(datagram.len));
+        endpoint.counters.rx_bytes += len as u64;
+    }
+    match rest {
+        None => state.release(datagram),
+        Some(rest) => {
+            datagram.move_up(rest);
+            state.put_back(id, datagram);
+        }
     }
     Received::Datagram { len: returned, source, flags, control }
 }

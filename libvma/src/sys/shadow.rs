@@ -7,7 +7,7 @@ use core::ffi::c_int;
 use core::mem::size_of;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use super::Fd;
 use super::sockaddr::{Family, LONGEST, Named, SocketName};
@@ -144,28 +144,48 @@ pub fn bind_any(fd: c_int) -> Result<(), c_int> {
     bind(fd, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
 }
 
-/// Sends a datagram from a socket, unless that would wait.
-pub fn send_to(fd: c_int, payload: &[u8], to: SocketAddrV4) {
-    let to = to_sockaddr(to);
-    let arguments = [
-        fd as usize,
-        payload.as_ptr() as usize,
-        payload.len(),
-        (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize,
-        core::ptr::from_ref(&to) as usize,
-        size_of::<libc::sockaddr_in>(),
-    ];
-    // SAFETY: `payload` and `to` outlive the call, with their sizes.
-    unsafe { raw_syscall(libc::SYS_sendto, arguments) };
+/// Sends a datagram from a socket, unless that would wait; or datagrams of `segment` bytes, if that is not 0.
+/// False if it failed.
+pub fn send_to(fd: c_int, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
+    let mut to = to_sockaddr(to);
+    let mut piece =
+        libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
+    let mut control = Segment {
+        header: libc::cmsghdr {
+            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u16>(),
+            cmsg_level: libc::IPPROTO_UDP,
+            cmsg_type: libc::UDP_SEGMENT,
+        },
+        size: segment,
+    };
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    message.msg_name = (&raw mut to).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    message.msg_iov = &raw mut piece;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<Segment>();
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+    let arguments = [fd as usize, (&raw const message).expose_provenance(), flags, 0, 0, 0];
+    // SAFETY: the message, and what it points to, outlives the call.
+    unsafe { raw_syscall(libc::SYS_sendmsg, arguments) >= 0 }
+}
+
+/// A control message that says into how large datagrams the payload is to be cut: of this one payload, whatever
+/// the socket's option says.
+#[repr(C)]
+struct Segment {
+    header: libc::cmsghdr,
+    size: u16,
 }
 
 /// Sends a datagram from an address of this host that nobody has at the moment. False if somebody has.
-pub fn send_as(from: SocketAddrV4, payload: &[u8], to: SocketAddrV4) -> bool {
+pub fn send_as(from: SocketAddrV4, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
     socket.and_then(Fd::adopt).is_ok_and(|socket| {
-        net::bind(&socket, &from).is_ok()
-            && net::sendto(&socket, payload, SendFlags::empty(), &to).is_ok()
+        net::bind(&socket, &from).is_ok() && send_to(socket.raw(), payload, segment, to)
     })
 }
 

@@ -203,7 +203,7 @@ fn local_sockets_have_the_kernels_names() {
 
 #[test]
 fn local_datagrams_are_sent_and_received_alike() {
-    alike(&["send", "receive", "ancillary", "limits"], &[&[]]);
+    alike(&["send", "receive", "ancillary", "trains", "limits"], &[&[]]);
     alike(&["receive"], &[SLEEPING]);
 }
 
@@ -304,7 +304,7 @@ fn streams_to_plain_processes_of_the_host_are_alike() {
 
 #[test]
 fn datagrams_to_plain_processes_of_the_host_are_alike() {
-    for group in ["names", "send", "receive", "limits"] {
+    for group in ["names", "send", "receive", "trains", "limits"] {
         let run = Run { build: Build::Local, ..plain(group) };
         check(&run, &[Under::Prober, Under::Peer]);
     }

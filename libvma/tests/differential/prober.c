@@ -15,6 +15,7 @@ static const struct {
 	{ "send", send_cases },
 	{ "receive", receive_cases },
 	{ "ancillary", ancillary_cases },
+	{ "trains", train_cases },
 	{ "limits", limit_cases },
 	{ "multicast", multicast_cases },
 	{ "wait", wait_cases },

@@ -62,7 +62,7 @@ typedef struct {
 } probe_case;
 
 extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases[],
-	option_cases[], send_cases[], receive_cases[], ancillary_cases[], limit_cases[], multicast_cases[], wait_cases[], epoll_cases[],
+	option_cases[], send_cases[], receive_cases[], ancillary_cases[], train_cases[], limit_cases[], multicast_cases[], wait_cases[], epoll_cases[],
 	signal_cases[], longjmp_cases[], descriptor_cases[], process_cases[], thread_cases[];
 extern const probe_case tcp_connect_cases[], tcp_accept_cases[], tcp_send_cases[],
 	tcp_receive_cases[], tcp_urgent_cases[], tcp_close_cases[], tcp_process_cases[],

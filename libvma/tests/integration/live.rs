@@ -406,6 +406,43 @@ fn a_datagram_beyond_the_limit_is_refused() {
     assert!(error.contains("Message too long"), "{error}");
 }
 
+// covers: NET-01
+#[test]
+fn trains_leave_as_datagrams() {
+    let net = Namespaces::new();
+    let (mut program, peer) = in_use(&net, "10.99.0.1");
+    let to = format!("('10.99.0.2', {})", peer.local_addr().unwrap().port());
+    let watch = net.watch(Side::A);
+    let mut buffer = vec![0; 65536];
+    for (size, len) in [(1400, 14_000), (1472, 65_507), (700, 1000), (1, 128), (1472, 1472)] {
+        program.run(&format!("s.setsockopt(17, 103, {size})"));
+        for pieces in [1, 2, 3] {
+            // In one buffer, or in several.
+            program.run(&format!("sent = pattern({len}, {pieces})"));
+            let part = usize::div_ceil(len, pieces);
+            let parts = format!("[sent[n:n + {part}] for n in range(0, {len}, {part})]");
+            let count = program.run(&format!("s.sendmsg({parts}, [], 0, {to})"));
+            assert_eq!(count, len.to_string());
+            let mut got = Vec::new();
+            while got.len() < len {
+                let (count, _) = peer.recv_from(&mut buffer).expect("the next datagram");
+                assert_eq!(count, size.min(len - got.len()));
+                got.extend_from_slice(&buffer[..count]);
+            }
+            assert!(got == pattern(len, pieces), "{len} bytes in datagrams of {size}");
+        }
+    }
+    // Too long for the MTU; too many.
+    program.run("s.setsockopt(17, 103, 1473)");
+    let error = program.raises(&format!("s.sendto(sent, {to}) and s.sendto(bytes(1473), {to})"));
+    assert!(error.contains("Message too long"), "{error}");
+    program.run("s.setsockopt(17, 103, 1)");
+    let error = program.raises(&format!("s.sendto(bytes(129), {to})"));
+    assert!(error.contains("Invalid argument"), "{error}");
+    let traffic = program.finish();
+    watch.check(&traffic, 0, 500);
+}
+
 // covers: NET-04
 #[test]
 fn a_segmented_train_of_the_peer_arrives_as_datagrams() {

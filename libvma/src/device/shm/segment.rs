@@ -49,7 +49,7 @@ const _: () = assert!(SLOTS.is_power_of_two() && CHUNKS.is_power_of_two());
 const _: () = assert!(FIRST_CHUNK.is_multiple_of(PAGE) && LANE.is_multiple_of(PAGE));
 
 /// The first words of the header: what this is, in which version, and how large.
-const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 2, SIZE as u64];
+const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 3, SIZE as u64];
 
 /// What nobody may do to the memory any more: a mapping must not lose its pages.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::*;
 use crate::net::udp::lookup::Filter;
+use crate::shard::datagram::charge;
 use crate::shard::{Egress, LinkId, Segment, SendError, Shard, Side};
 use crate::sys::Fd;
 
@@ -51,11 +52,15 @@ fn pair(limit: usize) -> Pair {
 
 impl Pair {
     fn send(&self, len: usize) -> Result<(), SendError> {
+        self.send_cut(len, 0)
+    }
+
+    fn send_cut(&self, len: usize, segment: u16) -> Result<(), SendError> {
         let mut state = self.sender.lock().unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, PORT);
         let hop = state.hop_by(self.link, to).unwrap();
         let bytes = vec![0; len];
-        let result = state.send(&Egress {
+        let egress = Egress {
             hop: &hop,
             source: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 40_000),
             destination: to,
@@ -67,8 +72,13 @@ impl Pair {
             loop_back: false,
             after_kernel: 0,
             payload: &[IoSlice::new(&bytes)],
+            skip: 0,
             len,
-        });
+        };
+        let result = match segment {
+            0 => state.send(&egress),
+            _ => state.send_train(&egress, segment, &mut 0),
+        };
         state.kick(hop.ring);
         result
     }
@@ -87,6 +97,58 @@ impl Pair {
         state.release(datagram);
         lost
     }
+}
+
+/// Takes what a receive call would: its bytes, and how many were lost before it.
+fn take_next(pair: &Pair) -> Option<(u32, u32)> {
+    let mut state = pair.receiver.lock().unwrap();
+    let mut datagram = state.pop(pair.id)?;
+    let rest = datagram.uncouple();
+    let got = (datagram.len, datagram.drops_before);
+    match rest {
+        None => state.release(datagram),
+        Some(rest) => {
+            datagram.move_up(rest);
+            state.put_back(pair.id, datagram);
+        }
+    }
+    Some(got)
+}
+
+#[test]
+fn a_train_takes_the_room_of_its_datagrams() {
+    let pair = pair(3 * charge(1000));
+    pair.send_cut(4500, 1000).unwrap();
+    pair.send(1000).unwrap();
+    pair.receiver.lock().unwrap().poll();
+    let received = pair.received();
+    assert_eq!((received.rx_dropped_packets, received.rx_dropped_bytes), (3, 2500));
+    assert_eq!((0..4).map(|_| take_next(&pair)).collect::<Vec<_>>(), {
+        let one = Some((1000, 2));
+        [one, one, one, None]
+    });
+    // The one that found no room counts, too; one fits always.
+    pair.send_cut(900, 400).unwrap();
+    pair.receiver.lock().unwrap().poll();
+    let got: Vec<_> = core::iter::from_fn(|| take_next(&pair)).collect();
+    assert_eq!(got, [(400, 3), (400, 3), (100, 3)]);
+    assert_eq!(pair.receiver.lock().unwrap().socket(pair.id).unwrap().0.waiting(), (0, 0));
+}
+
+#[test]
+fn a_train_that_is_taken_whole_is_one_message() {
+    let pair = pair(charge(4500));
+    pair.receiver.lock().unwrap().socket(pair.id).unwrap().0.takes_trains = true;
+    pair.send_cut(4500, 1000).unwrap();
+    pair.send_cut(900, 400).unwrap();
+    pair.receiver.lock().unwrap().poll();
+    assert_eq!(take_next(&pair), Some((4500, 0)));
+    assert_eq!(take_next(&pair), None);
+    let received = pair.received();
+    assert_eq!((received.rx_dropped_packets, received.rx_dropped_bytes), (3, 900));
+    pair.send_cut(900, 400).unwrap();
+    pair.receiver.lock().unwrap().poll();
+    assert_eq!(take_next(&pair), Some((900, 1)));
 }
 
 fn ring(shard: &Shard<()>) -> stats::Ring {

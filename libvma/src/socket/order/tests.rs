@@ -132,7 +132,7 @@ impl Model {
                     just_asked = true;
                 }
                 Turn::TakeOurs => {
-                    self.order.took_ours(peeked);
+                    self.order.took_ours(if peeked { Left::All } else { Left::Nothing });
                     let front = self.ours.front().map(|(number, _)| *number);
                     if !peeked {
                         self.ours.pop_front();
@@ -267,7 +267,7 @@ fn a_shadow_that_never_empties_does_not_keep_ours_waiting() {
             }
             turn => {
                 assert_eq!(turn, Turn::TakeOurs);
-                order.took_ours(false);
+                order.took_ours(Left::Nothing);
                 since_ours = 0;
             }
         }
@@ -282,7 +282,7 @@ fn a_queue_that_never_empties_does_not_keep_the_shadow_waiting() {
         let front = Front { by_link, after_kernel: 0 };
         let mut taken = 0;
         while order.next(&view(Some(front), 8)) == Turn::TakeOurs {
-            order.took_ours(false);
+            order.took_ours(Left::Nothing);
             taken += 1;
             assert!(taken <= 8);
         }

@@ -147,7 +147,7 @@ static int memory(long size, int seals)
 	int fd = memfd_create("libvma", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	must("memfd_create", fd);
 	must("ftruncate", ftruncate(fd, size));
-	uint64_t header[3] = { 0, 2, SIZE };
+	uint64_t header[3] = { 0, 3, SIZE };
 	memcpy(header, "libvmaSM", 8);
 	must("pwrite", pwrite(fd, header, sizeof header, 0));
 	if (seals)
@@ -306,6 +306,12 @@ static void frames(struct link *link, int port)
 		bytes[37] = port;
 		bytes[38] = (payload + 8) >> 8;
 		bytes[39] = payload + 8;
+		/* Or a train of datagrams, of any size. */
+		if (below(2)) {
+			bytes[0] = 8;
+			bytes[2] = below(12);
+			bytes[3] = random_word();
+		}
 		/* One lie, or none. */
 		if (below(3))
 			bytes[12 + below(30)] = random_word();

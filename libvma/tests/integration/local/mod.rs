@@ -21,6 +21,7 @@ mod rules;
 mod sandbox;
 mod sharing;
 mod sockperf;
+mod trains;
 
 use crate::harness::{Counters, Program, Sandbox, Watch, installed, is_long};
 

@@ -1,0 +1,179 @@
+//! How a destination is reached: asked of the control plane, once for many sends.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::super::outstanding::Outstanding;
+use super::super::{CachedRoute, Plane, Stack, State, Via, WhyOs, attach, local};
+use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
+use crate::net::wire::ethernet::MacAddr;
+use crate::net::wire::ipv4::protocol;
+use crate::shard::{NextHop, SocketId};
+
+/// Asks the kernel for the way to `destination`, and keeps the answer in the socket, as one of the epoch and the
+/// count of answers before the search: a change during it voids the answer. None: the lock is not to be had.
+pub(super) fn renew(
+    stack: &Stack,
+    id: SocketId,
+    destination: SocketAddrV4,
+    (epoch, answers): (u64, u64),
+) -> Option<Via> {
+    let via = find_route(stack, id, destination);
+    let mut state = stack.shard.lock().ok()?;
+    let local_ring = state.local_ring_id();
+    if let Some((_, socket)) = state.socket(id) {
+        let local = match via {
+            Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
+            Via::Os(why) => why == WhyOs::LocalDestination,
+        };
+        socket.route = Some(Box::new(CachedRoute {
+            by_kernel: if local { u16::MAX } else { 0 },
+            answers,
+            destination: *destination.ip(),
+            port: local.then_some(destination.port()),
+            epoch,
+            via,
+            outstanding: Outstanding::default(),
+            envelope: None,
+        }));
+    }
+    Some(via)
+}
+
+/// Asks the control plane how a destination is reached.
+fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
+    let destination = *to.ip();
+    let (query, ignore_path_mtu) = {
+        let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
+        let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
+        let options = &socket.options;
+        let bound = socket.local.map(|local| *local.ip());
+        let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+        let multicast = destination.is_multicast();
+        let multicast_source = options.multicast_source.filter(|_| multicast);
+        let multicast_device = options.multicast_interface.filter(|_| multicast);
+        let query = RouteQuery {
+            src: bound.or(multicast_source),
+            oif: options.device.or(multicast_device),
+            tos: options.tos,
+            mark: options.mark,
+            protocol: Some(Protocol::Udp),
+            sport: socket.local.map(|local| local.port()),
+            ..RouteQuery::to(destination)
+        };
+        (query, options.ignore_path_mtu)
+    };
+    let found = match stack.plane.lock() {
+        Err(_) => Err(WhyOs::Reentered),
+        Ok(mut plane) => match plane.as_mut() {
+            None => Err(WhyOs::NoControlPlane),
+            Some(plane) => resolve(stack, plane, id, destination, &query, ignore_path_mtu),
+        },
+    };
+    match found {
+        Ok(via) => via,
+        Err(WhyOs::LocalDestination)
+            if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
+        {
+            local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
+                .unwrap_or(Via::Os(WhyOs::LocalDestination))
+        }
+        Err(why) => {
+            why.tell_remedy(format_args!("what goes to {destination}"));
+            Via::Os(why)
+        }
+    }
+}
+
+/// The way to another process of this host that uses the library, too.
+fn local_way(
+    stack: &Stack,
+    id: SocketId,
+    bound: Option<Ipv4Addr>,
+    port: u16,
+    destination: SocketAddrV4,
+) -> Option<Via> {
+    let source = match bound {
+        Some(source) => source,
+        // Not always the destination itself: a secondary address is reached from the primary one.
+        None => {
+            let mut plane = stack.plane.lock().ok()?;
+            let query = RouteQuery::to(*destination.ip());
+            plane.as_mut()?.control.route(&query).ok()?.prefsrc?
+        }
+    };
+    let from = SocketAddrV4::new(source, port);
+    let found = local::find(stack, protocol::UDP, from, destination);
+    if found != local::Found::Nobody {
+        // For the answers.
+        attach::post(stack, id);
+    }
+    let local::Found::Link(link) = found else { return None };
+    let hop = stack.shard.lock().ok()?.hop_by(link, destination)?;
+    Some(Via::Ring { hop, source, hop_limit: None })
+}
+
+fn resolve(
+    stack: &Stack,
+    plane: &mut Plane,
+    id: SocketId,
+    destination: Ipv4Addr,
+    query: &RouteQuery,
+    ignore_path_mtu: bool,
+) -> Result<Via, WhyOs> {
+    if destination.is_unspecified() || destination.is_loopback() {
+        return Err(WhyOs::LocalDestination);
+    }
+    if plane.control.is_broadcast(destination) {
+        return Err(WhyOs::Broadcast);
+    }
+    let route = plane.control.route(query).map_err(|_| WhyOs::Route)?;
+    match route.kind {
+        RouteKind::Unicast | RouteKind::Multicast => {}
+        RouteKind::Local => return Err(WhyOs::LocalDestination),
+        RouteKind::Broadcast => return Err(WhyOs::Broadcast),
+        RouteKind::Refused(_) | RouteKind::Other => return Err(WhyOs::Route),
+    }
+    let ring = attach::ring(stack, plane, route.oif)?;
+    let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
+    let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
+    let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
+    let path_mtu = route.mtu.filter(|_| !ignore_path_mtu);
+    let mtu = stack.config.limit_mtu(path_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
+    let destination_mac = if destination.is_multicast() {
+        if shares_group(stack, plane, id, destination, route.oif) {
+            return Err(WhyOs::LocalMembers);
+        }
+        MacAddr::multicast_for(destination)
+    } else {
+        let next = route.gateway.unwrap_or(destination);
+        MacAddr(plane.control.neighbour(route.oif, next).ok_or(WhyOs::Neighbour)?)
+    };
+    let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
+    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit })
+}
+
+/// Does a socket that is not ours listen to the group on this host, while the sender wants local
+/// members to hear it (IP_MULTICAST_LOOP)? Then only the kernel can deliver to everybody.
+fn shares_group(
+    stack: &Stack,
+    plane: &Plane,
+    id: SocketId,
+    group: Ipv4Addr,
+    interface: u32,
+) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return true };
+    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast_loop) {
+        return false;
+    }
+    let mut ours = 0;
+    for id in state.ids() {
+        if let Some((_, socket)) = state.socket(id)
+            && socket.state == State::Offloaded
+        {
+            let joined = socket.options.memberships.iter();
+            ours += joined.filter(|m| m.group == group && m.interface == interface).count() as u32;
+        }
+    }
+    drop(state);
+    plane.control.members_on_host(group, interface).is_none_or(|members| members > ours)
+}
