@@ -20,6 +20,8 @@ pub struct Received {
     pub frame: Frame,
     /// Bytes in the whole chain.
     pub len: u32,
+    /// Of UDP datagrams that came as one packet: bytes of each, but perhaps of the last one; else 0.
+    pub segment: u16,
 }
 
 /// What steering matches (addresses and ports in host order).

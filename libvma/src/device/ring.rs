@@ -294,6 +294,15 @@ impl Ring {
         }
     }
 
+    /// See [`xdp::Ring::carries_trains`].
+    #[inline]
+    pub fn carries_trains(&self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.carries_trains(),
+            Ring::Shm(_) => false,
+        }
+    }
+
     /// See [`xdp::Ring::transmit_segmented`].
     #[inline]
     pub fn transmit_segmented(

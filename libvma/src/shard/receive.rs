@@ -411,7 +411,7 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
     }
     let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
     let by_link = ring.is_local();
-    let segment = if by_link { segment(first) } else { 0 };
+    let segment = if by_link { segment(first) } else { received.segment };
     nonzero_port(Parsed { ip, udp, after_kernel, by_link, segment })
 }
 

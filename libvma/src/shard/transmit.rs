@@ -16,7 +16,7 @@ use crate::net::wire::ethernet::{self, EtherType, MacAddr};
 use crate::net::wire::{ipv4, udp};
 use crate::sys::errand;
 
-const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+pub(super) const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
 
 /// Where a destination is reached: a ring, and what goes into the Ethernet header.
 #[derive(Clone, Copy, Debug)]

@@ -155,6 +155,11 @@ fn control_messages_are_the_same() {
     alike("ancillary");
 }
 
+#[test]
+fn trains_of_datagrams_are_the_same() {
+    alike("trains");
+}
+
 // covers: API-21, API-38
 #[test]
 fn options_are_kept_and_told_alike() {

@@ -443,16 +443,39 @@ fn trains_leave_as_datagrams() {
     watch.check(&traffic, 0, 500);
 }
 
+#[test]
+fn trains_between_two_programs_are_offloaded_at_both_ends() {
+    let net = Namespaces::new();
+    let (mut program, _peer) = in_use(&net, "10.99.0.1");
+    let mut other = net.puppet(Side::B);
+    other.run("s = udp(('10.99.0.2', 5001))");
+    other.run("s.setsockopt(17, 104, 1)");
+    let (here, there) = (net.watch(Side::A), net.watch(Side::B));
+    for (size, len) in [(1400, 14_000), (1472, 60_000), (1, 128), (700, 1000)] {
+        program.run(&format!("s.setsockopt(17, 103, {size})"));
+        let send = format!("s.sendto(pattern({len}, 5), ('10.99.0.2', 5001))");
+        assert_eq!(program.run(&send), len.to_string());
+        other.run("got, told, flags, source = s.recvmsg(65535, 64)");
+        assert_eq!(
+            other.run(&format!("got == pattern({len}, 5), source")),
+            "(True, ('10.99.0.1', 5000))"
+        );
+        assert_eq!(other.run("struct.unpack('i', told[0][2])[0]"), size.to_string());
+    }
+    here.still();
+    there.still();
+}
+
 // covers: NET-04
 #[test]
-fn a_segmented_train_of_the_peer_arrives_as_datagrams() {
+fn a_segmented_train_of_the_peer_is_offloaded() {
     let net = Namespaces::new();
     let (mut program, peer) = in_use(&net, "10.99.0.1");
     let mut sender = Puppet::start(net.program(Side::B, crate::harness::PYTHON));
-    const UDP_SEGMENT: &str = "s.setsockopt(17, 103, 1400)";
     sender.run("s = udp(peer=('10.99.0.1', 5000))");
-    sender.run(UDP_SEGMENT);
+    sender.run("s.setsockopt(17, 103, 1400)");
     sender.run("sent = b''.join(pattern(1400, n) for n in range(10))");
+    let watch = net.watch(Side::A);
     for _ in 0..20 {
         sender.run("s.send(sent)");
         program.run("got = [s.recv(65535) for n in range(10)]");
@@ -465,9 +488,16 @@ fn a_segmented_train_of_the_peer_arrives_as_datagrams() {
     program.run("got = [s.recv(65535) for n in range(2)]");
     assert_eq!(program.run("[len(one) for one in got]"), "[700, 300]");
     assert_eq!(program.run("b''.join(got) == pattern(1400, 0)[:1000]"), "True");
-
-    let watch = net.watch(Side::A);
     round_trip(&mut program, &peer, Side::A.at(PORT), 1400, 0);
+    watch.still();
+
+    // As one message.
+    program.run("s.setsockopt(17, 104, 1)");
+    sender.run("s.setsockopt(17, 103, 1400)");
+    sender.run("s.send(sent)");
+    program.run("got, told, flags, source = s.recvmsg(65535, 64)");
+    assert_eq!(program.run("got == b''.join(pattern(1400, n) for n in range(10))"), "True");
+    assert_eq!(program.run("told == [(17, 104, struct.pack('i', 1400))]"), "True");
     watch.still();
     counted(&mut program);
 }

@@ -294,7 +294,7 @@ impl Ring {
         head.len = len as u32;
         head.start = shape.start as u8;
         head.end = shape.end as u8;
-        let received = Received { frame, len: len as u32 };
+        let received = Received { frame, len: len as u32, segment: 0 };
         if kind == 0 {
             link.counters.packets_in += 1;
             if let Some(source) = head.bytes.get_mut(6..12) {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use self::bell::Bell;
 use self::own_bells::OwnBells;
 pub use self::own_bells::Taker;
-use super::ring::{CONTINUED, Descriptor, Mapping};
+use super::ring::{CONTINUED, Descriptor, Mapping, SEGMENT_SHIFT};
 use super::umem::{CHUNK, Umem};
 use crate::sys::Fd;
 
@@ -47,6 +47,8 @@ pub struct Piece {
     pub len: u32,
     /// More pieces of the frame follow.
     pub continued: bool,
+    /// Of a train of UDP datagrams: bytes of each; else 0.
+    pub segment: u16,
 }
 
 /// The shared words. Positions count on for ever; which slot one means is the memory's to say.
@@ -261,10 +263,12 @@ impl Memory for Shared {
     #[inline]
     fn piece(&self, position: u32) -> Piece {
         let slot = self.slot(position);
+        let continued = slot.continued.load(Ordering::Relaxed);
         Piece {
             chunk: slot.chunk.load(Ordering::Relaxed),
             len: slot.len.load(Ordering::Relaxed),
-            continued: slot.continued.load(Ordering::Relaxed) != 0,
+            continued: continued & 1 != 0,
+            segment: (continued >> SEGMENT_SHIFT) as u16,
         }
     }
 
@@ -298,7 +302,8 @@ impl Ingress {
         Some(Descriptor {
             address: u64::from(piece.chunk) * u64::from(CHUNK),
             len: piece.len.min(CHUNK),
-            options: if piece.continued { CONTINUED } else { 0 },
+            options: u32::from(piece.segment) << SEGMENT_SHIFT
+                | if piece.continued { CONTINUED } else { 0 },
         })
     }
 

@@ -34,7 +34,7 @@ use self::ingress::{Ingress, Maps};
 use self::outlet::Outlet;
 use self::program::Program;
 use self::queue::{Place, Queue, Sizes};
-use self::ring::{CONTINUED, Descriptor};
+use self::ring::{CONTINUED, Descriptor, SEGMENT_SHIFT};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError, Received, Tally};
@@ -262,6 +262,7 @@ impl Ring {
         };
         memory.prefetch(Extent { offset: first.address, len: first.len });
         let mut more = first.options & CONTINUED != 0;
+        let segment = (first.options >> SEGMENT_SHIFT) as u16;
         let mut len = first.len;
         let head = reclaim(&mut self.rx, first);
         let mut last = head.as_ref().map(Frame::index);
@@ -285,7 +286,7 @@ impl Ring {
         }
         self.traffic.rx_packets += 1;
         self.traffic.rx_bytes += u64::from(len);
-        head.map(|frame| Received { frame, len })
+        head.map(|frame| Received { frame, len, segment })
     }
 
     /// Before a sleep: gives back everything that was received, or the kernel would take the ring
@@ -479,10 +480,16 @@ impl Ring {
         self.super_frames.limit()
     }
 
-    /// Sends a TCP segment that may be larger than the MTU, behind everything queued before it.
+    /// Does [`Ring::transmit_segmented`] take UDP, too?
+    #[inline]
+    pub fn carries_trains(&self) -> bool {
+        self.super_frames.carries_trains()
+    }
+
+    /// Sends a TCP segment, or a train of UDP datagrams, that may be larger than the MTU, behind everything queued before it.
     ///
     /// `headers` are those of the whole: Ethernet, IPv4 without options (total length and checksum
-    /// of the whole) and TCP with its options, whose checksum field holds the folded sum of the
+    /// of the whole) and TCP with its options, or UDP, whose checksum field holds the folded sum of the
     /// pseudo-header (of the whole), not complemented. The segments that it is cut into carry
     /// `segment_size` bytes of `payload` each, the last one the rest. The bytes are copied before
     /// this returns.

@@ -30,6 +30,10 @@ pub struct Descriptor {
 /// In `options`: more descriptors of the same packet follow (XDP_PKT_CONTD).
 pub const CONTINUED: u32 = 1;
 
+/// In the upper half of a received descriptor's options, which mean nothing to AF_XDP: the bytes of each
+/// datagram of a train.
+pub const SEGMENT_SHIFT: u32 = 16;
+
 /// Memory shared with the kernel. Not inherited over fork: a child that kept it would keep the socket,
 /// and with it the parent's traffic, alive.
 pub struct Mapping {

@@ -1,5 +1,5 @@
-//! Segmentation offload: TCP segments larger than the MTU ("super-frames"), out through an
-//! AF_PACKET socket with a virtio-net header (packet(7), PACKET_VNET_HDR).
+//! Segmentation offload: TCP segments larger than the MTU ("super-frames") and trains of UDP datagrams,
+//! out through an AF_PACKET socket with a virtio-net header (packet(7), PACKET_VNET_HDR).
 //!
 //! AF_XDP moves a virtual interface's frames one by one; the kernel's own TCP hands 64 KiB at once
 //! to the peer. This is how the library does the same. Whoever takes the packet at last, a kernel
@@ -32,19 +32,25 @@ const SEND_BUFFER: usize = 4 << 20;
 
 const ETHERNET_HEADER: u16 = 14;
 const IPV4_HEADER: u16 = 20;
-/// Where the checksum stands in a TCP header (RFC 9293 section 3.1).
+/// Where the checksum stands in a TCP header (RFC 9293 section 3.1), and in UDP's (RFC 768).
 const CHECKSUM_OFFSET: u16 = 16;
+const UDP_CHECKSUM_OFFSET: u16 = 6;
 
 /// VIRTIO_NET_HDR_F_NEEDS_CSUM: the checksum field holds the pseudo-header's sum only.
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
+/// VIRTIO_NET_HDR_GSO_UDP_L4 (Linux 6.2): datagrams, not fragments.
+const GSO_UDP: u8 = 5;
 /// VIRTIO_NET_HDR_GSO_ECN: only the first segment keeps CWR (RFC 3168 section 6.1.2).
 const GSO_ECN: u8 = 0x80;
 
 /// Where the control bits stand in the headers, and CWR among them (RFC 9293 section 3.1).
 const CONTROL_BITS: usize = 14 + 20 + 13;
 const CWR: u8 = 0x80;
+/// Where the protocol stands in them (RFC 791 section 3.1).
+const PROTOCOL: usize = 14 + 9;
+const UDP: u8 = 17;
 
 /// `struct virtio_net_hdr`, in the host's byte order.
 #[repr(C)]
@@ -108,10 +114,23 @@ impl SuperFrames {
         match socket.send(headers, payload, segment_size) {
             Sent::Yes => true,
             Sent::Later => false,
+            Sent::Never if is_udp(headers) => {
+                socket.refuses_trains = true;
+                false
+            }
             Sent::Never => {
                 *self = SuperFrames::Unavailable;
                 false
             }
+        }
+    }
+
+    /// Does the kernel cut UDP, too, as far as is known?
+    pub fn carries_trains(&self) -> bool {
+        match self {
+            SuperFrames::Closed { .. } => true,
+            SuperFrames::Open(socket) => !socket.refuses_trains,
+            SuperFrames::Unavailable => false,
         }
     }
 
@@ -132,7 +151,15 @@ enum Sent {
 }
 
 /// A socket that sends super-frames on one interface and receives nothing.
-pub struct Socket(Fd);
+pub struct Socket {
+    fd: Fd,
+    /// The kernel is too old to cut UDP.
+    refuses_trains: bool,
+}
+
+fn is_udp(headers: &[u8]) -> bool {
+    headers.get(PROTOCOL) == Some(&UDP)
+}
 
 impl Socket {
     fn open(interface: u32) -> Result<Socket, Errno> {
@@ -149,17 +176,19 @@ impl Socket {
         enable(&socket, VNET_HDR)?;
         roomy(&socket);
         rustix::net::bind(&socket, &LinkAddress { interface, protocol: 0 })?;
-        Ok(Socket(socket))
+        Ok(Socket { fd: socket, refuses_trains: false })
     }
 
-    /// Sends `headers` (Ethernet, IPv4 without options, TCP) and `payload` as one packet that is
+    /// Sends `headers` (Ethernet, IPv4 without options, TCP or UDP) and `payload` as one packet that is
     /// to be cut, at the latest on the wire, into segments with `segment_size` bytes of payload.
     #[inline]
     fn send(&self, headers: &[u8], payload: [&[u8]; 2], segment_size: u16) -> Sent {
         let [first, second] = payload;
+        let udp = is_udp(headers);
         let whole = first.len() + second.len() <= usize::from(segment_size);
         let gso_type = match headers.get(CONTROL_BITS) {
             _ if whole => GSO_NONE,
+            _ if udp => GSO_UDP,
             Some(bits) if bits & CWR != 0 => GSO_TCPV4 | GSO_ECN,
             _ => GSO_TCPV4,
         };
@@ -170,7 +199,7 @@ impl Socket {
             header_len: headers.len() as u16,
             gso_size: if whole { 0 } else { segment_size },
             checksum_start: ETHERNET_HEADER + IPV4_HEADER,
-            checksum_offset: CHECKSUM_OFFSET,
+            checksum_offset: if udp { UDP_CHECKSUM_OFFSET } else { CHECKSUM_OFFSET },
         }
         .to_bytes();
         let pieces = [
@@ -182,7 +211,7 @@ impl Socket {
         let mut nothing = SendAncillaryBuffer::default();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            return match rustix::net::sendmsg(&self.0, &pieces, &mut nothing, flags) {
+            return match rustix::net::sendmsg(&self.fd, &pieces, &mut nothing, flags) {
                 Ok(_) => Sent::Yes,
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => Sent::Later,

@@ -43,7 +43,7 @@ impl Queue {
     /// Takes a received payload over.
     #[inline]
     pub fn push(&mut self, carrier: &mut impl Carrier, received: Received) {
-        let Received { frame, len } = received;
+        let Received { frame, len, .. } = received;
         let len = len as usize;
         if len == 0 {
             return carrier.release(frame);

@@ -6,7 +6,7 @@
 // and ICMP included, is the kernel's. A 5-tuple can also be an exception from a 3-tuple: a connection
 // that came from a listener of ours and is the kernel's now. What cannot be judged is the kernel's,
 // too: IP options, other EtherTypes, frames for another host's MAC address, and trains of UDP datagrams
-// in one buffer (GSO of a local peer), which only the kernel can cut again.
+// in one buffer (GSO of a local peer) where their size is not known: only the kernel can cut them again.
 //
 // A fixed 20 byte IP header keeps every packet offset constant, so loading needs CAP_BPF and
 // CAP_NET_ADMIN but not CAP_PERFMON.
@@ -228,9 +228,9 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 	return ours;
 }
 
-// Whose the frame is that begins at `data`: KERNELS or OURS. `is_train`: it is known to hold several
-// segments.
-static __attribute__((always_inline)) int judge(const void *data, const void *end, int is_train)
+// Whose the frame is that begins at `data`: KERNELS or OURS. `segment`: it holds several segments with so many
+// bytes; 0 if that is not known.
+static __attribute__((always_inline)) int judge(const void *data, const void *end, __u64 segment)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv4_header *ip = (const void *)(eth + 1);
@@ -283,8 +283,9 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	struct interface *link = map_lookup(&interface, &zero);
 	if (!link)
 		return KERNELS;
-	if (ip->protocol == IPPROTO_UDP &&
-	    (is_train || __builtin_bswap16(ip->total_length) > link->mtu))
+	// A segment that fits with an IP header only is a fragment: the guests of old hypervisors leave those to us.
+	__u64 longest = segment ? segment + sizeof(*ip) + 8 : __builtin_bswap16(ip->total_length);
+	if (ip->protocol == IPPROTO_UDP && longest > link->mtu)
 		return KERNELS;
 	if (!(eth->destination[0] & 1)) {
 		// Compared in two pieces: the verifier wants no memcmp.

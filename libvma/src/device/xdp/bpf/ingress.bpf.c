@@ -24,6 +24,8 @@ static long (*skb_change_type)(struct __sk_buff *skb, __u32 type) = (void *)BPF_
 #define MOST_CHUNKS 33
 // Ethernet, IPv4 without options, ports.
 #define HEADERS (14 + 20 + 4)
+// The same with all of UDP's header.
+#define UDP_HEADERS (14 + 20 + 8)
 
 // The loader replaces the numbers of entries here and below.
 struct bpf_map_def SEC("maps") chunks = {
@@ -38,7 +40,8 @@ struct slot {
 	__u32 turn;
 	__u32 chunk;
 	__u32 len;
-	// More pieces of the same frame follow.
+	// Bit 0: more pieces of the same frame follow. The upper half, in the first piece of a train: the bytes
+	// of each of its datagrams.
 	__u32 continued;
 };
 
@@ -165,6 +168,24 @@ static __attribute__((always_inline)) struct connection connection_of(const void
 	};
 }
 
+struct udp_header {
+	struct ports ports;
+	__u16 length;
+	__u16 checksum;
+};
+
+// Is the checksum field that of a packet to be cut into datagrams: the sum of the pseudo-header, of all of them?
+// A packet that was put together otherwise (NETIF_F_GSO_FRAGLIST) is for the kernel to cut.
+static __attribute__((always_inline)) int is_unfinished(const struct ipv4_header *ip)
+{
+	const struct udp_header *udp = (const void *)(ip + 1);
+	__u32 sum = (ip->saddr & 0xffff) + (ip->saddr >> 16) + (ip->daddr & 0xffff) + (ip->daddr >> 16) +
+		    __builtin_bswap16(IPPROTO_UDP) + udp->length;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == udp->checksum;
+}
+
 static __attribute__((always_inline)) int ring_bell(__u64 number)
 {
 	struct bell *bell = map_lookup(&bells, &number);
@@ -221,8 +242,18 @@ int ingress(struct __sk_buff *skb)
 		end = (const void *)(long)skb->data_end;
 	}
 	// The tag of a VLAN is not among the bytes any more.
-	if (judge(data, end, skb->gso_size != 0) != OURS || skb->vlan_present)
+	__u64 segment = skb->gso_size;
+	if (judge(data, end, segment) != OURS || skb->vlan_present)
 		return PASS;
+	if (segment) {
+		const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
+		if (data + UDP_HEADERS > end)
+			return PASS;
+		if (ip->protocol != IPPROTO_UDP)
+			segment = 0; // TCP's need not be told apart
+		else if (!is_unfinished(ip))
+			return PASS;
+	}
 	// A later fragment may be shorter than that.
 	struct connection connection = {};
 	if (data + HEADERS <= end)
@@ -251,7 +282,7 @@ int ingress(struct __sk_buff *skb)
 	struct slot *slot = fill(skb, first, mask, 0, size, &failed);
 	if (!slot)
 		return DROP;
-	slot->continued = last > 0;
+	slot->continued = (last > 0) | segment << 16;
 	if (last > 0) {
 		struct slot *next = fill(skb, first + last, mask, last * CHUNK, rest, &failed);
 		if (!next)

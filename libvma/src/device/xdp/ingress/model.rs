@@ -22,7 +22,7 @@ struct Model {
     bell: AtomicU32,
 }
 
-const NO_PIECE: Piece = Piece { chunk: 0, len: 0, continued: false };
+const NO_PIECE: Piece = Piece { chunk: 0, len: 0, continued: false, segment: 0 };
 
 impl Model {
     /// Both chunks are offered.

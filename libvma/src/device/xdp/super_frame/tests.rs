@@ -351,6 +351,65 @@ fn a_megabyte_arrives(mode: Mode) {
     }
 }
 
+/// Headers of a train with `len` bytes, from `v1` to port 5001 at the other end.
+fn train_headers(len: usize) -> Vec<u8> {
+    let mut out = headers(false, len)[..34].to_vec();
+    out[16..18].copy_from_slice(&((20 + 8 + len) as u16).to_be_bytes());
+    out[23] = UDP;
+    out[24..26].copy_from_slice(&[0, 0]);
+    let checksum = !fold(sum(&out[14..34]));
+    out[24..26].copy_from_slice(&checksum.to_be_bytes());
+    let udp_len = (8 + len) as u16;
+    let pseudo = sum(&PEERS.octets()) + sum(&OURS.octets()) + u32::from(UDP) + u32::from(udp_len);
+    out.extend([0x30, 0x39, 0x13, 0x89]);
+    out.extend(udp_len.to_be_bytes());
+    out.extend(fold(pseudo).to_be_bytes());
+    out
+}
+
+#[test]
+fn a_train_crosses_the_cable_whole_and_tells_its_size() {
+    with_pair(|| {
+        let mut ring = open_in(Mode::Tc, "v0", true);
+        ring.add_flow(Flow::ThreeTuple { protocol: UDP, destination: OURS, port: 5001 }).unwrap();
+        let mut peer = open("v1", true);
+        assert!(peer.carries_trains());
+        for (len, size) in [(14_000, 1400), (65_000, 1472), (128, 1), (1000, 700)] {
+            let (data, headers) = (payload(len, len), train_headers(len));
+            let (first, second) = data.split_at(len / 3);
+            assert!(peer.transmit_segmented(&headers, [first, second], size));
+            let deadline = Instant::now() + Duration::from_secs(5);
+            let received = loop {
+                match ring.receive() {
+                    Some(received) => break received,
+                    None => assert!(Instant::now() < deadline, "{len} bytes in {size}"),
+                }
+            };
+            assert_eq!((received.len as usize, received.segment), (headers.len() + len, size));
+            let bytes: Vec<u8> =
+                ring.pieces(&received.frame).flat_map(|piece| piece.iter().copied()).collect();
+            assert_eq!(bytes[..headers.len()], headers);
+            assert!(bytes[headers.len()..] == data);
+            ring.release(received.frame);
+        }
+        // A checksum that is not the pseudo-header's: not for us to cut. A segment that leaves no room for UDP's
+        // header, neither.
+        let mut odd = train_headers(4000);
+        odd[41] ^= 1;
+        assert!(peer.transmit_segmented(&odd, [&payload(4000, 0), &[]], 1400));
+        assert!(peer.transmit_segmented(&train_headers(4000), [&payload(4000, 0), &[]], 1480));
+        assert!(peer.transmit_segmented(&train_headers(3), [&[1, 2, 3], &[]], 2));
+        let deadline = Instant::now() + Duration::from_secs(5);
+        let received = loop {
+            match ring.receive() {
+                Some(received) => break received,
+                None => assert!(Instant::now() < deadline, "nothing came"),
+            }
+        };
+        assert_eq!((received.len, received.segment), (42 + 3, 2));
+    });
+}
+
 #[test]
 fn a_hundred_thousand_connections_can_be_steered() {
     with_pair(|| {

@@ -207,7 +207,7 @@ impl Pipe {
         carrier: &mut impl Carrier,
         payload: Option<Received>,
     ) -> Result<Events, Violation> {
-        let Some(Received { frame, len }) = payload else { return Err(Violation) };
+        let Some(Received { frame, len, .. }) = payload else { return Err(Violation) };
         let outgoing = &mut self.outgoing;
         // What went by the kernel behind bytes that were not read comes back with them.
         let unread = outgoing.sent - outgoing.read_by_peer + outgoing.kernel;

@@ -56,7 +56,7 @@ impl Model {
         let len = payload.len() as u32;
         self.bytes[frame.index() as usize] = payload;
         self.held += 1;
-        Some(Received { frame, len })
+        Some(Received { frame, len, segment: 0 })
     }
 }
 
