@@ -1,4 +1,6 @@
-//! Control messages of a send call (cmsg(3), udp(7)): those that the library serves.
+//! Control messages of a send call (cmsg(3), ip(7), udp(7)): those that the library serves.
+
+use std::net::Ipv4Addr;
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -8,9 +10,20 @@ const HEADER: usize = size_of::<libc::cmsghdr>();
 pub struct Ancillary {
     /// UDP_SEGMENT: instead of what the socket's option says.
     pub segment: Option<u16>,
+    /// IP_TOS and IP_TTL, likewise.
+    pub tos: Option<u8>,
+    pub ttl: Option<u8>,
+    /// IP_PKTINFO that names no interface: where it comes from.
+    pub source: Option<Ipv4Addr>,
 }
 
 impl Ancillary {
+    /// Do the headers look as they would without the control messages?
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.tos.is_none() && self.ttl.is_none() && self.source.is_none()
+    }
+
     /// None if there is anything that only the kernel can do, or has to refuse.
     pub fn parse(mut control: &[u8]) -> Option<Ancillary> {
         let mut found = Ancillary::default();
@@ -27,6 +40,22 @@ impl Ancillary {
             match (number(8)?, number(12)?) {
                 (libc::IPPROTO_UDP, libc::UDP_SEGMENT) => {
                     found.segment = Some(u16::from_ne_bytes(data.try_into().ok()?));
+                }
+                (libc::IPPROTO_IP, libc::IP_TOS) => {
+                    found.tos = Some(match *data {
+                        [tos] => tos,
+                        _ => i32::from_ne_bytes(data.try_into().ok()?).try_into().ok()?,
+                    });
+                }
+                (libc::IPPROTO_IP, libc::IP_TTL) => {
+                    let ttl = i32::from_ne_bytes(data.try_into().ok()?);
+                    found.ttl = Some(u8::try_from(ttl).ok().filter(|ttl| *ttl > 0)?);
+                }
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                    // The interface, what it is to come from, and what means nothing here.
+                    let [0, 0, 0, 0, a, b, c, d, _, _, _, _] = *data else { return None };
+                    let source = Ipv4Addr::new(a, b, c, d);
+                    found.source = Some(Some(source).filter(|source| !source.is_unspecified())?);
                 }
                 _ => return None,
             }
@@ -56,10 +85,34 @@ mod tests {
     #[test]
     fn the_last_of_a_kind_counts() {
         let both = [segment(100), segment(1200)].concat();
-        assert_eq!(Ancillary::parse(&both), Some(Ancillary { segment: Some(1200) }));
+        assert_eq!(
+            Ancillary::parse(&both),
+            Some(Ancillary { segment: Some(1200), ..Ancillary::default() })
+        );
         // Without the padding behind the last one, as programs say the length, too.
         let short = &both[..both.len() - 6];
-        assert_eq!(Ancillary::parse(short), Some(Ancillary { segment: Some(1200) }));
+        assert_eq!(
+            Ancillary::parse(short),
+            Some(Ancillary { segment: Some(1200), ..Ancillary::default() })
+        );
+    }
+
+    #[test]
+    fn what_quic_says_of_its_packets_is_understood() {
+        let info = [0, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0];
+        let all = [
+            message(libc::IPPROTO_IP, libc::IP_TOS, &2i32.to_ne_bytes()),
+            segment(1200),
+            message(libc::IPPROTO_IP, libc::IP_PKTINFO, &info),
+        ];
+        let found = Ancillary::parse(&all.concat()).unwrap();
+        let source = Some(Ipv4Addr::new(10, 0, 0, 1));
+        let expected = Ancillary { segment: Some(1200), tos: Some(2), ttl: None, source };
+        assert_eq!(found, expected);
+        let short = message(libc::IPPROTO_IP, libc::IP_TOS, &[3]);
+        assert_eq!(Ancillary::parse(&short).unwrap().tos, Some(3));
+        let ttl = message(libc::IPPROTO_IP, libc::IP_TTL, &255i32.to_ne_bytes());
+        assert_eq!(Ancillary::parse(&ttl).unwrap().ttl, Some(255));
     }
 
     #[test]
@@ -75,6 +128,14 @@ mod tests {
             message(libc::IPPROTO_UDP, libc::UDP_GRO, &[1, 0, 0, 0]),
             message(libc::SOL_SOCKET, libc::SCM_RIGHTS, &[0; 4]),
             [good.clone(), vec![0xff; 16]].concat(),
+            message(libc::IPPROTO_IP, libc::IP_TOS, &256i32.to_ne_bytes()),
+            message(libc::IPPROTO_IP, libc::IP_TOS, &[1, 0]),
+            message(libc::IPPROTO_IP, libc::IP_TTL, &0i32.to_ne_bytes()),
+            message(libc::IPPROTO_IP, libc::IP_TTL, &[64]),
+            // An interface; nothing; too short.
+            message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[1, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]),
+            message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0; 12]),
+            message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0; 8]),
         ] {
             assert_eq!(Ancillary::parse(&bad), None, "{bad:?}");
         }

@@ -35,6 +35,9 @@ const KNOWN_FLAGS: i32 =
 /// UDP_MAX_SEGMENTS of Linux 6.18.
 const MOST_SEGMENTS: usize = 128;
 
+/// The bits of the traffic class that routes do not depend on.
+const ECN: u8 = 3;
+
 /// Who has so few datagrams in a link is not the one that filled it.
 const FEW_OUTSTANDING: u32 = 32;
 
@@ -57,6 +60,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         if len <= envelope::MOST
+            && ancillary.is_plain()
             && let Some(ring) = send_enveloped(&mut state, id, request, ancillary, len)
         {
             return Outcome::Ours((len, ring));
@@ -96,17 +100,23 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if socket.os_corked {
             return passed(stack, id, request, WhyOs::Arguments);
         }
-        let stays_here = destination.ip().is_multicast() && socket.options.multicast_ttl == 0;
+        if ancillary.tos.is_some_and(|tos| (tos ^ socket.options.tos) & !ECN != 0) {
+            // It may have another route.
+            return passed_locked(state, id, request, WhyOs::ControlMessage);
+        }
+        let hops = ancillary.ttl.unwrap_or(socket.options.multicast_ttl);
+        let stays_here = destination.ip().is_multicast() && hops == 0;
         let cached = socket.route.as_deref().filter(|route| {
             let passed = matches!(route.via, Via::Os(_));
             route.epoch == epoch
                 && (!passed || route.answers == answers)
                 && route.destination == *destination.ip()
+                && route.source == ancillary.source
                 && route.port.is_none_or(|port| port == destination.port())
         });
         let Some(via) = cached.map(|route| route.via) else {
             drop(state);
-            match route::renew(stack, id, destination, (epoch, answers)) {
+            match route::renew(stack, id, destination, ancillary.source, (epoch, answers)) {
                 Some(Via::Ring { .. }) => continue,
                 Some(Via::Os(why)) => return passed(stack, id, request, why),
                 None => return Outcome::Os(WhyOs::Reentered),
@@ -148,10 +158,11 @@ fn send_enveloped(
     let (endpoint, socket, ring) = state.socket_and_links(id)?;
     let route = socket.route.as_deref_mut()?;
     let envelope = route.envelope.as_ref()?;
+    let segment = ancillary.segment.unwrap_or(socket.options.segment);
     let ordinary = route.epoch == epoch
         && request.to.or(socket.peer)? == envelope.destination
         && socket.state == State::Offloaded
-        && ancillary.segment.unwrap_or(socket.options.segment) == 0
+        && (segment == 0 || len <= segment.into() && socket.options.checksum)
         && !(socket.order.may_have_error() || socket.os_corked || route.by_kernel > 0);
     if !ordinary {
         return None;
@@ -210,12 +221,13 @@ fn transmit<'a>(
         let port = socket.local.map_or(0, |local| local.port());
         let multicast = destination.ip().is_multicast();
         let unicast_ttl = options.ttl.or(hop_limit).unwrap_or(64);
+        let ttl = if multicast { options.multicast_ttl } else { unicast_ttl };
         let egress = Egress {
             hop: &hop,
             source: SocketAddrV4::new(source, port),
             destination,
-            ttl: if multicast { options.multicast_ttl } else { unicast_ttl },
-            tos: options.tos,
+            ttl: ancillary.ttl.unwrap_or(ttl),
+            tos: ancillary.tos.unwrap_or(options.tos),
             dont_fragment: options.dont_fragment,
             never_fragment: options.never_fragment,
             checksum: options.checksum,
@@ -247,7 +259,7 @@ fn transmit<'a>(
                 counters.tx_bytes += len as u64;
                 if let (Some(progress), Some(route)) = (progress, route) {
                     route.outstanding.note(progress);
-                    if !stack.config.rules.ask_senders() {
+                    if !stack.config.rules.ask_senders() && ancillary.is_plain() {
                         route.envelope = Envelope::new(&egress);
                     }
                 }

@@ -178,6 +178,8 @@ struct CachedRoute {
     /// u16::MAX is any number.
     by_kernel: u16,
     destination: Ipv4Addr,
+    /// The source that the call named (IP_PKTINFO).
+    source: Option<Ipv4Addr>,
     /// The shard's count of answers then; see `State::answers`.
     answers: u64,
     /// Within the host a port is another process's than the next one.

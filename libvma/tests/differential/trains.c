@@ -28,6 +28,28 @@ static long send_cut(int fd, int length, int size, int flags)
 	return sendmsg(fd, &message, flags);
 }
 
+/* A message with a control message of IPPROTO_IP and, unless `segment` is 0, one of UDP_SEGMENT behind it. */
+static long send_said(int fd, int length, int type, const void *value, size_t size, int segment)
+{
+	union {
+		struct cmsghdr header;
+		char bytes[128];
+	} control = { .header = { CMSG_LEN(size), IPPROTO_IP, type } };
+	struct sockaddr_in to = at(PEER, 6000);
+	struct msghdr message = { .msg_name = &to, .msg_namelen = sizeof to,
+		.msg_iov = &(struct iovec){ bytes, length }, .msg_iovlen = 1,
+		.msg_control = &control, .msg_controllen = CMSG_SPACE(size) };
+	memcpy(CMSG_DATA(&control.header), value, size);
+	if (segment) {
+		uint16_t said = segment;
+		struct cmsghdr *second = (struct cmsghdr *)(control.bytes + CMSG_SPACE(size));
+		*second = (struct cmsghdr){ CMSG_LEN(sizeof said), IPPROTO_UDP, UDP_SEGMENT };
+		memcpy(CMSG_DATA(second), &said, sizeof said);
+		message.msg_controllen += CMSG_SPACE(sizeof said);
+	}
+	return sendmsg(fd, &message, 0);
+}
+
 /* As many as were sent, and no more. */
 static void all_heard(int there, long length, int size)
 {
@@ -146,6 +168,52 @@ static void wrong_messages(void)
 		DO(sendmsg(fd, &message, 0));
 	}
 	DO(send(fd, "right", 5, 0));
+	peer_hears(there);
+	peer_close(there);
+}
+
+/* What QUIC says of its packets. */
+static void said_by_the_call(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	fill();
+	for (int round = 0; round < 3; round++) {
+		int segment = round == 1 ? 400 : 0;
+		for (int tos = 0; tos < 4; tos++)
+			all_heard(there, DO(send_said(fd, 1000, IP_TOS, &tos, sizeof tos, segment)), segment);
+		all_heard(there, DO(send_said(fd, 1000, IP_TOS, "\2", 1, segment)), segment);
+		int ttl = 9;
+		all_heard(there, DO(send_said(fd, 1000, IP_TTL, &ttl, sizeof ttl, segment)), segment);
+		struct in_pktinfo info = { .ipi_spec_dst = at(HOST, 0).sin_addr };
+		all_heard(there, DO(send_said(fd, 1000, IP_PKTINFO, &info, sizeof info, segment)), segment);
+		DO(sendto(fd, "plain", 5, 0, ADDRESS(PEER, 6000)));
+		peer_hears(there);
+		set(fd, IPPROTO_IP, IP_TTL, 77);
+	}
+	peer_close(there);
+}
+
+static void said_wrongly(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	fill();
+	static const int odd[] = { -1, 0, 1, 0x20, 0xb8, 0xff, 256 };
+	for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+		line("%d", odd[i]);
+		all_heard(there, DO(send_said(fd, 1000, IP_TOS, &odd[i], sizeof odd[i], 600)), 600);
+		all_heard(there, DO(send_said(fd, 1000, IP_TTL, &odd[i], sizeof odd[i], 600)), 600);
+		DO(send_said(fd, 1000, IP_TOS, &odd[i], 2, 0));
+		DO(send_said(fd, 1000, IP_TTL, &odd[i], 1, 0));
+	}
+	static const char *const sources[] = { "10.98.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255" };
+	for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+		struct in_pktinfo info = { .ipi_spec_dst = at(sources[i], 0).sin_addr };
+		line("%s", sources[i]);
+		all_heard(there, DO(send_said(fd, 1000, IP_PKTINFO, &info, sizeof info, 600)), 600);
+		info.ipi_ifindex = 4000;
+		DO(send_said(fd, 1000, IP_PKTINFO, &info, sizeof info, 600));
+	}
+	DO(sendto(fd, "plain", 5, 0, ADDRESS(PEER, 6000)));
 	peer_hears(there);
 	peer_close(there);
 }
@@ -286,6 +354,8 @@ const probe_case train_cases[] = {
 	{ "limits", limits, true }, /* what is too long for any datagram */
 	{ "wrong_messages", wrong_messages, true },
 	{ "corked", corked, true },
+	{ "said_by_the_call", said_by_the_call, false },
+	{ "said_wrongly", said_wrongly, true },
 	{ "received_cut", received_cut, false },
 	{ "received_whole", received_whole, false },
 	{ NULL, NULL, false },

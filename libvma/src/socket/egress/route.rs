@@ -15,9 +15,10 @@ pub(super) fn renew(
     stack: &Stack,
     id: SocketId,
     destination: SocketAddrV4,
+    source: Option<Ipv4Addr>,
     (epoch, answers): (u64, u64),
 ) -> Option<Via> {
-    let via = find_route(stack, id, destination);
+    let via = find_route(stack, id, destination, source);
     let mut state = stack.shard.lock().ok()?;
     let local_ring = state.local_ring_id();
     if let Some((_, socket)) = state.socket(id) {
@@ -29,6 +30,7 @@ pub(super) fn renew(
             by_kernel: if local { u16::MAX } else { 0 },
             answers,
             destination: *destination.ip(),
+            source,
             port: local.then_some(destination.port()),
             epoch,
             via,
@@ -40,7 +42,7 @@ pub(super) fn renew(
 }
 
 /// Asks the control plane how a destination is reached.
-fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
+fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4, source: Option<Ipv4Addr>) -> Via {
     let destination = *to.ip();
     let (query, ignore_path_mtu) = {
         let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
@@ -52,7 +54,7 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
         let multicast_source = options.multicast_source.filter(|_| multicast);
         let multicast_device = options.multicast_interface.filter(|_| multicast);
         let query = RouteQuery {
-            src: bound.or(multicast_source),
+            src: source.or(bound).or(multicast_source),
             oif: options.device.or(multicast_device),
             tos: options.tos,
             mark: options.mark,
@@ -71,6 +73,10 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
     };
     match found {
         Ok(via) => via,
+        // The kernel refuses what comes from an address that is not the host's.
+        Err(WhyOs::LocalDestination) if source.is_some_and(|source| !is_own(stack, source)) => {
+            Via::Os(WhyOs::ControlMessage)
+        }
         Err(WhyOs::LocalDestination)
             if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
         {
@@ -82,6 +88,13 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Via {
             Via::Os(why)
         }
     }
+}
+
+fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
+    address.is_loopback()
+        || stack.plane.lock().is_ok_and(|plane| {
+            plane.as_ref().is_some_and(|plane| plane.control.interface_of(address).is_some())
+        })
 }
 
 /// The way to another process of this host that uses the library, too.
