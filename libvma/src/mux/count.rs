@@ -73,6 +73,8 @@ pub struct Counting<'a> {
     calls: &'a Calls,
     thread: u32,
     slept: bool,
+    /// It sleeps now.
+    asleep: bool,
     /// Of ours, ready.
     ours: usize,
     /// Polling since then, if that is measured, on the shard's clock.
@@ -88,7 +90,7 @@ impl<'a> Counting<'a> {
     #[inline]
     pub fn begin(calls: &'a Calls, thread: u32) -> Counting<'a> {
         let since = is_measuring().then(now);
-        Counting { calls, thread, slept: false, ours: 0, since, rounds: 0 }
+        Counting { calls, thread, slept: false, asleep: false, ours: 0, since, rounds: 0 }
     }
 
     /// So many sockets of ours are ready. Takes the shard's state as a proof that its lock is held.
@@ -119,6 +121,7 @@ impl<'a> Counting<'a> {
 
     /// The call goes to sleep.
     pub fn sleeps(&mut self) {
+        self.asleep = true;
         if !core::mem::replace(&mut self.slept, true) {
             self.calls.misses.fetch_add(1, Ordering::Relaxed);
         }
@@ -127,9 +130,11 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// And polls again.
+    /// And polls again, if it did.
     pub fn wakes(&mut self) {
-        self.since = self.since.map(|_| now());
+        if core::mem::take(&mut self.asleep) {
+            self.since = self.since.map(|_| now());
+        }
     }
 
     /// What the call returns.

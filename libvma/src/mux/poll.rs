@@ -55,9 +55,11 @@ pub fn poll(
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, i32> {
     let (patience, mask) = super::patience(stack, mask);
+    let (handled, own_number) = thread::interruptions_and_id(false);
     let mut polling = Polling {
         turn,
-        counting: Counting::begin(turn.calls(question.told), thread::cached_id()),
+        counting: Counting::begin(turn.calls(question.told), own_number),
+        handled,
         question: &mut question,
         timeout,
         patience,
@@ -83,6 +85,8 @@ struct Polling<'q, 'd> {
     /// Nanoseconds; None for ever.
     timeout: Option<u64>,
     patience: Patience,
+    /// Signal handlers that had run when the call began.
+    handled: u32,
     /// The call has a signal mask of its own.
     masked: bool,
     /// The kernel has been asked since the call began, or slept.
@@ -117,7 +121,7 @@ impl<'a> Source<'a> for Polling<'_, '_> {
     }
 
     fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
-        Wait::new(self.patience, self.timeout, false)
+        Wait::new(self.patience, self.timeout, false).since(self.handled)
     }
 
     fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {

@@ -127,6 +127,12 @@ impl Wait {
         }
     }
 
+    /// A handler that ran since the thread had counted so many ends the wait.
+    pub fn since(mut self, interruptions: u32) -> Wait {
+        self.interruptions = interruptions;
+        self
+    }
+
     /// Lets others run now and then while it polls.
     pub fn yielding(mut self, yields: bool) -> Wait {
         self.yields = yields;

@@ -51,19 +51,21 @@ impl Marks {
 /// epoll_wait(2) on an instance that watches sockets of ours.
 pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
     let (patience, mask) = patience(stack, call.mask);
+    let (handled, own_number) = thread::interruptions_and_id(false);
     let mut waiting = Waiting {
         epoll,
+        handled,
         call,
         patience,
         found: Found { out, count: 0, shared: Marks::default() },
         asked: false,
         kernel_spoke: true,
-        counting: Counting::begin(&epoll.calls, thread::cached_id()),
+        counting: Counting::begin(&epoll.calls, own_number),
     };
     let result = match block(stack, &mut waiting, mask) {
         Ok(found) => found,
         Err(Over::Interrupted) => Err(libc::EINTR),
-        Err(Over::TimedOut) if waiting.asked => Ok(0),
+        Err(Over::TimedOut) if waiting.asked || !waiting.kernel_spoke => Ok(0),
         Err(Over::TimedOut) => waiting.ask_kernel(stack).map(|()| waiting.found.count),
     };
     waiting.counting.end(&result);
@@ -74,6 +76,8 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
 struct Waiting<'a, 'c> {
     epoll: &'a Epoll,
     call: Call<'c>,
+    /// Signal handlers that had run when it began.
+    handled: u32,
     patience: Patience,
     found: Found<'a>,
     /// The kernel was asked since the call began, or a sleep heard nothing of it.
@@ -103,7 +107,7 @@ impl<'a> Source<'a> for Waiting<'_, '_> {
     }
 
     fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
-        Wait::new(self.patience, self.call.timeout, false)
+        Wait::new(self.patience, self.call.timeout, false).since(self.handled)
     }
 
     fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
