@@ -94,9 +94,16 @@ impl Datagram {
 
     /// The first datagram of the train was received.
     pub fn move_up(&mut self, rest: Rest) {
-        self.skip += self.len;
-        self.len = rest.left;
         // The others by the kernel come before the first one.
+        let first = self.len;
+        self.len += rest.left;
+        self.pass(first);
+    }
+
+    /// So many bytes of the train have left it.
+    pub fn pass(&mut self, bytes: u32) {
+        self.skip += bytes;
+        self.len = self.len.saturating_sub(bytes);
         self.after_kernel = 0;
     }
 

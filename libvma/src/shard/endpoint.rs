@@ -78,9 +78,14 @@ impl Endpoint {
         !self.queue.is_empty()
     }
 
-    /// Datagrams in the queue, and their payload bytes.
+    /// Packets in the queue, datagrams or trains, and their payload bytes.
     pub fn waiting(&self) -> (u64, u64) {
         (self.queue.len() as u64, self.bytes)
+    }
+
+    /// Datagrams in the queue, those of trains among them.
+    pub fn datagrams(&self) -> u64 {
+        self.queue.iter().map(|queued| u64::from(queued.train.count(queued.len))).sum()
     }
 
     /// The datagram that the next receive call gets.
@@ -115,6 +120,10 @@ impl Endpoint {
     pub(super) fn room_for(&self, train: Train, len: usize) -> Option<usize> {
         if train.whole {
             return self.has_room(train.charge(len)).then_some(len);
+        }
+        // With a last one that is shorter.
+        if self.charged + train.charge(len) <= self.limit {
+            return Some(len);
         }
         let (segment, one) = (usize::from(train.segment), train.charge(train.segment.into()));
         let left = self.limit.saturating_sub(self.charged);

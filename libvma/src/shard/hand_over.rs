@@ -44,16 +44,25 @@ impl<S> State<S> {
     pub fn hand_over_queue(&mut self, queue: Queue) -> bool {
         let mut injector = None;
         let (mut kept, mut any) = (Vec::new(), false);
-        while let Some(datagram) = self.pop(queue.socket) {
-            if queue.steered && !has_room_for_options(datagram.len as usize) {
+        while let Some(mut datagram) = self.pop(queue.socket) {
+            let segment = datagram.train.segment;
+            let longest =
+                if segment == 0 { datagram.len } else { datagram.len.min(segment.into()) };
+            if queue.steered && !has_room_for_options(longest as usize) {
                 kept.push(datagram);
                 break;
             }
-            if self.hand_over(&mut injector, &datagram, queue) {
-                any = true;
-                self.release(datagram);
-            } else {
-                kept.push(datagram);
+            match self.hand_over(&mut injector, &datagram, queue) {
+                Some(all) if all == datagram.len => {
+                    any = true;
+                    self.release(datagram);
+                }
+                Some(part) => {
+                    any = true;
+                    datagram.pass(part);
+                    kept.push(datagram);
+                }
+                None => kept.push(datagram),
             }
         }
         for datagram in kept.into_iter().rev() {
@@ -62,14 +71,15 @@ impl<S> State<S> {
         any
     }
 
+    /// Returns how many bytes the kernel has now: of a train perhaps not all. None: it is still ours.
     fn hand_over(
         &mut self,
         injector: &mut Option<Injector>,
         datagram: &Datagram,
         queue: Queue,
-    ) -> bool {
+    ) -> Option<u32> {
         if datagram.destination.is_multicast() && queue.shares_groups {
-            return false;
+            return None;
         }
         let mut payload = vec![0; datagram.len as usize];
         self.copy_out(datagram, &mut [IoSliceMut::new(&mut payload)]);
@@ -79,25 +89,32 @@ impl<S> State<S> {
             if !shadow::send_as(datagram.source, &payload, segment, destination) {
                 self.return_to_sender(datagram.source, destination, segment, &payload);
             }
-            return true;
+            return Some(datagram.len);
         }
         if self.is_own(*datagram.source.ip()) {
             // To a group, by a socket of this process: the kernel takes no such packet from outside.
-            return false;
+            return None;
         }
-        let Some((interface, mac)) = self.way_in(datagram, queue.ring) else { return false };
+        let (interface, mac) = self.way_in(datagram, queue.ring)?;
         if injector.is_none() {
             *injector = Injector::new().ok();
         }
-        let Some(injector) = injector else { return false };
+        let injector = injector.as_mut()?;
         let size = if segment == 0 { payload.len().max(1) } else { segment.into() };
         // Nothing is a datagram, too.
         let empty = payload.is_empty().then_some(&[][..]);
-        payload.chunks(size).chain(empty).all(|data| {
-            Packet::new(datagram, queue.port, data).is_some_and(|packet| {
-                packet.frames(mac).all(|frame| injector.inject(interface, &frame).is_ok())
-            })
-        })
+        let mut done = None;
+        for data in payload.chunks(size).chain(empty) {
+            let packet = Packet::new(datagram, queue.port, data);
+            let mut frames = packet.iter().flat_map(|packet| packet.frames(mac)).peekable();
+            if frames.peek().is_none()
+                || !frames.all(|frame| injector.inject(interface, &frame).is_ok())
+            {
+                break;
+            }
+            done = Some(done.unwrap_or(0) + data.len() as u32);
+        }
+        done
     }
 
     /// The interface that it came by, and the MAC address that it was sent to.

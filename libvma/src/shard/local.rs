@@ -291,7 +291,7 @@ impl<S> State<S> {
             && let Some(slot) = self.slots.get(index as usize)
             && let Some((endpoint, _)) = slot.content.as_ref()
         {
-            shadow::send_to(endpoint.shadow, &payload, segment as u16, destination);
+            shadow::send_to(endpoint.shadow, &payload, segment as u16, *sender.ip(), destination);
         }
     }
 

@@ -234,6 +234,8 @@ impl<S> State<S> {
             0 => endpoint.has_room(charge(len)).then_some(len),
             _ => endpoint.room_for(train, len),
         };
+        // Of those before it, not of its own.
+        let drops = endpoint.drops;
         if room != Some(len) {
             let count = endpoint.count_lost(train, len - room.unwrap_or(0));
             if let Some(total) = self.drops.get_mut(DropReason::SocketBufferFull.index()) {
@@ -242,7 +244,7 @@ impl<S> State<S> {
         }
         let Some(len) = room else { return false };
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
-        let mut datagram = make(len as u32, train, stamp, endpoint.drops);
+        let mut datagram = make(len as u32, train, stamp, drops);
         if !endpoint.wants_interface {
             datagram.interface = 0;
         }

@@ -22,7 +22,7 @@ pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
     let Some((counters, limit)) = super::counters(&mut state, id) else { return Vec::new() };
     let facts = state.connection(id).map(|connection| Facts::of(connection));
     let Some((endpoint, socket)) = state.socket(id) else { return Vec::new() };
-    let (queued, _) = endpoint.waiting();
+    let queued = endpoint.datagrams();
     let mut lines = general(descriptor, socket);
     activity(&mut lines, &counters, limit);
     match &socket.stream {

@@ -137,8 +137,8 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             return passed_locked(state, id, request, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
-        let route = state.socket(id).and_then(|(_, socket)| socket.route.as_mut());
-        let after_kernel = route.map_or(0, |route| core::mem::take(&mut route.by_kernel));
+        let route = state.socket(id).and_then(|(_, socket)| socket.route.as_ref());
+        let after_kernel = route.map_or(0, |route| route.by_kernel);
         let way = Way { hop, source, hop_limit, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
@@ -257,9 +257,15 @@ fn transmit<'a>(
                 let count = if is_train { len.div_ceil(segment.into()) } else { 1 };
                 counters.tx_packets += count as u64;
                 counters.tx_bytes += len as u64;
-                if let (Some(progress), Some(route)) = (progress, route) {
-                    route.outstanding.note(progress);
-                    if !stack.config.rules.ask_senders() && ancillary.is_plain() {
+                if let Some(route) = route {
+                    route.by_kernel = 0;
+                    if let Some(progress) = progress {
+                        route.outstanding.note(progress);
+                    }
+                    if progress.is_some()
+                        && !stack.config.rules.ask_senders()
+                        && ancillary.is_plain()
+                    {
                         route.envelope = Envelope::new(&egress);
                     }
                 }
@@ -271,7 +277,7 @@ fn transmit<'a>(
             }
             // Of a train a part has left. The rest may be lost here as anywhere on the way.
             Err(error) if done > 0 && !(blocking && error == SendError::NoFrame) => {
-                return cut_off(state, id, request, done, hop.ring);
+                return cut_off(stack, state, id, (len, done, segment), hop.ring);
             }
             Err(SendError::TooBig) => {
                 counters.tx_errors += 1;
@@ -293,7 +299,7 @@ fn transmit<'a>(
             Err(SendError::NoFrame) if blocking => {
                 if thread::interruptions(false) != interruptions {
                     if done > 0 {
-                        return cut_off(state, id, request, done, hop.ring);
+                        return cut_off(stack, state, id, (len, done, segment), hop.ring);
                     }
                     return Outcome::Errno(libc::EINTR);
                 }
@@ -304,7 +310,9 @@ fn transmit<'a>(
                     Err(_) if done > 0 => return Outcome::Ours((len, hop.ring)),
                     Err(_) => return Outcome::Os(WhyOs::Reentered),
                 }
-                state.kick(hop.ring);
+                if state.kick(hop.ring) {
+                    stack.wake_internal_thread();
+                }
             }
             Err(SendError::NoFrame) => {
                 if let Err(errno) = dropped(stack.config.tx_nonblocked_eagains) {
@@ -319,22 +327,27 @@ fn transmit<'a>(
     }
 }
 
-/// Of a train only so many bytes found room; the program hears that all have left.
+/// Of a train's `len` bytes only `done` found room; the program hears that all have left.
 #[cold]
 fn cut_off(
+    stack: &Stack,
     mut state: Guard<'_>,
     id: SocketId,
-    request: &Request<'_>,
-    done: usize,
+    (len, done, segment): (usize, usize, u16),
     ring: RingId,
 ) -> Outcome<(usize, RingId)> {
-    state.kick(ring);
     if let Some((endpoint, _)) = state.socket(id) {
+        let of = |bytes: usize| bytes.div_ceil(segment.max(1).into()) as u64;
+        endpoint.counters.tx_packets += of(done);
         endpoint.counters.tx_bytes += done as u64;
-        endpoint.counters.tx_dropped += 1;
+        endpoint.counters.tx_dropped += of(len - done);
     }
     state.note_lost(ring);
-    Outcome::Ours((request.payload.iter().map(|piece| piece.len()).sum(), ring))
+    if state.kick(ring) {
+        drop(state);
+        stack.wake_internal_thread();
+    }
+    Outcome::Ours((len, ring))
 }
 
 /// What the kernel says to a payload that is to leave as datagrams of `segment` bytes (udp_send_skb() of

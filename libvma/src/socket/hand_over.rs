@@ -11,8 +11,8 @@ pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(Ring
     state.catch_up();
     let Some((endpoint, socket)) = state.socket(id) else { return };
     let Some(local) = socket.local else { return };
-    let (waiting, bytes) = endpoint.waiting();
-    if waiting == 0 || socket.stream.is_some() || shadow < 0 {
+    let (datagrams, (_, bytes)) = (endpoint.datagrams(), endpoint.waiting());
+    if datagrams == 0 || socket.stream.is_some() || shadow < 0 {
         return;
     }
     let queue = Queue {
@@ -24,7 +24,7 @@ pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(Ring
     };
     // Of these the kernel charges a page for each fragment, so that less of them find room.
     let room = shadow::int_option(shadow, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0);
-    let more = waiting.saturating_mul(2 * PAGE).saturating_add(bytes.saturating_mul(4));
+    let more = datagrams.saturating_mul(2 * PAGE).saturating_add(bytes.saturating_mul(4));
     set_room(shadow, room.saturating_add(i32::try_from(more).unwrap_or(i32::MAX)));
     let any = state.hand_over_queue(queue);
     set_room(shadow, room);

@@ -226,9 +226,6 @@ impl Order {
     pub fn begin_to_ask(&mut self) {
         self.begin_to_look();
         self.failed = false;
-        if self.last == Last::Ours {
-            self.last = Last::OursAndLooked;
-        }
     }
 
     /// The caller is about to look whether the shadow has something, and calls [`Order::note_readable`] if
@@ -237,6 +234,14 @@ impl Order {
         self.readable = Readable::No;
         self.due = None;
         self.polls = 0;
+        if self.last == Last::Ours {
+            self.last = Last::OursAndLooked;
+        }
+    }
+
+    /// The look found nothing.
+    pub fn looked_in_vain(&mut self) {
+        self.run = 0;
     }
 
     /// The kernel delivered a datagram. There may be more.
@@ -259,7 +264,7 @@ impl Order {
     /// The kernel was asked, and the shadow had nothing.
     pub fn found_empty(&mut self) {
         self.announced = None;
-        self.run = 0;
+        self.looked_in_vain();
     }
 
     /// The program is told of the datagram that is next.

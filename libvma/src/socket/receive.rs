@@ -195,7 +195,8 @@ enum Polled {
     Took(Direct),
 }
 
-/// Looks at the rings, unless something is queued. None: the socket is gone.
+/// Looks at the rings, if the queue is empty or what is in them may be older than what the shadow has. None: the
+/// socket is gone.
 #[inline]
 fn poll(
     stack: &Stack,
@@ -308,8 +309,9 @@ fn look_at_shadow(socket: &mut Socket) -> bool {
     if events & libc::POLLERR != 0 {
         socket.order.note_error();
     }
-    if events != 0 {
-        socket.order.note_readable();
+    match events {
+        0 => socket.order.looked_in_vain(),
+        _ => socket.order.note_readable(),
     }
     events != 0
 }

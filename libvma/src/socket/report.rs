@@ -242,7 +242,7 @@ fn describe(state: &mut shard::State<Socket>, id: SocketId, told: &mut Told) -> 
     told.descriptor = socket.shadow();
     told.flags = flags(socket, local_ring);
     (told.rx_thread, told.tx_thread) = (endpoint.rx_thread, endpoint.tx_thread);
-    (told.ready_packets, told.ready_bytes) = endpoint.waiting();
+    (told.ready_packets, told.ready_bytes) = (endpoint.datagrams(), endpoint.waiting().1);
     (told.local, told.local_port) = told_address(socket.local);
     (told.peer, told.peer_port) = told_address(socket.peer);
     let why = match socket.state {

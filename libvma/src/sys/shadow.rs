@@ -144,19 +144,29 @@ pub fn bind_any(fd: c_int) -> Result<(), c_int> {
     bind(fd, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
 }
 
-/// Sends a datagram from a socket, unless that would wait; or datagrams of `segment` bytes, if that is not 0.
-/// False if it failed.
-pub fn send_to(fd: c_int, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
+/// Sends a datagram from a socket, from an address of this host, unless that would wait; or datagrams of
+/// `segment` bytes, if that is not 0. False if it failed.
+pub fn send_to(fd: c_int, payload: &[u8], segment: u16, from: Ipv4Addr, to: SocketAddrV4) -> bool {
     let mut to = to_sockaddr(to);
     let mut piece =
         libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
-    let mut control = Segment {
-        header: libc::cmsghdr {
+    let mut control = SourceAndSegment {
+        source_header: libc::cmsghdr {
+            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<libc::in_pktinfo>(),
+            cmsg_level: libc::IPPROTO_IP,
+            cmsg_type: libc::IP_PKTINFO,
+        },
+        source: libc::in_pktinfo {
+            ipi_ifindex: 0,
+            ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
+            ipi_addr: libc::in_addr { s_addr: 0 },
+        },
+        segment_header: libc::cmsghdr {
             cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u16>(),
             cmsg_level: libc::IPPROTO_UDP,
             cmsg_type: libc::UDP_SEGMENT,
         },
-        size: segment,
+        segment,
     };
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
@@ -165,19 +175,22 @@ pub fn send_to(fd: c_int, payload: &[u8], segment: u16, to: SocketAddrV4) -> boo
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<Segment>();
+    message.msg_controllen = size_of::<SourceAndSegment>();
     let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
     let arguments = [fd as usize, (&raw const message).expose_provenance(), flags, 0, 0, 0];
     // SAFETY: the message, and what it points to, outlives the call.
     unsafe { raw_syscall(libc::SYS_sendmsg, arguments) >= 0 }
 }
 
-/// A control message that says into how large datagrams the payload is to be cut: of this one payload, whatever
-/// the socket's option says.
+/// Control messages that say from where the payload is to come, and into how large datagrams it is to be cut: of
+/// this one payload, whatever the socket's address and option say. The alignment of a header is what CMSG_ALIGN
+/// puts between the two.
 #[repr(C)]
-struct Segment {
-    header: libc::cmsghdr,
-    size: u16,
+struct SourceAndSegment {
+    source_header: libc::cmsghdr,
+    source: libc::in_pktinfo,
+    segment_header: libc::cmsghdr,
+    segment: u16,
 }
 
 /// Sends a datagram from an address of this host that nobody has at the moment. False if somebody has.
@@ -185,7 +198,7 @@ pub fn send_as(from: SocketAddrV4, payload: &[u8], segment: u16, to: SocketAddrV
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
     socket.and_then(Fd::adopt).is_ok_and(|socket| {
-        net::bind(&socket, &from).is_ok() && send_to(socket.raw(), payload, segment, to)
+        net::bind(&socket, &from).is_ok() && send_to(socket.raw(), payload, segment, *from.ip(), to)
     })
 }
 
@@ -196,3 +209,6 @@ pub fn status_flags(fd: c_int) -> c_int {
     let result = unsafe { raw_syscall(libc::SYS_fcntl, arguments) };
     result.max(0) as c_int
 }
+
+#[cfg(test)]
+mod tests;

@@ -486,7 +486,8 @@ impl Ring {
         self.super_frames.carries_trains()
     }
 
-    /// Sends a TCP segment, or a train of UDP datagrams, that may be larger than the MTU, behind everything queued before it.
+    /// Sends a TCP segment, or a train of UDP datagrams, that may be larger than the MTU, behind everything queued
+    /// before it.
     ///
     /// `headers` are those of the whole: Ethernet, IPv4 without options (total length and checksum
     /// of the whole) and TCP with its options, or UDP, whose checksum field holds the folded sum of the
@@ -494,8 +495,8 @@ impl Ring {
     /// `segment_size` bytes of `payload` each, the last one the rest. The bytes are copied before
     /// this returns.
     ///
-    /// False if it did not leave: the kernel has no room now, or, if
-    /// [`Ring::segmentation_limit`] has become 0, never will.
+    /// False if it did not leave: the kernel has no room now, or never will, if
+    /// [`Ring::segmentation_limit`] has become 0, of UDP if [`Ring::carries_trains`] says so.
     #[inline]
     pub fn transmit_segmented(
         &mut self,

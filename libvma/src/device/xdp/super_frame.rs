@@ -103,8 +103,8 @@ impl SuperFrames {
         if matches!(self, SuperFrames::Unavailable) { 0 } else { LIMIT }
     }
 
-    /// As [`Socket::send`]; false if it did not leave now. Then [`SuperFrames::limit`] tells
-    /// whether another try has any sense.
+    /// As [`Socket::send`]; false if it did not leave now. Then [`SuperFrames::limit`], of UDP
+    /// [`SuperFrames::carries_trains`], tells whether another try has any sense.
     #[inline]
     pub fn send(&mut self, headers: &[u8], payload: [&[u8]; 2], segment_size: u16) -> bool {
         if let SuperFrames::Closed { interface } = *self {
@@ -115,7 +115,9 @@ impl SuperFrames {
             Sent::Yes => true,
             Sent::Later => false,
             Sent::Never if is_udp(headers) => {
-                socket.refuses_trains = true;
+                let len: usize = payload.iter().map(|piece| piece.len()).sum();
+                // Beyond that the kernel refuses this train only (UDP_MAX_SEGMENTS before Linux 6.9).
+                socket.refuses_trains |= len <= 64 * usize::from(segment_size);
                 false
             }
             Sent::Never => {
@@ -153,7 +155,7 @@ enum Sent {
 /// A socket that sends super-frames on one interface and receives nothing.
 pub struct Socket {
     fd: Fd,
-    /// The kernel is too old to cut UDP.
+    /// The kernel refused a train: it is too old to cut UDP.
     refuses_trains: bool,
 }
 
