@@ -59,7 +59,7 @@ fn run(process: &'static Process, monitor: Monitor, readers: Attendant) {
     }
 }
 
-/// The descriptors of a round, in this order; more follow.
+/// The places of the first descriptors of a round.
 const CHANGES: usize = 0;
 const SHADOWS: usize = 1;
 const WAKER: usize = 2;
@@ -67,7 +67,7 @@ const ICMP: usize = 3;
 const LOCAL: usize = 4;
 const WATCH: usize = 5;
 
-/// What the thread knows from round to round.
+/// The thread's state from round to round.
 struct Rounds {
     process: &'static Process,
     monitor: Monitor,
@@ -139,7 +139,7 @@ impl Rounds {
         self.tick();
     }
 
-    /// What ends the sleep. Returns after how many nanoseconds there is something to do.
+    /// Collects the descriptors that end the sleep; returns the nanoseconds until the next task.
     fn prepare(&mut self, set: &mut PollSet) -> Option<u64> {
         let stack = &self.process.stack;
         set.add_readable(self.monitor.as_fd().as_raw_fd());
@@ -159,7 +159,7 @@ impl Rounds {
         timeout.into_iter().chain(others).chain(watch).min()
     }
 
-    /// What woke it.
+    /// Handles the descriptors that ended the sleep.
     fn hear(&mut self, fds: &[PollFd]) {
         let process = self.process;
         let stack = &process.stack;
@@ -193,7 +193,7 @@ impl Rounds {
         }
     }
 
-    /// What program threads have left to do.
+    /// Does for the shard's connections and rings the work that program threads have left undone.
     fn tend_shard(&mut self, woken: bool) {
         let stack = &self.process.stack;
         if let Some(mut state) = stack.shard.try_lock() {
@@ -212,7 +212,7 @@ impl Rounds {
         };
     }
 
-    /// What is done once in a while.
+    /// Runs the tasks of each second, and the refresh of routes.
     fn tick(&mut self) {
         let process = self.process;
         let stack = &process.stack;

@@ -24,7 +24,7 @@ pub struct Train {
 }
 
 impl Train {
-    /// What a receive call gets of `len` bytes that are left.
+    /// The bytes that a receive call gets, of `len` that are left.
     #[inline]
     pub fn next(self, len: u32) -> u32 {
         if self.segment == 0 || self.whole { len } else { len.min(self.segment.into()) }

@@ -124,7 +124,7 @@ fn a_train_takes_the_room_of_its_datagrams() {
     let received = pair.received();
     assert_eq!((received.rx_dropped_packets, received.rx_dropped_bytes), (3, 2500));
     assert_eq!((0..4).map(|_| take_next(&pair)).collect::<Vec<_>>(), {
-        // What was lost before it was queued.
+        // The losses before the train was queued: none.
         let one = Some((1000, 0));
         [one, one, one, None]
     });

@@ -228,7 +228,7 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 	return ours;
 }
 
-// Whose the frame is that begins at `data`: KERNELS or OURS. `segment`: it holds several segments with so many
+// Judges the frame that begins at `data`: KERNELS or OURS. If it holds several segments, each has `segment`
 // bytes; 0 if that is not known.
 static __attribute__((always_inline)) int judge(const void *data, const void *end, __u64 segment)
 {
