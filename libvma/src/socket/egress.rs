@@ -7,12 +7,12 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::ancillary::Ancillary;
 use super::block::Guard;
-use super::{Outcome, Stack, State, Via, WhyOs, attach, local};
+use super::{CachedRoute, Outcome, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
 use crate::net::wire::ipv4;
 use crate::net::wire::udp::{self, MAX_DATA_LEN};
-use crate::shard::{Egress, Envelope, NextHop, RingId, SendError, SocketId, envelope};
+use crate::shard::{Egress, Envelope, NextHop, Progress, RingId, SendError, SocketId, envelope};
 use crate::sys::{shadow, thread};
 
 /// A send call as the program made it.
@@ -55,8 +55,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
     if len > MAX_DATA_LEN {
         return Outcome::Os(WhyOs::Arguments);
     }
-    let mut tries = 0;
-    let mut heeded = false;
+    let (mut bound, mut heeded) = (false, false);
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         if len <= envelope::MOST
@@ -78,43 +77,28 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 let descriptor = socket.shadow();
                 drop(state);
                 // The first send of an unbound socket binds it (ip(7)).
-                if tries > 0 || !name_shadow(descriptor, request, destination) {
+                if core::mem::replace(&mut bound, true)
+                    || !name_shadow(descriptor, request, destination)
+                {
                     return passed(stack, id, request, WhyOs::Unbound);
                 }
-                tries += 1;
                 note_start(stack, id, *destination.ip());
                 attach::refresh(stack, id);
                 continue;
             }
             State::Offloaded => {}
         }
-        if stack.config.rules.ask_senders()
-            && let Some(place) = stack.config.rules.decide(Moment::Send, destination, None)
-        {
-            return passed_locked(state, id, request, WhyOs::Rule(place));
-        }
-        if socket.order.take_error() {
-            // The kernel reports a pending error on the next call, whichever that is.
-            return passed_locked(state, id, request, WhyOs::PendingError);
-        }
         if socket.os_corked {
+            drop(state);
             return passed(stack, id, request, WhyOs::Arguments);
         }
-        if ancillary.tos.is_some_and(|tos| (tos ^ socket.options.tos) & !ECN != 0) {
-            // It may have another route.
-            return passed_locked(state, id, request, WhyOs::ControlMessage);
+        if let Some(why) = kernels_part(stack, socket, &ancillary, destination) {
+            return passed_locked(state, id, request, why);
         }
         let hops = ancillary.ttl.unwrap_or(socket.options.multicast_ttl);
         let stays_here = destination.ip().is_multicast() && hops == 0;
-        let cached = socket.route.as_deref().filter(|route| {
-            let passed = matches!(route.via, Via::Os(_));
-            route.epoch == epoch
-                && (!passed || route.answers == answers)
-                && route.destination == *destination.ip()
-                && route.source == ancillary.source
-                && route.port.is_none_or(|port| port == destination.port())
-        });
-        let Some(via) = cached.map(|route| route.via) else {
+        let cached = route::cached(socket, destination, ancillary.source, (epoch, answers));
+        let Some(via) = cached else {
             drop(state);
             match route::renew(stack, id, destination, ancillary.source, (epoch, answers)) {
                 Some(Via::Ring { .. }) => continue,
@@ -142,6 +126,29 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         let way = Way { hop, source, hop_limit, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
+}
+
+/// Is this call the kernel's, though the socket is ours?
+#[inline]
+fn kernels_part(
+    stack: &Stack,
+    socket: &mut Socket,
+    ancillary: &Ancillary,
+    destination: SocketAddrV4,
+) -> Option<WhyOs> {
+    let rules = &stack.config.rules;
+    if rules.ask_senders()
+        && let Some(place) = rules.decide(Moment::Send, destination, None)
+    {
+        return Some(WhyOs::Rule(place));
+    }
+    // The kernel reports a pending error on the next call, whichever that is.
+    if socket.order.take_error() {
+        return Some(WhyOs::PendingError);
+    }
+    // Another traffic class may have another route.
+    let class = ancillary.tos.is_some_and(|tos| (tos ^ socket.options.tos) & !ECN != 0);
+    class.then_some(WhyOs::ControlMessage)
 }
 
 /// The short way of a datagram that is like the one before, to another process of this host. None:
@@ -193,6 +200,38 @@ struct Way {
     ancillary: Ancillary,
 }
 
+impl Way {
+    /// The datagram, by the options of the socket and what the call says instead.
+    #[inline]
+    fn egress<'e>(
+        &'e self,
+        socket: &Socket,
+        destination: SocketAddrV4,
+        payload: &'e [IoSlice<'e>],
+        len: usize,
+    ) -> Egress<'e> {
+        let options = &socket.options;
+        let multicast = destination.ip().is_multicast();
+        let unicast_ttl = options.ttl.or(self.hop_limit).unwrap_or(64);
+        let ttl = if multicast { options.multicast_ttl } else { unicast_ttl };
+        Egress {
+            hop: &self.hop,
+            source: SocketAddrV4::new(self.source, socket.local.map_or(0, |local| local.port())),
+            destination,
+            ttl: self.ancillary.ttl.unwrap_or(ttl),
+            tos: self.ancillary.tos.unwrap_or(options.tos),
+            dont_fragment: options.dont_fragment,
+            never_fragment: options.never_fragment,
+            checksum: options.checksum,
+            loop_back: multicast && options.multicast_loop,
+            after_kernel: self.after_kernel,
+            payload,
+            skip: 0,
+            len,
+        }
+    }
+}
+
 fn transmit<'a>(
     stack: &'a Stack,
     mut state: Guard<'a>,
@@ -200,8 +239,9 @@ fn transmit<'a>(
     request: &Request<'_>,
     len: usize,
     destination: SocketAddrV4,
-    Way { hop, source, hop_limit, after_kernel, ancillary }: Way,
+    way: Way,
 ) -> Outcome<(usize, RingId)> {
+    let (hop, ancillary) = (&way.hop, way.ancillary);
     let (interruptions, thread) = thread::interruptions_and_id(false);
     // Of a train: the bytes that are queued.
     let mut done = 0;
@@ -218,25 +258,7 @@ fn transmit<'a>(
             endpoint.counters.tx_errors += 1;
             return Outcome::Errno(errno);
         }
-        let port = socket.local.map_or(0, |local| local.port());
-        let multicast = destination.ip().is_multicast();
-        let unicast_ttl = options.ttl.or(hop_limit).unwrap_or(64);
-        let ttl = if multicast { options.multicast_ttl } else { unicast_ttl };
-        let egress = Egress {
-            hop: &hop,
-            source: SocketAddrV4::new(source, port),
-            destination,
-            ttl: ancillary.ttl.unwrap_or(ttl),
-            tos: ancillary.tos.unwrap_or(options.tos),
-            dont_fragment: options.dont_fragment,
-            never_fragment: options.never_fragment,
-            checksum: options.checksum,
-            loop_back: multicast && options.multicast_loop,
-            after_kernel,
-            payload: request.payload,
-            skip: 0,
-            len,
-        };
+        let egress = way.egress(socket, destination, request.payload, len);
         let asked = !socket.nonblocking && request.flags & libc::MSG_DONTWAIT == 0;
         let blocking = waits(stack.config.tx_block, asked);
         let is_train = segment != 0 && len > usize::from(segment);
@@ -244,7 +266,7 @@ fn transmit<'a>(
             false => state.send(&egress),
             true => state.send_train(&egress, segment, &mut done),
         };
-        let progress = state.progress(&hop);
+        let progress = state.progress(hop);
         let (counters, route) = match state.socket(id) {
             Some((endpoint, socket)) => {
                 endpoint.tx_thread = thread;
@@ -261,12 +283,9 @@ fn transmit<'a>(
                     route.by_kernel = 0;
                     if let Some(progress) = progress {
                         route.outstanding.note(progress);
-                    }
-                    if progress.is_some()
-                        && !stack.config.rules.ask_senders()
-                        && ancillary.is_plain()
-                    {
-                        route.envelope = Envelope::new(&egress);
+                        if !stack.config.rules.ask_senders() && ancillary.is_plain() {
+                            route.envelope = Envelope::new(&egress);
+                        }
                     }
                 }
                 if !request.more_follow && state.kick_or_wait(hop.ring) {
@@ -275,34 +294,9 @@ fn transmit<'a>(
                 }
                 return Outcome::Ours((len, hop.ring));
             }
-            // Of a train a part has left. The rest may be lost here as anywhere on the way.
-            Err(error) if done > 0 && !(blocking && error == SendError::NoFrame) => {
-                return cut_off(stack, state, id, (len, done, segment), hop.ring);
-            }
-            Err(SendError::TooBig) => {
-                counters.tx_errors += 1;
-                return Outcome::Errno(libc::EMSGSIZE);
-            }
-            Err(SendError::ReceiverFull) => {
-                // The link is shared by all sockets of that process. One that has not filled it
-                // has room in the kernel; one that has would meet a full buffer there, too.
-                if let (Some(progress), Some(route)) = (progress, route)
-                    && route.outstanding.most(progress) < FEW_OUTSTANDING
-                {
-                    return passed_locked(state, id, request, WhyOs::LinkFull);
-                }
-                counters.tx_dropped += 1;
-                state.note_lost(hop.ring);
-                return Outcome::Ours((len, hop.ring));
-            }
-            Err(SendError::NoRing) => return Outcome::Os(WhyOs::RingRefused),
-            Err(SendError::NoFrame) if blocking => {
-                if thread::interruptions(false) != interruptions {
-                    if done > 0 {
-                        return cut_off(stack, state, id, (len, done, segment), hop.ring);
-                    }
-                    return Outcome::Errno(libc::EINTR);
-                }
+            Err(SendError::NoFrame)
+                if blocking && thread::interruptions(false) == interruptions =>
+            {
                 drop(state);
                 thread::yield_now();
                 match stack.shard.lock() {
@@ -314,17 +308,54 @@ fn transmit<'a>(
                     stack.wake_internal_thread();
                 }
             }
-            Err(SendError::NoFrame) => {
-                if let Err(errno) = dropped(stack.config.tx_nonblocked_eagains) {
-                    counters.tx_eagain += 1;
-                    return Outcome::Errno(errno);
-                }
-                counters.tx_dropped += 1;
-                state.note_lost(hop.ring);
-                return Outcome::Ours((len, hop.ring));
+            // Of a train a part has left. The rest may be lost here as anywhere on the way.
+            Err(_) if done > 0 => {
+                return cut_off(stack, state, id, (len, done, segment), hop.ring);
             }
+            Err(SendError::NoFrame) if blocking => return Outcome::Errno(libc::EINTR),
+            Err(SendError::ReceiverFull) if has_room_in_kernel(progress, route) => {
+                return passed_locked(state, id, request, WhyOs::LinkFull);
+            }
+            Err(error) => return failed(stack, state, id, (error, len), hop.ring),
         }
     }
+}
+
+/// The link is shared by all sockets of that process. One that has not filled it has room in the kernel; one
+/// that has would meet a full buffer there, too.
+fn has_room_in_kernel(progress: Option<Progress>, route: &Option<Box<CachedRoute>>) -> bool {
+    let outstanding = progress.zip(route.as_ref());
+    outstanding.is_some_and(|(progress, route)| route.outstanding.most(progress) < FEW_OUTSTANDING)
+}
+
+/// A datagram did not leave, and will not.
+#[cold]
+fn failed(
+    stack: &Stack,
+    mut state: Guard<'_>,
+    id: SocketId,
+    (error, len): (SendError, usize),
+    ring: RingId,
+) -> Outcome<(usize, RingId)> {
+    let Some((endpoint, _)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+    let counters = &mut endpoint.counters;
+    match error {
+        SendError::NoRing => return Outcome::Os(WhyOs::RingRefused),
+        SendError::TooBig => {
+            counters.tx_errors += 1;
+            return Outcome::Errno(libc::EMSGSIZE);
+        }
+        SendError::NoFrame => {
+            if let Err(errno) = dropped(stack.config.tx_nonblocked_eagains) {
+                counters.tx_eagain += 1;
+                return Outcome::Errno(errno);
+            }
+        }
+        SendError::ReceiverFull => {}
+    }
+    counters.tx_dropped += 1;
+    state.note_lost(ring);
+    Outcome::Ours((len, ring))
 }
 
 /// Of a train's `len` bytes only `done` found room; the program hears that all have left.
@@ -455,7 +486,6 @@ pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Socket;
     use super::*;
 
     // No device that a test can make keeps a frame for long: the decisions by themselves.

@@ -406,6 +406,22 @@ fn a_datagram_beyond_the_limit_is_refused() {
     assert!(error.contains("Message too long"), "{error}");
 }
 
+#[test]
+fn a_socket_sends_by_us_again_after_a_corked_datagram() {
+    let net = Namespaces::new();
+    let (mut program, peer) = in_use(&net, "10.99.0.1");
+    let to = format!("('10.99.0.2', {})", peer.local_addr().unwrap().port());
+    let mut buffer = [0; 16];
+    // The kernel puts the two together.
+    program.run(&format!("s.sendto(b'one', 0x8000, {to}); s.sendto(b'two', {to})"));
+    assert_eq!(peer.recv(&mut buffer).unwrap(), 6);
+    assert_eq!(&buffer[..6], b"onetwo");
+    let before = net.kernel_datagrams(Side::A);
+    program.run(&format!("s.sendto(b'three', {to})"));
+    assert_eq!(peer.recv(&mut buffer).unwrap(), 5);
+    assert_eq!(net.kernel_datagrams(Side::A), before);
+}
+
 // covers: NET-01
 #[test]
 fn trains_leave_as_datagrams() {

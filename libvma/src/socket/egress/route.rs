@@ -3,11 +3,29 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::super::outstanding::Outstanding;
-use super::super::{CachedRoute, Plane, Stack, State, Via, WhyOs, attach, local};
+use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::net::wire::ethernet::MacAddr;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::{NextHop, SocketId};
+
+/// The way that the socket knows, if it is still good: of this epoch and this count of answers.
+#[inline]
+pub(super) fn cached(
+    socket: &Socket,
+    destination: SocketAddrV4,
+    source: Option<Ipv4Addr>,
+    (epoch, answers): (u64, u64),
+) -> Option<Via> {
+    let route = socket.route.as_deref()?;
+    let passed = matches!(route.via, Via::Os(_));
+    let holds = route.epoch == epoch
+        && (!passed || route.answers == answers)
+        && route.destination == *destination.ip()
+        && route.source == source
+        && route.port.is_none_or(|port| port == destination.port());
+    holds.then_some(route.via)
+}
 
 /// Asks the kernel for the way to `destination`, and keeps the answer in the socket, as one of the epoch and the
 /// count of answers before the search: a change during it voids the answer. None: the lock is not to be had.
