@@ -106,6 +106,7 @@ fn start() -> Process {
         stack: Stack {
             shard: Shard::default(),
             drained: Default::default(),
+            hold: Default::default(),
             plane: Lock::new(None),
             attaching: Default::default(),
             shadows: shadows.and_then(Fd::adopt).ok(),

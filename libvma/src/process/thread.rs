@@ -129,7 +129,7 @@ impl Rounds {
             thread::nap_millis(100);
         }
         self.hear(fds);
-        if !(self.unsent && result == Ok(0)) {
+        if !(self.unsent && result == Ok(0)) && stack.hold.left().is_none() {
             self.drive.step(stack);
         }
         self.reviews.attend(stack);
@@ -148,7 +148,11 @@ impl Rounds {
         set.add_readable(self.icmp.as_ref().map_or(-1, Icmp::raw));
         set.add_readable(stack.local.descriptor());
         let watch = stream::watch::prepare(stack, set);
-        let mut timeout = self.drive.prepare(stack, set);
+        let mut timeout = match stack.hold.left() {
+            None => self.drive.prepare(stack, set),
+            // What lies in the rings is left there.
+            held => held,
+        };
         if self.unsent {
             timeout = Some(TICK_NANOS);
         } else if self.pressing {

@@ -67,6 +67,8 @@ pub struct Stack {
     /// When a receive call last took what had arrived though it need not have, for
     /// VMA_RX_CQ_DRAIN_RATE_NSEC.
     pub drained: AtomicU64,
+    /// Clients of a listener that no thread has waited on yet.
+    pub hold: stream::hold::Hold,
     /// None until the first socket needs it, or if netlink is not to be had.
     pub plane: Lock<Option<Plane>>,
     /// The internal thread's epoll: it watches the shadows.

@@ -44,6 +44,8 @@ static int server(int seconds)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 128) != 0)
 		return perror("listen"), 1;
+	/* What it still has to do: clients that come meanwhile are the workers'. */
+	usleep(10000);
 	for (int i = 0; i < WORKERS; i++) {
 		workers[i] = fork();
 		if (workers[i] == 0)

@@ -21,6 +21,7 @@ fn stack_with(environment: &str) -> Stack {
     Stack {
         shard: Shard::default(),
         drained: Default::default(),
+        hold: Default::default(),
         attaching: Default::default(),
         plane: Lock::new(None),
         shadows: None,

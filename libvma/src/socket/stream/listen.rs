@@ -85,7 +85,8 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
         Err(_) => false,
     };
     if done {
-        // Until somebody waits, the internal thread shakes hands.
+        // Until a thread waits, the internal thread shakes hands, after a moment.
+        stack.hold.begin();
         stack.wake_internal_thread();
     } else if let Ok(mut state) = stack.shard.lock() {
         cancel_ahead(&mut state, id);
@@ -96,6 +97,7 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
 /// have the interface if we do not hold it.
 pub fn give_up_ahead(stack: &Stack) {
     other_processes::unpost_idle(stack);
+    stack.hold.end();
     let Ok(mut plane) = stack.plane.lock() else { return };
     let Ok(mut state) = stack.shard.lock() else { return };
     let mut any = false;
@@ -139,6 +141,7 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
             Phase::Listening { steered: false } => {}
             _ => return Ok(()),
         }
+        stack.hold.end();
         set_phase(&mut state, id, Phase::Listening { steered: true });
         if let Some((_, socket)) = state.socket(id) {
             socket.state = State::Offloaded;

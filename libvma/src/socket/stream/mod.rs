@@ -15,6 +15,7 @@ pub mod connect;
 pub mod exceptions;
 pub mod gate;
 pub mod give_back;
+pub mod hold;
 pub mod inherited;
 pub mod listen;
 pub mod local;
