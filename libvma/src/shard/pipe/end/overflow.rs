@@ -131,8 +131,7 @@ impl Pipe {
             && !self.outgoing.shut
             && !self.dead
             && self.window_left() > 0
-            && self.is_idle(carrier)
-            && (self.promised || self.outgoing.allowance.is_left(now))
+            && (self.promised || self.outgoing.allowance.is_left(now) && self.is_idle(carrier))
     }
 
     /// Has the peer read all but little of what went by the pipe?
@@ -145,7 +144,8 @@ impl Pipe {
     }
 
     /// The program is told that it may send. If other pipes fill the link before it does, its next send may go by
-    /// the kernel's connection.
+    /// the kernel's connection, whatever is still unread: epoll(7) names many sockets in one call, and the sends
+    /// on the first of them may fill the link for the others.
     pub fn promise_room(&mut self) {
         self.promised = true;
     }

@@ -127,6 +127,18 @@ fn one_send_of_an_idle_pipe_whose_program_was_told_it_may_is_not_refused() {
 }
 
 #[test]
+fn one_send_of_a_busy_pipe_whose_program_was_told_it_may_is_not_refused() {
+    let (mut client, mut server) = agreed(64);
+    let data = bytes(1000);
+    while client.send(&data) > 0 {}
+    assert_eq!(client.overflowed, 0);
+    client.pipe().promise_room();
+    assert_eq!((client.send(&data), client.send(&data), client.overflowed), (1000, 0, 1000));
+    settle(&mut client, &mut server);
+    assert!(server.got == client.sent);
+}
+
+#[test]
 fn bytes_between_those_of_the_kernel_come_back_in_order() {
     let (mut client, mut server, data) = overflowing();
     while server.deliver() {}
