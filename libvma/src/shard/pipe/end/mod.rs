@@ -325,6 +325,16 @@ impl Pipe {
         self.incoming.fin
     }
 
+    /// Is its end here, with all that it sent before, if the kernel's socket has so many bytes of it? The pipe may
+    /// tell of the end before bytes have come that went by the kernel.
+    pub fn is_end_here(&self, in_kernel: impl FnOnce() -> u64) -> bool {
+        match self.turn() {
+            Turn::End => true,
+            Turn::Pipe => self.incoming.fin,
+            Turn::Kernel { most } => self.incoming.fin && in_kernel() >= most,
+        }
+    }
+
     pub fn is_shut(&self) -> bool {
         self.outgoing.shut
     }

@@ -139,6 +139,24 @@ fn one_send_of_a_busy_pipe_whose_program_was_told_it_may_is_not_refused() {
 }
 
 #[test]
+fn an_end_is_here_when_what_went_by_the_kernel_before_it_is() {
+    let (mut client, mut server) = agreed(0);
+    let data = bytes(1000);
+    client.carrier.most = 8;
+    assert_eq!((client.send(&data), client.overflowed), (1000, 1000));
+    client.carrier.most = 64;
+    client.shut();
+    while server.deliver() {}
+    let mut ends = [0, 999, 1000].map(|there| server.pipe().is_end_here(|| there));
+    assert_eq!(ends, [false, false, true]);
+    assert_eq!(server.receive(400), 400);
+    ends = [0, 599, 600].map(|there| server.pipe().is_end_here(|| there));
+    assert_eq!(ends, [false, false, true]);
+    settle(&mut client, &mut server);
+    assert!(server.at_end && server.got == client.sent && server.pipe().is_end_here(|| 0));
+}
+
+#[test]
 fn bytes_between_those_of_the_kernel_come_back_in_order() {
     let (mut client, mut server, data) = overflowing();
     while server.deliver() {}

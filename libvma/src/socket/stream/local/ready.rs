@@ -24,7 +24,6 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     let pipe = state.pipe(id)?;
     let mut ready = Readiness::NONE;
     let (turn, way) = (pipe.turn(), pipe.way());
-    let readable = pipe.readable();
     if pipe.is_dead() {
         for bit in [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP] {
             ready.insert(bit);
@@ -42,8 +41,10 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         }
     };
     let at_kernel = matches!(turn, Turn::Kernel { .. });
+    // What came by the pipe behind bytes of the kernel's cannot be read before these have come.
+    let readable = if at_kernel { 0 } else { pipe.readable() };
     let kernel_ended = at_kernel && kernel.contains(Readiness::RDHUP);
-    let ended = turn == Turn::End || pipe.is_finished() || kernel_ended;
+    let ended = kernel_ended || pipe.is_end_here(|| shadow::unread(descriptor));
     insert_if(&mut ready, readable > 0 && (readable >= low_water || ended), Readiness::IN);
     insert_if(&mut ready, at_kernel && kernel.contains(Readiness::IN), Readiness::IN);
     insert_if(&mut ready, ended || reading_shut, Readiness::IN.union(Readiness::RDHUP));
@@ -126,7 +127,8 @@ pub fn unread(state: &mut Shard, id: SocketId) -> Option<i32> {
             let in_kernel =
                 crate::sys::fd::with_borrowed(shadow, |fd| rustix::io::ioctl_fionread(fd));
             let in_kernel = in_kernel.and_then(Result::ok).unwrap_or(0).min(most);
-            Some(in_pipe.saturating_add(i32::try_from(in_kernel).unwrap_or(i32::MAX)))
+            let behind = if in_kernel == most { in_pipe } else { 0 };
+            Some(behind.saturating_add(i32::try_from(in_kernel).unwrap_or(i32::MAX)))
         }
         Turn::Pipe | Turn::End => Some(in_pipe),
     }
