@@ -205,43 +205,6 @@ unsafe extern "C" fn by_number(
             libc::SYS_dup => file::dup(fd),
             libc::SYS_fcntl => socket::fcntl(fd, b as c_int, c),
             libc::SYS_epoll_ctl => mux::epoll_ctl(fd, b as c_int, c as c_int, at(d)),
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_epoll_wait => mux::epoll_wait(fd, at(b), c as c_int, d as c_int),
-            libc::SYS_epoll_pwait => {
-                let Some(mask) = mask_at(e, f) else {
-                    return real::syscall(number, [a, b, c, d, e, f]);
-                };
-                mux::epoll_pwait(fd, at(b), c as c_int, d as c_int, mask.as_ptr())
-            }
-            libc::SYS_epoll_pwait2 => {
-                let Some(mask) = mask_at(e, f) else {
-                    return real::syscall(number, [a, b, c, d, e, f]);
-                };
-                mux::epoll_pwait2(fd, at(b), c as c_int, at(d), mask.as_ptr())
-            }
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll => mux::poll(at(a), b as libc::nfds_t, c as c_int),
-            libc::SYS_ppoll => {
-                let Some(mask) = mask_at(d, e) else {
-                    return real::syscall(number, [a, b, c, d, e, f]);
-                };
-                counting_down(at(c), |limit| {
-                    mux::ppoll(at(a), b as libc::nfds_t, limit, mask.as_ptr())
-                })
-            }
-            libc::SYS_pselect6 => {
-                // Of the mask and its length.
-                let pair: *const [usize; 2] = at(f);
-                let [mask, len] = pair.as_ref().copied().unwrap_or_default();
-                let Some(mask) = mask_at(mask, len) else {
-                    return real::syscall(number, [a, b, c, d, e, f]);
-                };
-                counting_down(at(e), |limit| {
-                    mux::pselect(fd, at(b), at(c), at(d), limit, mask.as_ptr())
-                })
-            }
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_select => mux::select(fd, at(b), at(c), at(d), at(e)),
             libc::SYS_sendfile => return transfer::sendfile(fd, b as c_int, at(c), d) as c_long,
             libc::SYS_splice => {
                 return transfer::splice(fd, at(b), c as c_int, at(d), e, f as u32) as c_long;
@@ -282,13 +245,75 @@ unsafe extern "C" fn by_number(
                 errno::set(libc::ENOSYS);
                 -1
             }
-            _ if !matches!(find(fd), Found::Kernel) => {
-                return on_socket(number, fd, [a, b, c, d, e, f]);
+            _ => {
+                let arguments = [a, b, c, d, e, f];
+                return match wait_by_number(number, arguments) {
+                    Some(result) => result,
+                    None if matches!(find(fd), Found::Kernel) => real::syscall(number, arguments),
+                    None => on_socket(number, fd, arguments),
+                };
             }
-            _ => return real::syscall(number, [a, b, c, d, e, f]),
         }
     };
     c_long::from(result)
+}
+
+/// The calls that wait for readiness. None: another call.
+///
+/// # Safety
+/// As syscall(2).
+unsafe fn wait_by_number(number: c_long, arguments: [usize; 6]) -> Option<c_long> {
+    let [a, b, c, d, e, f] = arguments;
+    let fd = a as c_int;
+    #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one forwarding an arm")]
+    // SAFETY: each is the same call by its C name, with the arguments of this one.
+    let result = unsafe {
+        match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => mux::epoll_wait(fd, at(b), c as c_int, d as c_int),
+            libc::SYS_epoll_pwait => {
+                let Some(mask) = mask_at(e, f) else {
+                    // Of a length that only the kernel can judge.
+                    return Some(real::syscall(number, arguments));
+                };
+                mux::epoll_pwait(fd, at(b), c as c_int, d as c_int, mask.as_ptr())
+            }
+            libc::SYS_epoll_pwait2 => {
+                let Some(mask) = mask_at(e, f) else {
+                    // Of a length that only the kernel can judge.
+                    return Some(real::syscall(number, arguments));
+                };
+                mux::epoll_pwait2(fd, at(b), c as c_int, at(d), mask.as_ptr())
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => mux::poll(at(a), b as libc::nfds_t, c as c_int),
+            libc::SYS_ppoll => {
+                let Some(mask) = mask_at(d, e) else {
+                    // Of a length that only the kernel can judge.
+                    return Some(real::syscall(number, arguments));
+                };
+                counting_down(at(c), |limit| {
+                    mux::ppoll(at(a), b as libc::nfds_t, limit, mask.as_ptr())
+                })
+            }
+            libc::SYS_pselect6 => {
+                // Of the mask and its length.
+                let pair: *const [usize; 2] = at(f);
+                let [mask, len] = pair.as_ref().copied().unwrap_or_default();
+                let Some(mask) = mask_at(mask, len) else {
+                    // Of a length that only the kernel can judge.
+                    return Some(real::syscall(number, arguments));
+                };
+                counting_down(at(e), |limit| {
+                    mux::pselect(fd, at(b), at(c), at(d), limit, mask.as_ptr())
+                })
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => mux::select(fd, at(b), at(c), at(d), at(e)),
+            _ => return None,
+        }
+    };
+    Some(c_long::from(result))
 }
 
 /// A call whose first argument is a socket of ours, or one that is counted.

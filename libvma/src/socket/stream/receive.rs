@@ -73,46 +73,7 @@ pub fn receive_up_to(
                 Taken::Unusual => {}
             }
         }
-        // The same for the other calls, and for those that have a part already.
-        let idle = state.connection(id).is_some_and(|connection| {
-            connection.queued() == 0 && !connection.is_at_end() && !connection.has_error()
-        });
-        if idle && room > 0 {
-            return if copied == 0 { Step::Nothing } else { Step::Part };
-        }
-        let before = copied;
-        note_waiting(state, id);
-        copied += read(state, id, buffers, (start, copied), room, flags);
-        if flags & libc::MSG_PEEK == 0 {
-            count_received(state, id, copied - before);
-        }
-        if copied >= target {
-            return Step::Done(Ok(()));
-        }
-        let Some(connection) = state.connection(id) else {
-            return Step::Done(Err(libc::ENOTCONN));
-        };
-        // A call with no room waits all the same.
-        let full = room == 0 && connection.queued() > 0;
-        if connection.is_at_end() || full {
-            return Step::Done(Ok(()));
-        }
-        let peeked = flags & libc::MSG_PEEK != 0
-            && (connection.is_receiving_ended() || connection.bytes_to_mark().is_some())
-            && start + copied >= connection.readable() as usize;
-        if copied > 0 && (connection.has_error() || connection.is_at_hidden_mark() || peeked) {
-            // What there is counts now, the error on the next call.
-            return Step::Done(Ok(()));
-        }
-        if let Some(error) = connection.take_error() {
-            return Step::Done(Err(errno(error)));
-        }
-        match copied {
-            // After an error that was told already.
-            _ if connection.state() == TcpState::Closed => Step::Done(Ok(())),
-            0 => Step::Nothing,
-            _ => Step::Part,
-        }
+        look(state, id, buffers, &mut copied, &Wanted { start, target, room, flags })
     });
     if copied > 0 && peek_offset.is_some() {
         move_peek_offset(stack, id, copied, flags & libc::MSG_PEEK != 0);
@@ -125,6 +86,66 @@ pub fn receive_up_to(
         // It has waited, and got all that it wanted.
         Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
         Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// What a receive call is to get.
+struct Wanted {
+    /// Behind so many bytes of the queue (SO_PEEK_OFF).
+    start: usize,
+    /// So many bytes end the wait (SO_RCVLOWAT, MSG_WAITALL).
+    target: usize,
+    /// And so many at the most.
+    room: usize,
+    flags: i32,
+}
+
+/// One look of any receive call, which may have a part already.
+fn look(
+    state: &mut Guard<'_>,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    copied: &mut usize,
+    &Wanted { start, target, room, flags }: &Wanted,
+) -> Step<Result<(), i32>> {
+    let idle = state.connection(id).is_some_and(|connection| {
+        connection.queued() == 0 && !connection.is_at_end() && !connection.has_error()
+    });
+    if idle && room > 0 {
+        return if *copied == 0 { Step::Nothing } else { Step::Part };
+    }
+    note_waiting(state, id);
+    let count = read(state, id, buffers, (start, *copied), room, flags);
+    *copied += count;
+    if flags & libc::MSG_PEEK == 0 {
+        count_received(state, id, count);
+    }
+    if *copied >= target {
+        return Step::Done(Ok(()));
+    }
+    let Some(connection) = state.connection(id) else {
+        return Step::Done(Err(libc::ENOTCONN));
+    };
+    // A call with no room waits all the same.
+    let full = room == 0 && connection.queued() > 0;
+    if connection.is_at_end() || full {
+        return Step::Done(Ok(()));
+    }
+    let peeked = flags & libc::MSG_PEEK != 0
+        && (connection.is_receiving_ended() || connection.bytes_to_mark().is_some())
+        && start + *copied >= connection.readable() as usize;
+    if *copied > 0 && (connection.has_error() || connection.is_at_hidden_mark() || peeked) {
+        // What there is counts now, the error on the next call.
+        return Step::Done(Ok(()));
+    }
+    if let Some(error) = connection.take_error() {
+        return Step::Done(Err(errno(error)));
+    }
+    match *copied {
+        // After an error that was told already.
+        _ if connection.state() == TcpState::Closed => Step::Done(Ok(())),
+        0 => Step::Nothing,
+        _ => Step::Part,
     }
 }
 

@@ -74,14 +74,8 @@ impl Listener {
             self.requests.remove(id);
             return Verdict::Drop(DropReason::RequestReset);
         }
-        if !flags.contains(Flags::ACK) {
-            return Verdict::Drop(DropReason::BadTcpFlags);
-        }
-        if Seq::new(header.ack) != request.iss.plus(1) {
-            return match reset_for(request.key, header, payload_len) {
-                Some(reset) => Verdict::Reset(reset),
-                None => Verdict::Drop(DropReason::StrayReset),
-            };
+        if let Some(verdict) = refused_ack(request, header, payload_len) {
+            return verdict;
         }
         if let Some(stamp) = stamp
             && seq <= request.rcv_nxt()
@@ -104,6 +98,20 @@ impl Listener {
             None => Verdict::NotMine,
         }
     }
+}
+
+/// The verdict on a segment in the window that does not acknowledge our SYN, and only it.
+fn refused_ack(request: &Request, header: &Header, payload_len: u32) -> Option<Verdict> {
+    if !header.flags.contains(Flags::ACK) {
+        return Some(Verdict::Drop(DropReason::BadTcpFlags));
+    }
+    if Seq::new(header.ack) == request.iss.plus(1) {
+        return None;
+    }
+    Some(match reset_for(request.key, header, payload_len) {
+        Some(reset) => Verdict::Reset(reset),
+        None => Verdict::Drop(DropReason::StrayReset),
+    })
 }
 
 /// Whether the time stamp `a` is older than `b` (RFC 7323 section 5.2).

@@ -42,23 +42,7 @@ impl Pipe {
                 Ok(Events::CLOSED)
             }
             _ if self.bond != Bond::Confirmed => Ok(Events::NONE),
-            Message::Switch { kernel, shut, .. } => {
-                let incoming = &mut self.incoming;
-                if incoming.returned {
-                    return Ok(Events::NONE);
-                }
-                if incoming.kernel.is_some() {
-                    if shut || incoming.fin || kernel < incoming.kernel_told {
-                        return Err(Violation);
-                    }
-                    incoming.learn(kernel);
-                    return Ok(Events::READABLE);
-                }
-                incoming.kernel = Some(kernel.saturating_sub(incoming.kernel_taken));
-                incoming.kernel_told = kernel;
-                incoming.fin = shut;
-                Ok(Events::READABLE)
-            }
+            Message::Switch { kernel, shut, .. } => self.switched(kernel, shut),
             Message::Fin { kernel, .. } => {
                 if self.incoming.stopped || self.incoming.kernel.is_none() {
                     return Err(Violation);
@@ -89,25 +73,47 @@ impl Pipe {
                 }
                 Ok(Events::CLOSED)
             }
-            Message::Closed { .. } => {
-                // What was given back to it is lost: it closed before it knew that this was all.
-                let torn = self.lacks_bytes() || self.incoming.returned && self.incoming.held() > 0;
-                // Bytes that it gave back before it closed were never read.
-                let unread = !self.outgoing.backlog.is_empty();
-                if torn || unread {
-                    self.dead = true;
-                    self.note_reset();
-                }
-                self.outgoing.backlog = Vec::new();
-                self.outgoing.gone = 0;
-                self.end();
-                Ok(Events::CLOSED)
-            }
+            Message::Closed { .. } => Ok(self.peer_closed()),
             Message::Data { .. }
             | Message::Return { .. }
             | Message::Offer { .. }
             | Message::Withdraw { .. } => Ok(Events::NONE),
         }
+    }
+
+    /// What the peer sends goes by the pipe from here on, behind so many bytes by the kernel; or, later, so many
+    /// went by the kernel while the link was full.
+    fn switched(&mut self, kernel: u64, shut: bool) -> Result<Events, Violation> {
+        let incoming = &mut self.incoming;
+        if incoming.returned {
+            return Ok(Events::NONE);
+        }
+        if incoming.kernel.is_some() {
+            if shut || incoming.fin || kernel < incoming.kernel_told {
+                return Err(Violation);
+            }
+            incoming.learn(kernel);
+            return Ok(Events::READABLE);
+        }
+        incoming.kernel = Some(kernel.saturating_sub(incoming.kernel_taken));
+        incoming.kernel_told = kernel;
+        incoming.fin = shut;
+        Ok(Events::READABLE)
+    }
+
+    fn peer_closed(&mut self) -> Events {
+        // What was given back to it is lost: it closed before it knew that this was all.
+        let torn = self.lacks_bytes() || self.incoming.returned && self.incoming.held() > 0;
+        // Bytes that it gave back before it closed were never read.
+        let unread = !self.outgoing.backlog.is_empty();
+        if torn || unread {
+            self.dead = true;
+            self.note_reset();
+        }
+        self.outgoing.backlog = Vec::new();
+        self.outgoing.gone = 0;
+        self.end();
+        Events::CLOSED
     }
 
     #[inline]

@@ -78,13 +78,8 @@ pub fn receive(
         polls = polls.wrapping_add(1);
         loop {
             if target.peeks() {
-                // Each look sees everything from the first byte on.
                 target.copied = 0;
-                super::attend_to_shadow(state, id);
-                if state.pipe(id).is_some_and(|pipe| pipe.has_bytes_behind()) {
-                    let descriptor = view.shadow;
-                    super::prefetch(state, id, descriptor);
-                }
+                gather(state, id, view.shadow);
             }
             match look(state, id, &mut target, polls) {
                 Look::Took(count) => {
@@ -113,7 +108,6 @@ pub fn receive(
                 }
                 Look::Nothing if target.copied >= enough => return Step::Done(Ok(())),
                 Look::Nothing if target.copied == 0 => return Step::Nothing,
-
                 Look::Nothing => return Step::Part,
             }
         }
@@ -129,6 +123,14 @@ pub fn receive(
         Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
         Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
         Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// Each look that peeks sees everything from the first byte on, in one queue.
+fn gather(state: &mut Shard, id: SocketId, shadow: i32) {
+    super::attend_to_shadow(state, id);
+    if state.pipe(id).is_some_and(|pipe| pipe.has_bytes_behind()) {
+        super::prefetch(state, id, shadow);
     }
 }
 
