@@ -102,10 +102,12 @@ impl<'a> Source<'a> for Polling<'_, '_> {
         if round == Round::Woken {
             self.asked = false;
         }
-        let ours = self.look_at_ours(stack, round == Round::First);
+        let first = round == Round::First;
+        let ours = self.look_at_ours(stack, first);
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
-        if self.turn.turn.is_now(stack.config.select_poll_os_ratio) || ours == 0 && !self.asked {
+        let turn = self.turn.turn.is_now(stack.config.select_poll_os_ratio, first);
+        if turn || ours == 0 && !self.asked {
             self.asked = true;
             match self.question.ask_kernel(stack) {
                 Ok(true) => return Look::Found(Ok(self.question.ready())),

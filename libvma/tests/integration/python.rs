@@ -242,6 +242,33 @@ def ready_epoll(): return ['s' if fd == s.fileno() else fd for fd, _ in e.poll(1
     }
 }
 
+// covers: MUX-11
+#[test]
+fn an_ordinary_descriptor_does_not_wait_for_a_program_that_works_between_its_calls() {
+    let net = Namespaces::new();
+    let mut program = net.puppet(Side::A);
+    let peer = net.socket(Side::B);
+    program.run("s = udp(('10.99.0.1', 5000)); r, w = os.pipe()");
+    peer.send_to(b"x", Side::A.at(5000)).unwrap();
+    program.run("select.select([s], [], [], 15)");
+    program.run(
+        "
+p = select.poll(); p.register(s, 1); p.register(r, 1)
+e = select.epoll(); e.register(s, 1); e.register(r, 1)
+def work(): time.sleep(0.001); os.write(w, b'x')
+def late(wait): work(); told = r not in wait(); os.read(r, 1); return told",
+    );
+    // The offloaded one is ready all the time.
+    for wait in [
+        "select.select([s, r], [], [], 15)[0]",
+        "[fd for fd, _ in p.poll(15000)]",
+        "[fd for fd, _ in e.poll(15)]",
+    ] {
+        let late = program.number(&format!("sum(late(lambda: {wait}) for _ in range(50))"));
+        assert_eq!(late, 0, "{wait}");
+    }
+}
+
 // covers: MUX-12, LIM-37
 #[test]
 fn waiting_on_idle_sockets_keeps_the_timeout() {

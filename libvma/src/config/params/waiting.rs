@@ -14,7 +14,7 @@ pub(super) const PARAMS: &[Param] = &[
         .spec(&[(UltraLatency, "-1"), (Latency, "-1"), (West29, "100000"), (WombatFh, "0"), (MemcachedInterrupt, "0"), (LowLatency7750, "-1"), (MultiRing, "-1")]),
     param("VMA_SELECT_POLL_OS_FORCE", Kind::Flag, "0", "Select Poll OS Force", "1: the kernel's descriptors get their look with every poll: VMA_SELECT_POLL_OS_RATIO and VMA_SELECT_SKIP_OS become 1 unless they are set")
         .spec(&[(Latency, "1")]),
-    param("VMA_SELECT_POLL_OS_RATIO", COUNT, "10", "Select Poll OS Ratio", "One look at the kernel's descriptors per this many polls; 0 none while polling")
+    param("VMA_SELECT_POLL_OS_RATIO", COUNT, "10", "Select Poll OS Ratio", "One look at the kernel's descriptors per this many polls, or after the time they take (2 us each); 0 none while polling")
         .formerly(&["VMA_SELECT_POLL_RATIO"]).show(Show::ZeroDisabled)
         .spec(&[(UltraLatency, "0"), (West29, "100"), (LowLatency7750, "0"), (MultiRing, "0")]),
     param("VMA_SELECT_SKIP_OS", COUNT, "4", "Select Skip OS", "Successful polls in a row without a look at the kernel's descriptors")

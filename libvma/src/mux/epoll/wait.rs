@@ -134,7 +134,7 @@ impl Waiting<'_, '_> {
     fn look_at_both(&mut self, stack: &Stack, first: bool) -> Result<(), i32> {
         let epoll = self.epoll;
         // First by turns: with little room in `out` one side would starve the other.
-        let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio);
+        let turn = epoll.turn.is_now(stack.config.select_poll_os_ratio, first);
         let kernel_first = turn && !epoll.kernel_led.fetch_xor(true, Ordering::Relaxed);
         if kernel_first {
             self.ask_kernel(stack)?;
