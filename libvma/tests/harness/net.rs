@@ -29,6 +29,19 @@ pub enum Hook {
     Tc,
 }
 
+impl Hook {
+    /// What the library takes on virtual interfaces unless told otherwise: the tc hook, with Linux 6.6.
+    pub fn best() -> Hook {
+        let release =
+            std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is there");
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
+            panic!("the kernel's version: {release}");
+        };
+        if (major, minor) >= (6, 6) { Hook::Tc } else { Hook::GenericXdp }
+    }
+}
+
 impl Side {
     pub fn ip(self) -> Ipv4Addr {
         match self {
@@ -239,6 +252,9 @@ impl Namespaces {
         }
         if shown.contains("prog/xdp") {
             return Some(Hook::NativeXdp);
+        }
+        if Hook::best() != Hook::Tc {
+            return None;
         }
         // A program that is detached between the question which there are and the one what they are
         // makes the second one fail.

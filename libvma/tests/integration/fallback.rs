@@ -45,7 +45,7 @@ fn the_documented_capabilities_are_enough_for_the_best_mode() {
     let caps = "--bounding-set=-all,+net_admin,+net_raw,+bpf,+ipc_lock --inh-caps=-all";
     let mut program = Puppet::start(program.args(caps).arg(PYTHON));
     program.run("s = udp(('10.99.0.1', 5000))");
-    assert_eq!(net.steering(Side::A), Some(Hook::Tc));
+    assert_eq!(net.steering(Side::A), Some(Hook::best()));
     let watch = net.watch(Side::A);
     let peer = net.socket(Side::B);
     program.begin("echo(s)");

@@ -250,3 +250,6 @@ fn refusal(errno: Errno, log: &[u8]) -> OpenError {
         None => system("bpf(PROG_LOAD)")(errno),
     }
 }
+
+#[cfg(test)]
+mod tests;

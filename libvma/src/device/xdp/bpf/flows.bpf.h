@@ -29,28 +29,30 @@ static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lo
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) =
 	(void *)BPF_FUNC_map_update_elem;
 
+// All numbers on the stack have 64 bits. Without CAP_PERFMON, the verifier of Linux before 6.8 refuses a smaller one where
+// it knew the range of the number before, or that it was a pointer, which it takes to be spoilt. A number that
+// the compiler would put there with less passes through this. (A test of program.rs looks for such stores.)
+#define as_64_bits(number) __asm__ volatile("" : "+r"(number))
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the keys are put together for little-endian machines"
+#endif
+
 // Addresses and ports in network byte order, as they stand in the packet.
 struct flow5 {
-	__u32 saddr;
-	__u32 daddr;
-	__u16 sport;
-	__u16 dport;
-	__u32 protocol;
+	__u64 addresses; // source, destination << 32
+	__u64 ports;	 // source, destination << 16, protocol << 32
 };
 
 #define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
 
 struct flow3 {
-	__u32 daddr;
-	__u16 dport;
-	__u16 protocol;
+	__u64 whole; // destination, port << 32, protocol << 48
 };
 
 struct datagram {
-	__u32 saddr;
-	__u32 daddr;
-	__u16 ident;
-	__u16 protocol;
+	__u64 addresses;
+	__u64 ident; // protocol << 16
 };
 
 #define VERDICTS 64
@@ -93,7 +95,7 @@ struct bpf_map_def SEC("maps") flows3 = {
 struct bpf_map_def SEC("maps") fragments = {
 	.type = BPF_MAP_TYPE_LRU_HASH,
 	.key_size = sizeof(struct datagram),
-	.value_size = sizeof(__u32),
+	.value_size = sizeof(__u64),
 	.max_entries = 4096,
 };
 
@@ -162,11 +164,8 @@ struct ports {
 // they keep processors that reorder loads from reading the tables first.
 static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u64 now)
 {
-	struct flow3 three = {
-		.daddr = flow->daddr,
-		.dport = flow->dport,
-		.protocol = flow->protocol | now >> 48,
-	};
+	__u64 protocol = flow->ports >> 32 | now >> 48;
+	struct flow3 three = {flow->addresses >> 32 | (flow->ports & 0xffff0000) << 16 | protocol << 48};
 
 	// Unconnected sockets are by far the more frequent case, but a connected socket on the
 	// same port must win: both answers are "ours", the shard decides between them.
@@ -175,8 +174,7 @@ static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u6
 	if (whole == EVERY_PEER)
 		return 1;
 
-	struct flow5 five = *flow;
-	five.protocol |= now >> 48;
+	struct flow5 five = {flow->addresses, (flow->ports & 0xffffffff) | protocol << 32};
 	const __u32 *exact = map_lookup(&flows5, &five);
 	if (exact)
 		return *exact != PASSED;
@@ -185,19 +183,20 @@ static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u6
 
 static __attribute__((always_inline)) int is_same(const struct flow5 *a, const struct flow5 *b)
 {
-	return a->saddr == b->saddr && a->daddr == b->daddr && a->sport == b->sport &&
-	       a->dport == b->dport && a->protocol == b->protocol;
+	return a->addresses == b->addresses && a->ports == b->ports;
+}
+
+static __attribute__((always_inline)) __u64 addresses_of(const struct ipv4_header *ip)
+{
+	return ip->saddr | (__u64)ip->daddr << 32;
 }
 
 static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 						  const struct ports *ports)
 {
 	struct flow5 flow = {
-		.saddr = ip->saddr,
-		.daddr = ip->daddr,
-		.sport = ports->sport,
-		.dport = ports->dport,
-		.protocol = ip->protocol,
+		.addresses = addresses_of(ip),
+		.ports = ports->sport | (__u64)ports->dport << 16 | (__u64)ip->protocol << 32,
 	};
 	__u64 zero = 0;
 	const __u64 *current = map_lookup(&epoch, &zero);
@@ -205,7 +204,7 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 		return 0;
 	__u64 now = *(const volatile __u64 *)current;
 
-	__u32 place = flow.saddr ^ flow.sport ^ flow.dport;
+	__u64 place = (__u32)(ip->saddr ^ ports->sport ^ ports->dport);
 	place ^= place >> 16;
 	place = (place ^ place >> 8) % VERDICTS;
 	struct verdict *known = map_lookup(&verdicts, &place);
@@ -242,25 +241,24 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
 		return KERNELS;
 
-	__u16 fragment = __builtin_bswap16(ip->fragment);
+	__u64 fragment = __builtin_bswap16(ip->fragment);
+	as_64_bits(fragment);
 	int later_fragment = (fragment & 0x1fff) != 0;
 	int any_fragment = later_fragment || (fragment & 0x2000);
 	struct datagram datagram = {
-		.saddr = ip->saddr,
-		.daddr = ip->daddr,
-		.ident = ip->ident,
-		.protocol = ip->protocol,
+		.addresses = addresses_of(ip),
+		.ident = ip->ident | (__u64)ip->protocol << 16,
 	};
 
-	__u32 owner;
+	__u64 owner;
 	if (later_fragment) {
-		__u32 *known = map_lookup(&fragments, &datagram);
+		__u64 *known = map_lookup(&fragments, &datagram);
 		if (known) {
 			owner = *known;
 		} else {
 			// It overtook its first fragment. Port 0 is no flow of anybody; its key
 			// stands for "some flow of ours ends at this address".
-			struct flow3 address = {.daddr = ip->daddr, .protocol = ip->protocol};
+			struct flow3 address = {ip->daddr | (__u64)ip->protocol << 48};
 			owner = map_lookup(&flows3, &address) ? OURS_SO_FAR : KERNELS;
 			map_update(&fragments, &datagram, &owner, 0);
 		}
@@ -270,7 +268,7 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 			return KERNELS;
 		owner = is_ours(ip, ports) ? OURS : KERNELS;
 		if (any_fragment) {
-			__u32 *known = map_lookup(&fragments, &datagram);
+			__u64 *known = map_lookup(&fragments, &datagram);
 			if (known && *known == OURS_SO_FAR)
 				owner = OURS;
 			map_update(&fragments, &datagram, &owner, 0);

@@ -230,8 +230,6 @@ int ingress(struct __sk_buff *skb)
 		return PASS;
 	// The headers may lie elsewhere: bring them here. Without the memory for that nobody knows whose the
 	// frame is; given to the kernel, one of ours would be answered by a reset.
-	// Numbers have 64 bits here, so that they do on the stack: without CAP_PERFMON the verifier refuses a
-	// smaller one in the place of a pointer.
 	__u64 len = skb->len;
 	const void *data = (const void *)(long)skb->data;
 	const void *end = (const void *)(long)skb->data_end;
@@ -258,6 +256,9 @@ int ingress(struct __sk_buff *skb)
 	struct connection connection = {};
 	if (data + HEADERS <= end)
 		connection = connection_of(data);
+	as_64_bits(segment);
+	as_64_bits(connection.place);
+	as_64_bits(connection.tag);
 
 	__u64 pieces = (len + CHUNK - 1) / CHUNK;
 	if (pieces == 0 || pieces > MOST_CHUNKS)
@@ -278,6 +279,7 @@ int ingress(struct __sk_buff *skb)
 	__u64 last = pieces - 1;
 	__u64 rest = (len - 1) % CHUNK + 1;
 	__u64 size = last > 0 ? CHUNK : rest;
+	as_64_bits(size);
 	long failed = 0;
 	struct slot *slot = fill(skb, first, mask, 0, size, &failed);
 	if (!slot)
