@@ -51,6 +51,14 @@ impl Ring {
         }
     }
 
+    /// Do TCP segments arrive that were put together on the way?
+    pub fn takes_streams(&self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.takes_streams(),
+            Ring::Shm(_) => true,
+        }
+    }
+
     /// May a checksum field hold the pseudo-header's sum alone? A local peer leaves the rest to a device
     /// that is not on the way; what the kernel has put together from several segments
     /// carries no more, either.

@@ -309,6 +309,20 @@ pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<R
     Err(WhyOs::Attaching)
 }
 
+/// The same for TCP.
+pub(super) fn stream_ring(
+    stack: &Stack,
+    plane: &mut Plane,
+    interface: u32,
+) -> Result<RingId, WhyOs> {
+    let ring = ring(stack, plane, interface)?;
+    let state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    match state.ring(ring).is_none_or(|ring| ring.takes_streams()) {
+        true => Ok(ring),
+        false => Err(WhyOs::LongSegments),
+    }
+}
+
 fn open_ring(
     stack: &Stack,
     plane: &mut Plane,

@@ -13,6 +13,7 @@ use crate::log::{Level, line, log_line};
 pub enum Remedy {
     Privileges,
     Interface,
+    Kernel,
     Descriptors,
     Ipv4,
 }
@@ -34,7 +35,7 @@ impl Remedy {
                 "; start the program as root, or give it CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK, \
                  and let it keep them (installation.md, \"Privileges\")"
             }
-            Remedy::Interface => "",
+            Remedy::Interface | Remedy::Kernel => "",
             Remedy::Descriptors => "; are there too few descriptors (ulimit -n)?",
             Remedy::Ipv4 => {
                 "; an IPv4 socket is served: many programs have an option -4, or take 0.0.0.0 as the address"
@@ -65,6 +66,8 @@ pub enum WhyOs {
     Attaching,
     /// The ring could not be opened; the log says why.
     RingRefused,
+    /// TCP, at a hook where the kernel loses segments that were put together on the way.
+    LongSegments,
     /// The kernel refused a flow rule.
     FlowRefused,
     /// Within the host.
@@ -132,6 +135,7 @@ impl WhyOs {
             WhyOs::CannotBeGivenBack => Some(Remedy::Privileges),
             // That VMA_XDP does not name it, or is off, the user has said.
             WhyOs::Interface(NotOffloadable::NotAllowed) => Some(Remedy::Interface),
+            WhyOs::LongSegments => Some(Remedy::Kernel),
             WhyOs::NoControlPlane => Some(Remedy::Descriptors),
             WhyOs::Ipv6 => Some(Remedy::Ipv4),
             _ => None,
@@ -170,6 +174,10 @@ impl fmt::Display for WhyOs {
             WhyOs::Interface(reason) => reason.text(),
             WhyOs::Attaching => "its interface is being attached",
             WhyOs::RingRefused => "the interface's ring could not be opened",
+            WhyOs::LongSegments => {
+                "TCP at the generic XDP hook needs Linux 6.6; the driver has no hook of its own, or VMA_XDP_MODE \
+                 names the generic one"
+            }
             WhyOs::FlowRefused => "the flow was refused",
             WhyOs::LocalDestination => "the destination is on this host",
             WhyOs::Short => "connections to that address within the host are short",

@@ -30,7 +30,7 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// What the library takes on virtual interfaces unless told otherwise: the tc hook, with Linux 6.6.
+    /// What the library takes on a veth unless told otherwise: the tc hook, with Linux 6.6.
     pub fn best() -> Hook {
         let release =
             std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is there");
@@ -38,7 +38,7 @@ impl Hook {
         let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
             panic!("the kernel's version: {release}");
         };
-        if (major, minor) >= (6, 6) { Hook::Tc } else { Hook::GenericXdp }
+        if (major, minor) >= (6, 6) { Hook::Tc } else { Hook::NativeXdp }
     }
 }
 

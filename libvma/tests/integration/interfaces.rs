@@ -75,13 +75,13 @@ fn serves_local_peers(kind: &str, allowed: &str, mode: &str, hook: Hook) {
 // covers: NET-06
 #[test]
 fn a_bridge_serves_local_peers() {
-    serves_local_peers("bridge", "up0", "auto", Hook::best());
+    serves_local_peers("bridge", "up0", "auto", Hook::Tc);
     serves_local_peers("bridge", "all", "generic", Hook::GenericXdp);
 }
 
 // covers: NET-06
 #[test]
 fn a_macvlan_serves_local_peers() {
-    serves_local_peers("macvlan", "all", "auto", Hook::best());
+    serves_local_peers("macvlan", "all", "auto", Hook::Tc);
     serves_local_peers("macvlan", "up0", "generic", Hook::GenericXdp);
 }

@@ -63,6 +63,9 @@ const MOST_QUEUES: u32 = 64;
 /// With more queues, what is fetched ahead for each would drive other things out of the cache.
 const EXPECTING: usize = 4;
 
+/// What a chunk takes of an IP packet: without the kernel's XDP_PACKET_HEADROOM, and the Ethernet header.
+const LONGEST_UNCHAINED: u32 = CHUNK - 256 - 14;
+
 /// Consumed RX entries and empty fill entries are given back in batches of this size.
 const BATCH: u32 = 64;
 
@@ -150,6 +153,11 @@ impl Ring {
                 Err(error) => return Err(error),
             };
             queues.push(queue);
+        }
+
+        if queues.iter().any(|queue| !queue.takes_chains) && interface.mtu > LONGEST_UNCHAINED {
+            let text = format!("an MTU of more than {LONGEST_UNCHAINED} needs Linux 6.6");
+            return Err(OpenError::Program(text));
         }
 
         let mut ring = Ring {
@@ -467,10 +475,14 @@ impl Ring {
         self.is_stuck()
     }
 
-    /// Do packets longer than a chunk arrive, as chains? If not (Linux before 6.6), a local peer's
-    /// super-frames are lost: TCP over a virtual interface is better left to the kernel.
+    /// Do packets longer than a chunk arrive, as chains? If not (Linux before 6.6), they are lost.
     pub fn takes_chains(&self) -> bool {
         self.queues.first().is_some_and(|queue| queue.takes_chains)
+    }
+
+    /// Do TCP segments arrive that were put together, by a local peer's offload or by GRO? In the driver they are not yet.
+    pub fn takes_streams(&self) -> bool {
+        self.takes_chains() || self.program.mode == Mode::Native
     }
 
     /// The largest TCP payload that [`Ring::transmit_segmented`] takes; 0 without segmentation

@@ -30,8 +30,9 @@ const NATIVE: u32 = 1 << 2;
 /// Where on the receive path the program runs (`VMA_XDP_MODE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Tc on virtual interfaces, or generic (Linux before 6.6): both were measured faster there than
-    /// native, and the peer keeps its offloads. Elsewhere native where the driver has it.
+    /// Tc on virtual interfaces: it was measured faster there than native, and the peer keeps its offloads. Elsewhere, and
+    /// before Linux 6.6, native where the driver has it: before 6.6 generic loses packets longer than a chunk, such as
+    /// a local peer's super-frames, which native has the peer cut.
     Auto,
     /// XDP, in the driver.
     Native,
@@ -45,7 +46,7 @@ impl Mode {
     /// What to try on an interface: these, best first, and then the last one.
     pub fn candidates(self, on: &Interface) -> (&'static [Mode], Mode) {
         match self {
-            Mode::Auto if on.is_virtual => (&[Mode::Tc], Mode::Generic),
+            Mode::Auto if on.is_virtual => (&[Mode::Tc, Mode::Native], Mode::Generic),
             Mode::Auto => (&[Mode::Native], Mode::Generic),
             mode => (&[], mode),
         }

@@ -286,7 +286,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
     for interface in attach::interfaces(&plane.control, *local.ip(), device) {
-        let ring = match attach::ring(stack, plane, interface) {
+        let ring = match attach::stream_ring(stack, plane, interface) {
             Ok(ring) => ring,
             Err(reason) => {
                 if why == WhyOs::NoInterface || !attach::may_pass(why) {

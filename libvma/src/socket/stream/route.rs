@@ -39,7 +39,7 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
             return Err(WhyOs::Route);
         }
     }
-    let ring = attach::ring(stack, plane, route.oif)?;
+    let ring = attach::stream_ring(stack, plane, route.oif)?;
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
