@@ -47,6 +47,8 @@ impl Flow {
 pub enum OpenError {
     /// A system call was refused: its name and errno.
     System { call: &'static str, errno: i32 },
+    /// The kernel counts the steering program's tables as locked memory (before Linux 5.11), and they are too large.
+    LockedMemory,
     /// The steering program could not be loaded or attached.
     Program(String),
     /// Another process, or another kind of program, has the interface.
@@ -71,6 +73,9 @@ impl core::fmt::Display for OpenError {
                 write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))
             }
             OpenError::Program(text) => write!(f, "the steering program was refused: {text}"),
+            OpenError::LockedMemory => f.write_str(
+                "before Linux 5.11 its tables count as locked memory: let the program lock 32 MiB (ulimit -l, LimitMEMLOCK)",
+            ),
             OpenError::Segment(text) => write!(f, "the memory of a link was refused: {text}"),
             OpenError::Shared(1) => f.write_str(
                 "a program has it by the library, which a forked child does not share it with",

@@ -11,6 +11,7 @@ pub mod fork_cell;
 pub mod kernel_start;
 pub mod load;
 pub mod lock;
+pub mod locked_memory;
 pub mod machine;
 pub mod netlink;
 pub mod output;

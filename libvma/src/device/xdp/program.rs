@@ -15,6 +15,7 @@ use super::flow::FlowTable;
 use super::ingress::Maps;
 use super::umem::CHUNK;
 use crate::device::{Interface, OpenError};
+use crate::sys::locked_memory::Raised;
 use crate::sys::{Fd, thread, time};
 
 static STEER: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
@@ -129,6 +130,7 @@ impl Program {
         }
         let mut object = Object::parse(object).map_err(refused)?;
         let mut maps: Vec<(String, Fd)> = Vec::new();
+        let mut raised = None;
         for (name, map) in &object.maps {
             let sizes = (map.key_size(), map.value_size());
             let entries = match name.as_str() {
@@ -137,7 +139,16 @@ impl Program {
                 "slots" => memory.slots,
                 _ => map.max_entries(),
             };
-            let made = bpf::map_create(map.map_type(), sizes, entries, map.map_flags());
+            let create = |entries| bpf::map_create(map.map_type(), sizes, entries, map.map_flags());
+            let mut made = create(entries);
+            if matches!(made, Err(Errno::PERM)) && raised.is_none() {
+                raised = Raised::new();
+                made = create(entries);
+            }
+            // A small one may be made: it is the size.
+            if matches!(made, Err(Errno::PERM)) && create(1).is_ok() {
+                return Err(OpenError::LockedMemory);
+            }
             maps.push((name.clone(), made.map_err(system("bpf(MAP_CREATE)"))?));
         }
         let relocated: Vec<_> = object.maps.clone().into_iter().collect();
@@ -237,6 +248,12 @@ fn no_ingress(errno: Errno) -> OpenError {
     }
 }
 
+/// The verifier allows more with CAP_PERFMON: Linux 5.10 wants it for any comparison of a packet's bounds.
+fn lacks_perfmon() -> bool {
+    use rustix::thread::{CapabilitySet, capabilities};
+    capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::PERFMON))
+}
+
 fn refused(error: impl core::fmt::Display) -> OpenError {
     OpenError::Program(error.to_string())
 }
@@ -247,6 +264,9 @@ fn refusal(errno: Errno, log: &[u8]) -> OpenError {
     let text = String::from_utf8_lossy(log);
     let mut lines = text.trim_end_matches('\0').lines().rev().map(str::trim);
     match lines.find(|line| !line.is_empty() && !line.starts_with("processed ")) {
+        Some(line) if errno == Errno::ACCESS && lacks_perfmon() => OpenError::Program(format!(
+            "{errno}: {line}; with CAP_PERFMON, too, the kernel may take it"
+        )),
         Some(line) => OpenError::Program(format!("{errno}: {line}")),
         None => system("bpf(PROG_LOAD)")(errno),
     }
