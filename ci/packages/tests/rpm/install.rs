@@ -28,6 +28,7 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/README.txt
 /usr/share/doc/libvma/VMA_VERSION
 /usr/share/doc/libvma/architecture.md
+/usr/share/doc/libvma/compatibility.md
 /usr/share/doc/libvma/installation.md
 /usr/share/doc/libvma/interposition.md
 /usr/share/doc/libvma/monitoring.md
