@@ -38,7 +38,7 @@ mod tcp_watch;
 #[allow(unused_imports, reason = "each test binary uses its part")]
 pub use compiled::{compile, compile_in, compile_once};
 pub use ends::{Ends, Library, Shown, installed};
-pub use net::{Hook, Namespaces, Side};
+pub use net::{Hook, Namespaces, Side, kernel_version};
 pub use program::{Output, Program, Running};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};

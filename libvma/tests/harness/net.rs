@@ -29,16 +29,20 @@ pub enum Hook {
     Tc,
 }
 
+/// Of the running kernel: 6.1 is (6, 1).
+pub fn kernel_version() -> (u32, u32) {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is there");
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor),
+        _ => panic!("the kernel's version: {release}"),
+    }
+}
+
 impl Hook {
     /// What the library takes on a veth unless told otherwise: the tc hook, with Linux 6.6.
     pub fn best() -> Hook {
-        let release =
-            std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("/proc is there");
-        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-        let (Some(Ok(major)), Some(Ok(minor))) = (numbers.next(), numbers.next()) else {
-            panic!("the kernel's version: {release}");
-        };
-        if (major, minor) >= (6, 6) { Hook::Tc } else { Hook::NativeXdp }
+        if kernel_version() >= (6, 6) { Hook::Tc } else { Hook::NativeXdp }
     }
 }
 

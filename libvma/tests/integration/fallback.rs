@@ -1,6 +1,8 @@
 //! Where offload is impossible the kernel serves, and the program does not notice.
 
-use crate::harness::{Hook, Namespaces, PYTHON, Program, Puppet, Side, library, wait_for};
+use crate::harness::{
+    Hook, Namespaces, PYTHON, Program, Puppet, Side, kernel_version, library, wait_for,
+};
 
 /// The program echoes; its datagrams go through the kernel. Returns what it printed.
 #[track_caller]
@@ -41,9 +43,11 @@ fn without_capabilities() {
 #[test]
 fn the_documented_capabilities_are_enough_for_the_best_mode() {
     let net = Namespaces::new();
-    let program = net.program(Side::A, "setpriv").with_library();
-    let caps = "--bounding-set=-all,+net_admin,+net_raw,+bpf,+ipc_lock --inh-caps=-all";
-    let mut program = Puppet::start(program.args(caps).arg(PYTHON));
+    let program = net.program(Side::A, "prlimit").with_library();
+    let (locked, more) = if kernel_version() < (5, 11) { (32, ",+perfmon") } else { (8, "") };
+    let program = program.args(&format!("--memlock={} setpriv --inh-caps=-all", locked << 20));
+    let caps = format!("--bounding-set=-all,+net_admin,+net_raw,+bpf,+ipc_lock{more}");
+    let mut program = Puppet::start(program.arg(&caps).arg(PYTHON));
     program.run("s = udp(('10.99.0.1', 5000))");
     assert_eq!(net.steering(Side::A), Some(Hook::best()));
     let watch = net.watch(Side::A);
