@@ -27,6 +27,7 @@ pub mod device;
 
 // Beside the path.
 pub mod agent;
+pub mod capture;
 pub mod config;
 pub mod control;
 pub mod log;

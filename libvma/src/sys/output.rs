@@ -42,17 +42,19 @@ pub fn write_line(raw: RawFd, line: &[u8]) {
         }
         // A pipe with a byte of room has room for a line, which is less than PIPE_BUF.
         _ if poll_now(raw, libc::POLLOUT) == libc::POLLOUT => {
-            fd::with_borrowed(raw, |fd| without_sigpipe(fd, line));
+            // What is lost is a line.
+            fd::with_borrowed(raw, |fd| write_without_signal(fd, line).is_ok());
         }
         _ => {}
     }
 }
 
-/// The reader may go between the look and the write.
-fn without_sigpipe(fd: BorrowedFd<'_>, line: &[u8]) {
+/// Writes, and takes the SIGPIPE away that a pipe without a reader raises: the reader may go at any time.
+pub fn write_without_signal(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<usize, Errno> {
     let saved = thread::block_signals();
     let waited = thread::is_pending(libc::SIGPIPE);
-    if rustix::io::write(fd, line) == Err(Errno::PIPE) && !waited {
+    let result = rustix::io::write(fd, bytes);
+    if result == Err(Errno::PIPE) && !waited {
         let set: u64 = 1 << (libc::SIGPIPE - 1);
         let now = [0u64; 2];
         let arguments = [(&raw const set).addr(), 0, now.as_ptr().addr(), size_of::<u64>(), 0, 0];
@@ -61,6 +63,7 @@ fn without_sigpipe(fd: BorrowedFd<'_>, line: &[u8]) {
         unsafe { raw_syscall(libc::SYS_rt_sigtimedwait, arguments) };
     }
     thread::restore_signals(&saved);
+    result
 }
 
 /// Does a program read what is written there, as far as that can be told? A pipe ends in one, and so does a
@@ -121,7 +124,7 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         write_line(writer.as_raw_fd(), b"gone\n");
-        fd::with_borrowed(writer.as_raw_fd(), |fd| without_sigpipe(fd, b"gone\n"));
+        fd::with_borrowed(writer.as_raw_fd(), |fd| write_without_signal(fd, b"gone\n").is_ok());
         assert!(!thread::is_pending(libc::SIGPIPE));
         // SAFETY: what it was before.
         unsafe { libc::signal(libc::SIGPIPE, old) };
