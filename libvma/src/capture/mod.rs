@@ -1,8 +1,8 @@
 //! Captures (`VMA_PCAP`): what is served, as a pcapng file that tcpdump and Wireshark read.
 //!
 //! [`Tap`] is where packets of one interface are handed in: they are copied into a queue of bounded
-//! size, as the blocks of the file ([`block`]). [`Writer`] takes the queue and writes files
-//! ([`writer`]); the data path never waits for a file. Nothing here knows a socket, a ring or a protocol.
+//! size, as the blocks of the file (`block`). [`Writer`] takes the queue and writes files
+//! (`writer`); the data path never waits for a file. Nothing here knows a socket, a ring or a protocol.
 
 mod block;
 mod writer;

@@ -67,6 +67,12 @@ pub struct Config {
     pub log_details: u8,
     pub log_colors: bool,
     pub log_file: String,
+    /// Where captured packets go; empty for nowhere.
+    pub capture_file: String,
+    pub capture_snap_len: u32,
+    /// 0: no limit.
+    pub capture_file_size: u64,
+    pub capture_files: u32,
     pub stats_file: String,
     /// Where the file for vma_stats is; empty for none.
     pub stats_directory: String,
@@ -158,6 +164,10 @@ impl Config {
             log_details: number("VMA_LOG_DETAILS") as u8,
             log_colors: flag("VMA_LOG_COLORS"),
             log_file: expand(settings.text("VMA_LOG_FILE")),
+            capture_file: expand(settings.text("VMA_PCAP")),
+            capture_snap_len: number("VMA_PCAP_SNAPLEN") as u32,
+            capture_file_size: count("VMA_PCAP_FILE_SIZE"),
+            capture_files: number("VMA_PCAP_FILES") as u32,
             stats_file: settings.text("VMA_STATS_FILE").to_owned(),
             stats_directory: settings.text("VMA_STATS_SHMEM_DIR").to_owned(),
             notify_directory: settings.text("VMA_VMAD_NOTIFY_DIR").to_owned(),

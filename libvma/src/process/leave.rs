@@ -68,6 +68,9 @@ impl Process {
         if let Some(requests) = &self.requests {
             requests.set_served(false);
         }
+        if let Some(capturing) = &self.capturing {
+            capturing.finish();
+        }
     }
 
     /// Another program is likely to take the place of this one, with those descriptors that are not
@@ -83,6 +86,9 @@ impl Process {
             give_back::finish_orphans(&self.stack);
             if let Some(requests) = &self.requests {
                 requests.set_served(false);
+            }
+            if let Some(capturing) = &self.capturing {
+                capturing.flush();
             }
         } else {
             // A vfork() child. The parent's other threads run on, so its internal thread can do it.

@@ -5,6 +5,7 @@
 
 mod attaching;
 mod banner;
+mod capture;
 mod drive;
 pub mod dump;
 pub mod inherit;
@@ -48,6 +49,8 @@ pub struct Process {
     plane_tried: std::sync::atomic::AtomicBool,
     /// The log says that the program has too few descriptors.
     descriptors_told: std::sync::atomic::AtomicBool,
+    /// None unless what passes is captured.
+    capturing: Option<capture::Capturing>,
     _log_file: Option<Fd>,
 }
 
@@ -99,12 +102,13 @@ fn start() -> Process {
         crate::mux::measure_polling();
     }
     let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+    let capturing = capture::Capturing::open(&config);
     let stats = StatsFile::new(&config.stats_file);
     let internal_waker = Waker::new().ok().map(Arc::new);
     let watch = Watch::new(&config.notify_directory, internal_waker.as_ref());
     Process {
         stack: Stack {
-            shard: Shard::default(),
+            shard: Shard::captured(capturing.as_ref().map(capture::Capturing::capture)),
             drained: Default::default(),
             hold: Default::default(),
             plane: Lock::new(None),
@@ -130,6 +134,7 @@ fn start() -> Process {
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),
         descriptors_told: std::sync::atomic::AtomicBool::new(false),
+        capturing,
         _log_file: log_file,
     }
 }
@@ -158,6 +163,7 @@ impl Process {
         };
         let plane = Plane { control, rings: Default::default(), wanted: Default::default() };
         *slot = Some(plane);
+        capture::start(self);
         thread::start(self, monitor);
         // Only now: who comes at the same time needs the thread, too.
         self.plane_tried.store(true, Ordering::Release);

@@ -24,7 +24,7 @@ impl<S> State<S> {
     /// is for others is delivered to them.
     #[inline]
     pub fn take_from_links(&mut self, id: SocketId, out: &mut [IoSliceMut<'_>]) -> Option<Direct> {
-        let ring_id = self.local.ring?;
+        let ring_id = self.local.direct?;
         let [out] = out else { return None };
         // What is queued comes first.
         let (endpoint, _) = self.socket(id)?;

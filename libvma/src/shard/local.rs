@@ -44,6 +44,8 @@ const MOST_VACANT: usize = 64;
 #[derive(Default)]
 pub(super) struct Local {
     pub ring: Option<RingId>,
+    /// The same, if datagrams may go from it straight to who receives: not if they are captured.
+    pub direct: Option<RingId>,
     /// By which link datagrams went to whom: only from there may they come back.
     reached: HashMap<SocketAddrV4, LinkId>,
     /// Addresses that peers said nobody has any more.

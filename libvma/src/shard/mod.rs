@@ -3,11 +3,12 @@
 //!
 //! `poll` asks the rings for frames, `receive` takes them to socket queues, `transmit` takes datagrams to the
 //! rings, `datagram` is what lies in a queue, `ready` tells sleepers and multiplexers, `clock`
-//! makes protocol time, `count` sums up what was counted; `envelope` and `direct` are the short ways
+//! makes protocol time, `count` sums up what was counted, `capture` hands out what passes; `envelope` and `direct` are the short ways
 //! within the host; `tcp` holds connections and listeners. `S` is what the socket layer keeps per
 //! socket: the shard does not look at it, it only puts it under the same lock.
 
 mod burst;
+mod capture;
 pub mod clock;
 mod count;
 pub mod datagram;
@@ -24,14 +25,17 @@ pub mod tcp;
 mod train;
 mod transmit;
 
+use crate::capture::Capture;
 use crate::device::{OpenError, Ring, shm, xdp};
 use crate::net::drop_reason::DropReason;
 use crate::net::ip::reassembly::Reassembler;
 use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
 use crate::sys::{errand, thread};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use crate::capture::Direction;
 pub use crate::device::shm::{LinkId, Progress, Segment, Side};
 pub use crate::device::xdp::{Limits, Mode};
 pub use crate::device::{Flow, Interface};
@@ -125,6 +129,8 @@ pub struct State<S> {
     epoch: u64,
     /// See [`State::answers`].
     answers: u64,
+    /// What passes is captured.
+    captures: Option<Box<capture::Captures>>,
 }
 
 impl<S> Default for Shard<S> {
@@ -157,6 +163,7 @@ impl<S> Default for Shard<S> {
                 os_doubt: 0,
                 epoch: 1,
                 answers: 0,
+                captures: None,
             }),
             live: AtomicBool::new(false),
         }
@@ -164,6 +171,17 @@ impl<S> Default for Shard<S> {
 }
 
 impl<S> Shard<S> {
+    /// A shard of which all that passes is captured.
+    pub fn captured(capture: Option<Arc<Capture>>) -> Shard<S> {
+        let shard = Shard::default();
+        if let Some(capture) = capture
+            && let Ok(mut state) = shard.lock()
+        {
+            state.captures = Some(Box::new(capture::Captures::new(capture)));
+        }
+        shard
+    }
+
     #[inline]
     pub fn lock(&self) -> Result<Guard<'_, State<S>>, Reentered> {
         self.lock.lock()
@@ -191,13 +209,17 @@ impl<S> Shard<S> {
         let id = self.add_ring(ring)?;
         if let Ok(mut state) = self.lock() {
             state.local.ring = Some(id);
+            state.local.direct = state.captures.is_none().then_some(id);
         }
         Ok(id)
     }
 
-    fn add_ring(&self, ring: Ring) -> Result<RingId, OpenError> {
+    fn add_ring(&self, mut ring: Ring) -> Result<RingId, OpenError> {
         let busy = |_| OpenError::System { call: "the shard's lock", errno: libc::EDEADLK };
         let mut state = self.lock().map_err(busy)?;
+        if let Some(captures) = &mut state.captures {
+            captures.add(&mut ring);
+        }
         state.rings.push(ring);
         // Who sleeps on the other rings must sleep on this one, too.
         state.wake_all();

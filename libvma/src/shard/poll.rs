@@ -46,6 +46,9 @@ impl<S> State<S> {
         if self.unsent || errand::take_left_over() {
             self.kick_all();
         }
+        if self.is_captured() {
+            return self.poll_captured();
+        }
         let mut packets = 0;
         for index in 0..self.rings.len() {
             let before = packets;

@@ -267,6 +267,8 @@ fn transmit<'a>(
             true => state.send_train(&egress, segment, &mut done),
         };
         let progress = state.progress(hop);
+        // What is captured, or asked about each time, goes the long way.
+        let prepares = !stack.config.rules.ask_senders() && !state.is_captured();
         let (counters, route) = match state.socket(id) {
             Some((endpoint, socket)) => {
                 endpoint.tx_thread = thread;
@@ -283,7 +285,7 @@ fn transmit<'a>(
                     route.by_kernel = 0;
                     if let Some(progress) = progress {
                         route.outstanding.note(progress);
-                        if !stack.config.rules.ask_senders() && ancillary.is_plain() {
+                        if prepares && ancillary.is_plain() {
                             route.envelope = Envelope::new(&egress);
                         }
                     }

@@ -8,6 +8,7 @@ mod agent;
 mod allocation;
 mod attach;
 mod budget;
+mod capture;
 mod configuration;
 mod dual_stack;
 mod fallback;

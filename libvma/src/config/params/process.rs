@@ -2,7 +2,7 @@
 
 use super::Spec::LowLatency7750;
 use super::{Kind, Param, Show, param};
-use crate::config::value::{COUNT, Choice, choice, number};
+use crate::config::value::{COUNT, Choice, choice, number, size};
 
 const DETAILS: &[Choice] = &[
     choice(0, &["none"], ""),
@@ -28,6 +28,14 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_LOG_COLORS", Kind::Flag, "1", "Log Colors", "Colours on a terminal: errors red, warnings magenta, fine lines dim")
         .formerly(&["LOG_COLORS"]),
     param("VMA_LOG_FILE", Kind::Text, "", "Log File", "Log to this file instead of stderr; %d is the process id"),
+    param("VMA_PCAP", Kind::Text, "", "Capture File", "What is served is captured in this file or fifo, as pcapng: see the user manual; %d is the process id")
+        .show(Show::IfSet),
+    param("VMA_PCAP_SNAPLEN", Kind::Clamped { least: 64, most: 262_144 }, "262144", "Capture Snap Length", "Bytes of each packet that are captured")
+        .show(Show::IfSet),
+    param("VMA_PCAP_FILE_SIZE", size(0, i64::MAX), "0", "Capture File Size", "Bytes after which another capture file begins; 0 is no limit")
+        .show(Show::IfSet),
+    param("VMA_PCAP_FILES", Kind::Clamped { least: 1, most: 1000 }, "10", "Capture Files", "Capture files that are kept if VMA_PCAP_FILE_SIZE is set: the newest has the plain name, older ones end in .1, .2 and so on")
+        .show(Show::IfSet),
     param("VMA_STATS_FILE", Kind::Text, "", "Stats File", "Each socket's counters are appended here when it is closed; %d is the process id"),
     param("VMA_STATS_SHMEM_DIR", Kind::Text, "/tmp/", "Stats shared memory directory", "Where vma_stats finds the counters, in the file vmastat.PID; empty for none"),
     param("VMA_VMAD_NOTIFY_DIR", Kind::Text, "/tmp/vma", "VMAD output directory", "Where vmad finds this process, so that it resets its peers should it be killed; as vmad's notify_dir. Empty: vmad is told nothing"),

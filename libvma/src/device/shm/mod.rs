@@ -41,6 +41,7 @@ use self::record::{HEADER, Shape};
 use self::segment::system;
 use self::transmit::Outgoing;
 use super::{Interface, OpenError, Received, Tally};
+use crate::capture::Tap;
 use crate::frame::Frame;
 use crate::sys::{Fd, unix_socket};
 
@@ -155,6 +156,8 @@ pub struct Ring {
     tally: Tally,
     /// What went over links that are gone.
     ended: Counters,
+    /// Where sent packets are captured.
+    tap: Option<Box<Tap>>,
 }
 
 impl Ring {
@@ -174,6 +177,7 @@ impl Ring {
             crowded: 0,
             tally: Tally::default(),
             ended: Counters::default(),
+            tap: None,
         })
     }
 

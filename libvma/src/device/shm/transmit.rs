@@ -5,7 +5,9 @@ use super::link::{self, Link};
 use super::record::{HEADER, MOST_CHUNKS, MOST_INLINE_PAYLOAD, Shape};
 use super::segment::CHUNK;
 use super::{LinkId, Ring, link_mut};
+use crate::capture::{Direction, Tap};
 use crate::frame::{Frame, Pool};
+use crate::sys::time::realtime_nanos;
 
 /// No room in the link now, or no such link: [`super::Arrival::Relief`] tells when there is some
 /// (or [`super::Arrival::Broken`]). A packet that finds no room is lost without relief.
@@ -129,6 +131,9 @@ impl Ring {
             self.release(frame);
             return;
         }
+        if self.tap.is_some() {
+            self.capture(&frame);
+        }
         let _number = Pool::surrender(frame);
         let Outgoing { link, len, shape, bytes } = &mut self.outgoing;
         let Some(id) = link.take() else { return };
@@ -147,6 +152,26 @@ impl Ring {
         if !link.fresh {
             link.fresh = true;
             self.fresh.push(id.index);
+        }
+    }
+
+    /// Written packets are captured here from now on. Those of [`Ring::send_packet`] are not.
+    pub fn set_tap(&mut self, tap: Tap) {
+        self.tap = Some(Box::new(tap));
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn capture(&mut self, frame: &Frame) {
+        let mut packet = Vec::with_capacity(self.outgoing.len);
+        self.write(frame, |_, piece| packet.extend_from_slice(piece));
+        // The addresses are marks for the peer.
+        if let Some(addresses) = packet.get_mut(..12) {
+            addresses.fill(0);
+        }
+        if let Some(tap) = &self.tap {
+            let bytes = core::iter::once(&packet[..]);
+            tap.packet(Direction::Out, realtime_nanos(), packet.len(), bytes, None);
         }
     }
 

@@ -38,8 +38,10 @@ use self::ring::{CONTINUED, Descriptor, SEGMENT_SHIFT};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError, Received, Tally};
+use crate::capture::{Direction, Tap};
 use crate::frame::{Extent, Frame, Pool};
 use crate::sys::errand;
+use crate::sys::time::realtime_nanos;
 
 /// How much memory a ring may take, in frames of 2 KiB.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,8 @@ pub struct Ring {
     super_frames: SuperFrames,
     traffic: Traffic,
     tally: Tally,
+    /// Where sent frames are captured.
+    tap: Option<Box<Tap>>,
 }
 
 impl Ring {
@@ -174,6 +178,7 @@ impl Ring {
             most_posted: posted,
             traffic: Traffic::default(),
             tally: Tally::default(),
+            tap: None,
         };
         for number in 0..ring.queues.len() {
             ring.refill(number, posted);
@@ -409,6 +414,7 @@ impl Ring {
 
     /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
     pub fn transmit(&mut self, frame: Frame) {
+        self.capture(&frame);
         self.traffic.tx_packets += 1;
         let mut next = Some(frame);
         while let Some(frame) = next {
@@ -527,8 +533,24 @@ impl Ring {
             let [first, second] = payload;
             self.traffic.tx_packets += 1;
             self.traffic.tx_bytes += (headers.len() + first.len() + second.len()) as u64;
+            capture(self.tap.as_deref(), &[headers, first, second]);
         }
         sent
+    }
+
+    /// What is sent is captured here from now on.
+    pub fn set_tap(&mut self, tap: Tap) {
+        self.tap = Some(Box::new(tap));
+    }
+
+    /// Called for every frame, captured or not: a branch in the callers would void what the compiler's profile
+    /// says of them.
+    #[inline(never)]
+    fn capture(&self, frame: &Frame) {
+        if self.tap.is_some() {
+            let pieces = self.tx.extents(frame).map(|extent| self.umem.bytes(extent));
+            capture(self.tap.as_deref(), &pieces.collect::<Vec<_>>());
+        }
     }
 
     fn reclaim_sent(&mut self) {
@@ -541,6 +563,15 @@ impl Ring {
             }
         }
         queue.outlet.settle();
+    }
+}
+
+/// A frame that is sent.
+#[inline(never)]
+fn capture(tap: Option<&Tap>, pieces: &[&[u8]]) {
+    if let Some(tap) = tap {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        tap.packet(Direction::Out, realtime_nanos(), len, pieces.iter().copied(), None);
     }
 }
 

@@ -112,6 +112,11 @@ impl Pipe {
         (self.incoming.messages, self.outgoing.messages)
     }
 
+    /// Bytes of the pipe that the program has read, and that it has sent.
+    pub fn positions(&self) -> (u64, u64) {
+        (self.incoming.read, self.outgoing.sent)
+    }
+
     pub fn want_room(&mut self) {
         self.wants_room = true;
     }

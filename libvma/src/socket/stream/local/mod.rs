@@ -19,8 +19,9 @@ mod shadow;
 
 use super::Stack;
 use crate::shard::pipe::{LARGEST_WINDOW, Turn, Way};
-use crate::shard::{self, SocketId};
+use crate::shard::{self, Direction, SocketId};
 use crate::socket::Socket;
+use crate::sys::shadow::{local_address, peer_address};
 
 type Shard = shard::State<Socket>;
 
@@ -140,6 +141,23 @@ fn prefetch(state: &mut Shard, id: SocketId, descriptor: i32) {
     if let Some(pipe) = state.pipe(id) {
         pipe.prefetch(|room| shadow::receive(descriptor, room, 0).unwrap_or(0));
     }
+}
+
+/// Hands bytes in that the program has read from a pipe, or sent by it: `count` of the pieces behind the first
+/// `skip`.
+#[cold]
+#[inline(never)]
+fn capture<'a>(
+    state: &mut Shard,
+    id: SocketId,
+    direction: Direction,
+    pieces: impl Iterator<Item = &'a [u8]>,
+    skip: usize,
+    count: usize,
+) {
+    let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
+    let ask = || Some((local_address(descriptor)?, peer_address(descriptor)?));
+    state.capture_stream(id, direction, ask, pieces, skip, count);
 }
 
 /// Sends what came back to anybody.

@@ -5,8 +5,8 @@ use std::io::IoSliceMut;
 use super::super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
-use crate::shard::SocketId;
 use crate::shard::pipe::Turn;
+use crate::shard::{Direction, SocketId};
 use crate::sys::cancel;
 use crate::sys::wait::{PollFd, ppoll};
 
@@ -175,7 +175,12 @@ fn take(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, there: usi
         count
     } else {
         let peek = target.peeks().then_some(target.copied);
-        state.pipe_read(id, target.buffers, target.copied, peek)
+        let count = state.pipe_read(id, target.buffers, target.copied, peek);
+        if state.is_captured() && peek.is_none() {
+            let pieces = target.buffers.iter().map(|buffer| &buffer[..]);
+            super::capture(state, id, Direction::In, pieces, target.copied, count);
+        }
+        count
     };
     if let Some((endpoint, _)) = state.socket(id)
         && !target.peeks()

@@ -6,8 +6,8 @@ use super::super::send::outcome;
 use super::super::wait::{Call, Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, ready, shadow};
-use crate::shard::SocketId;
 use crate::shard::pipe::Way;
+use crate::shard::{Direction, SocketId};
 
 /// Sends without a look at the link in between: one that only sends would not see the peer close.
 const BLIND: u32 = 16;
@@ -131,6 +131,10 @@ fn write(
     total: usize,
 ) -> usize {
     let count = state.pipe_write(id, data, sent, total);
+    if state.is_captured() {
+        let pieces = data.iter().map(|piece| &piece[..]);
+        super::capture(state, id, Direction::Out, pieces, sent, count);
+    }
     if let Some((endpoint, _)) = state.socket(id) {
         endpoint.counters.tx_bytes += count as u64;
     }
