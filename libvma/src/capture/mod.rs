@@ -31,6 +31,8 @@ pub struct Capture {
 struct Queue {
     /// Packet blocks.
     bytes: Vec<u8>,
+    /// Those of answers to a packet that is not in `bytes` yet, while there is one.
+    answers: Option<Vec<u8>>,
     interfaces: Vec<Interface>,
     /// The writer has given up: nothing is taken any more.
     ended: bool,
@@ -114,6 +116,20 @@ impl Tap {
         self.capture.snap_len as usize
     }
 
+    /// A packet came, and is being looked at. What is sent meanwhile stands behind it in the file.
+    pub fn begin_input(&self) {
+        if let Ok(mut queue) = self.capture.queue.lock() {
+            queue.answers.get_or_insert_default();
+        }
+    }
+
+    /// The packet was handed in.
+    pub fn end_input(&self) {
+        let Ok(mut queue) = self.capture.queue.lock() else { return };
+        let Queue { bytes, answers, .. } = &mut *queue;
+        bytes.extend_from_slice(&answers.take().unwrap_or_default());
+    }
+
     /// Takes a packet of `len` bytes, in pieces; a comment if there is something to say of it. `time` is in
     /// nanoseconds since 1970.
     pub fn packet<'a>(
@@ -127,11 +143,11 @@ impl Tap {
         let Capture { queue, snap_len, waker } = &*self.capture;
         let about = About { interface: self.interface, direction, time, len, comment };
         let Ok(mut queue) = queue.lock() else { return };
-        let Queue { bytes, interfaces, ended } = &mut *queue;
+        let Queue { bytes, answers, interfaces, ended } = &mut *queue;
         if *ended {
             return;
         }
-        let before = bytes.len();
+        let before = bytes.len() + answers.as_ref().map_or(0, Vec::len);
         let wanted = block::packet_len(&about, *snap_len);
         let has_room = before + wanted <= MOST_WAITING;
         if let Some(interface) = interfaces.get_mut(self.interface as usize) {
@@ -145,8 +161,13 @@ impl Tap {
             // Memory that is not written to costs nothing.
             bytes.reserve_exact(MOST_WAITING);
         }
-        block::packet(bytes, &about, *snap_len, pieces);
-        let is_much = bytes.len() > MOST_WAITING / 4 && before <= MOST_WAITING / 4;
+        let is_much = before + wanted > MOST_WAITING / 4 && before <= MOST_WAITING / 4;
+        match answers {
+            Some(answers) if direction == Direction::Out => {
+                block::packet(answers, &about, *snap_len, pieces);
+            }
+            _ => block::packet(bytes, &about, *snap_len, pieces),
+        }
         drop(queue);
         if is_much {
             waker.wake();
@@ -157,6 +178,27 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_answer_stands_behind_what_it_answers() {
+        let capture = Capture::new(100).expect("a waker");
+        let tap = capture.tap("a");
+        tap.begin_input();
+        tap.packet(Direction::Out, 2, 2, [&[2, 2][..]].into_iter(), None);
+        tap.packet(Direction::In, 1, 1, [&[1][..]].into_iter(), Some("dropped"));
+        tap.end_input();
+        tap.packet(Direction::Out, 3, 3, [&[3, 3, 3][..]].into_iter(), None);
+        let (mut bytes, mut interfaces) = (Vec::new(), Vec::new());
+        capture.take(&mut bytes, &mut interfaces);
+        let mut lens = Vec::new();
+        let mut rest = &bytes[..];
+        while let Some(len) = block::len_at(rest) {
+            // The captured length of an Enhanced Packet Block.
+            lens.push(rest[20]);
+            rest = &rest[len..];
+        }
+        assert_eq!(lens, [1, 2, 3]);
+    }
 
     #[test]
     fn an_interface_has_one_number() {

@@ -1,4 +1,4 @@
-//! Writes what was captured: to a file, a ring of files, or a fifo.
+//! Writes captured packets: to a file, a ring of files, or a fifo.
 //!
 //! A fifo without a reader is no error: it is opened again until there is one, and each reader gets a file of
 //! its own from the beginning. A file belongs to one process at a time, which a lock on it says.
@@ -51,10 +51,10 @@ pub struct Writer {
     /// Interfaces that the file tells of, with their counts.
     told: Vec<Interface>,
     interfaces: Vec<Interface>,
-    /// What was taken from the queue, and how much of that is in `out` already.
+    /// Bytes taken from the queue, and how many of them are in `out` already.
     taken: Vec<u8>,
     used: usize,
-    /// What is to be written to the file next, and how much of that is.
+    /// Bytes to be written to the file next, and how many of them are.
     out: Vec<u8>,
     sent: usize,
     ended: bool,
@@ -96,7 +96,8 @@ impl Writer {
                 match self.prepare() {
                     Ok(true) => {}
                     Ok(false) => return Progress::Done,
-                    Err(Errno::NXIO) => return Progress::Waits,
+                    // No reader; or another process has it for now, such as a parent that is about to end.
+                    Err(Errno::NXIO | Errno::BUSY) => return Progress::Waits,
                     Err(errno) => self.give_up(errno),
                 }
                 continue;
@@ -107,9 +108,9 @@ impl Writer {
                 Ok(count) => self.sent += count,
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Progress::Waits,
-                // The reader has gone; what it has not read of its file is of no use to the next one.
+                // The reader has gone; the rest of its file is of no use to the next one.
                 Err(Errno::PIPE) => {
-                    self.file = None;
+                    self.close();
                     self.capture.count_lost(self.taken.get(self.used..).unwrap_or_default());
                     self.used = self.taken.len();
                     (self.out, self.sent) = (Vec::new(), 0);
@@ -204,7 +205,7 @@ impl Writer {
 
     /// The file is full: it gets a number, older ones a higher one, the oldest goes.
     fn turn(&mut self) -> rustix::io::Result<()> {
-        self.file = None;
+        self.close();
         let path = &self.target.path;
         let numbered = |number| match number {
             0 => path.clone(),
@@ -220,16 +221,35 @@ impl Writer {
     fn give_up(&mut self, errno: Errno) {
         let path = &self.target.path;
         log_line!(Warning, "VMA_PCAP={path}: {errno}; nothing is captured any more");
+        self.end();
+    }
+
+    /// Takes nothing any more, and leaves the file to others.
+    pub fn end(&mut self) {
         self.ended = true;
-        self.file = None;
+        self.close();
         self.capture.end();
+    }
+
+    /// Unlocks the file, too: a child that was just forked has a copy of the descriptor.
+    fn close(&mut self) {
+        if let Some(file) = self.file.take() {
+            let _ = rustix::fs::flock(&file, FlockOperation::NonBlockingUnlock);
+        }
+    }
+
+    /// A fifo that its reader has to empty before more is written.
+    pub fn full_fifo(&self) -> Option<i32> {
+        let file = self.file.as_ref().filter(|_| self.sent < self.out.len())?;
+        Some(file.raw())
     }
 }
 
 /// Opens a file to be written from its beginning, and tells whether it has an end.
 fn open(path: &str) -> rustix::io::Result<(Fd, bool)> {
     // Without O_CREAT first: in /tmp the kernel refuses it for another user's fifo (fs.protected_fifos).
-    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let flags =
+        OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     // Packets are not for everybody.
     let own = Mode::from_raw_mode(0o600);
     let opened = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -237,8 +257,14 @@ fn open(path: &str) -> rustix::io::Result<(Fd, bool)> {
         opened => opened,
     };
     let file = Fd::adopt(opened?)?;
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+    let told = rustix::fs::fstat(&file)?;
+    let kind = FileType::from_raw_mode(told.st_mode);
     let is_regular = kind == FileType::RegularFile;
+    // In a folder that all may write to, the name can be guessed, and a file be put there by somebody.
+    let is_strange = told.st_uid != rustix::process::geteuid().as_raw();
+    if (is_regular || kind == FileType::Fifo) && is_strange || is_regular && told.st_nlink != 1 {
+        return Err(Errno::PERM);
+    }
     if is_regular || kind == FileType::Fifo {
         let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive);
         // Where files cannot be locked, that does not matter.
@@ -247,6 +273,7 @@ fn open(path: &str) -> rustix::io::Result<(Fd, bool)> {
         }
     }
     if is_regular {
+        rustix::fs::fchmod(&file, own)?;
         rustix::fs::ftruncate(&file, 0)?;
     }
     Ok((file, is_regular))

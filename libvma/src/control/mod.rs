@@ -225,6 +225,7 @@ impl Control {
             mtu: link.mtu,
             rx_queues: link.rx_queues,
             is_virtual: link.is_virtual(),
+            is_veth: link.kind.as_deref() == Some("veth"),
             has_local_peers: link.has_local_peers(),
         })
     }

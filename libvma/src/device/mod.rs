@@ -103,6 +103,9 @@ pub struct Interface {
     pub rx_queues: u32,
     /// Made of software alone (veth, tap, bridge, macvlan ...): its frames come in socket buffers.
     pub is_virtual: bool,
+    /// A veth: with a program in its driver the peer sends no packets longer than the MTU. (The others that are made
+    /// of software have no driver's hook, or one that takes part of the frames, or is that of an interface below.)
+    pub is_veth: bool,
     /// Senders may be on this machine (virtual interfaces, virtio): they leave checksums unfinished.
     pub has_local_peers: bool,
 }

@@ -147,7 +147,7 @@ struct Turn {
     asked_at: AtomicU64,
 }
 
-/// What a poll takes at the most in a program that does little else: 2 us, of some 3 GHz.
+/// The time of a poll in a program that does little else, at the most: 2 us, of some 3 GHz.
 const CYCLES_OF_A_POLL: u64 = 6_000;
 
 impl Turn {

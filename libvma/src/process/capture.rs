@@ -53,6 +53,14 @@ impl Capturing {
                 );
                 None
             }
+            Err(Errno::PERM | Errno::LOOP) => {
+                log_line!(
+                    Warning,
+                    "VMA_PCAP={path}: it exists, and is another user's, has a second name, or is a symbolic link; \
+                     nothing is captured"
+                );
+                None
+            }
             Err(errno) => {
                 log_line!(Warning, "VMA_PCAP={path}: {errno}; nothing is captured");
                 None
@@ -87,11 +95,23 @@ impl Capturing {
         }
     }
 
+    /// The same, and leaves the file to the child that goes on.
+    pub fn hand_over(&self) {
+        self.finish();
+        if let Ok(mut writer) = self.writer.lock() {
+            writer.end();
+        }
+    }
+
     fn run(&self) {
         let mut pause = INTERVAL_NANOS;
+        let mut full = -1;
         loop {
             let waker = self.capture.waker.raw();
-            let mut fds = [PollFd { fd: waker, events: libc::POLLIN, revents: 0 }];
+            let mut fds = [
+                PollFd { fd: waker, events: libc::POLLIN, revents: 0 },
+                PollFd { fd: full, events: libc::POLLOUT, revents: 0 },
+            ];
             let _ = ppoll(&mut fds, Some(pause), None);
             self.capture.waker.clear();
             let Ok(mut writer) = self.writer.lock() else { return };
@@ -99,6 +119,7 @@ impl Capturing {
                 return;
             }
             pause = if writer.has_reader() { INTERVAL_NANOS } else { RETRY_NANOS };
+            full = writer.full_fifo().unwrap_or(-1);
         }
     }
 }

@@ -127,6 +127,9 @@ impl Process {
             }
             give_back::finish_orphans(&self.stack);
             self.statistics.withdraw();
+            if let Some(capturing) = &self.capturing {
+                capturing.hand_over();
+            }
         }
     }
 

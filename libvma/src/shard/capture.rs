@@ -1,4 +1,4 @@
-//! What a capture (`VMA_PCAP`) gets: frames as the rings bring them, with the reason if they are dropped, and
+//! The shard's part of a capture (`VMA_PCAP`): frames as the rings bring them, with the reason if they are dropped, and
 //! the bytes of streams within the host, for which segments are made up. Sent frames are the rings' to hand in.
 //!
 //! While nothing is captured, this costs a branch in each poll.
@@ -50,7 +50,7 @@ impl Captures {
         Captures { capture, taps: Vec::new(), bytes: Vec::new(), ends: HashMap::new() }
     }
 
-    /// What goes over the ring is captured from now on. For every ring, in order.
+    /// The ring's packets are captured from now on. For every ring, in order.
     pub fn add(&mut self, ring: &mut Ring) {
         let tap = match ring {
             Ring::Xdp(ring) => {
@@ -123,15 +123,21 @@ impl<S> State<S> {
         let len = received.len as usize;
         self.keep_bytes(id, &received);
         let before = self.drops;
+        let tap =
+            self.captures.as_ref().and_then(|captures| captures.taps.get(id.index())).cloned();
+        if let Some(tap) = &tap {
+            tap.begin_input();
+        }
         input(self, id, received);
         let dropped = DropReason::ALL.iter().zip(self.drops.iter().zip(before));
         let reason = dropped.filter(|(_, (now, before))| *now != before).map(|(reason, _)| reason);
         let comment = reason.map(|reason| format!("dropped: {}", reason.name())).next();
         if let Some(captures) = &self.captures
-            && let Some(tap) = captures.taps.get(id.index())
+            && let Some(tap) = tap
         {
             let bytes = core::iter::once(&captures.bytes[..]);
             tap.packet(Direction::In, time, len, bytes, comment.as_deref());
+            tap.end_input();
         }
     }
 

@@ -129,7 +129,7 @@ pub struct State<S> {
     epoch: u64,
     /// See [`State::answers`].
     answers: u64,
-    /// What passes is captured.
+    /// All packets are captured.
     captures: Option<Box<capture::Captures>>,
 }
 

@@ -267,7 +267,7 @@ fn transmit<'a>(
             true => state.send_train(&egress, segment, &mut done),
         };
         let progress = state.progress(hop);
-        // What is captured, or asked about each time, goes the long way.
+        // A captured packet, or one whose sender is asked about each time, goes the long way.
         let prepares = !stack.config.rules.ask_senders() && !state.is_captured();
         let (counters, route) = match state.socket(id) {
             Some((endpoint, socket)) => {

@@ -49,5 +49,6 @@ mod tests {
         drop(raised);
         assert_eq!(getrlimit(Resource::Memlock).current, Some(4096));
         assert_eq!(getrlimit(Resource::Memlock).maximum, at_first.maximum);
+        setrlimit(Resource::Memlock, at_first).unwrap();
     }
 }

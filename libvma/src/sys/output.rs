@@ -42,7 +42,7 @@ pub fn write_line(raw: RawFd, line: &[u8]) {
         }
         // A pipe with a byte of room has room for a line, which is less than PIPE_BUF.
         _ if poll_now(raw, libc::POLLOUT) == libc::POLLOUT => {
-            // What is lost is a line.
+            // A line is lost, no more.
             fd::with_borrowed(raw, |fd| write_without_signal(fd, line).is_ok());
         }
         _ => {}

@@ -40,7 +40,7 @@ pub fn kernel_version() -> (u32, u32) {
 }
 
 impl Hook {
-    /// What the library takes on a veth unless told otherwise: the tc hook, with Linux 6.6.
+    /// The hook that is taken on a veth unless the user says otherwise: tc, with Linux 6.6.
     pub fn best() -> Hook {
         if kernel_version() >= (6, 6) { Hook::Tc } else { Hook::NativeXdp }
     }

@@ -523,6 +523,7 @@ fn loopback() -> Interface {
         mtu: 65_535,
         rx_queues: 1,
         is_virtual: true,
+        is_veth: false,
         has_local_peers: true,
     }
 }

@@ -65,7 +65,7 @@ const MOST_QUEUES: u32 = 64;
 /// With more queues, what is fetched ahead for each would drive other things out of the cache.
 const EXPECTING: usize = 4;
 
-/// What a chunk takes of an IP packet: without the kernel's XDP_PACKET_HEADROOM, and the Ethernet header.
+/// The longest IP packet in one chunk: without the kernel's XDP_PACKET_HEADROOM, and the Ethernet header.
 const LONGEST_UNCHAINED: u32 = CHUNK - 256 - 14;
 
 /// Consumed RX entries and empty fill entries are given back in batches of this size.
@@ -486,9 +486,11 @@ impl Ring {
         self.queues.first().is_some_and(|queue| queue.takes_chains)
     }
 
-    /// Do TCP segments arrive that were put together, by a local peer's offload or by GRO? In the driver they are not yet.
+    /// Do TCP segments arrive that were put together, by a local peer's offload or by GRO? In a device's driver they are
+    /// not yet, and a veth's peer does not do so while there is a program in the driver.
     pub fn takes_streams(&self) -> bool {
-        self.takes_chains() || self.program.mode == Mode::Native
+        let uncut = self.interface.is_virtual && !self.interface.is_veth;
+        self.takes_chains() || self.program.mode == Mode::Native && !uncut
     }
 
     /// The largest TCP payload that [`Ring::transmit_segmented`] takes; 0 without segmentation
@@ -538,7 +540,7 @@ impl Ring {
         sent
     }
 
-    /// What is sent is captured here from now on.
+    /// Sent packets are captured here from now on.
     pub fn set_tap(&mut self, tap: Tap) {
         self.tap = Some(Box::new(tap));
     }

@@ -31,9 +31,11 @@ const NATIVE: u32 = 1 << 2;
 /// Where on the receive path the program runs (`VMA_XDP_MODE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Tc on virtual interfaces: it was measured faster there than native, and the peer keeps its offloads. Elsewhere, and
-    /// before Linux 6.6, native where the driver has it: before 6.6 generic loses packets longer than a chunk, such as
-    /// a local peer's super-frames, which native has the peer cut.
+    /// Tc on virtual interfaces: it was measured faster there than native, and the peer keeps its offloads. Before Linux
+    /// 6.6 native on a veth, because generic loses packets longer than a chunk, such as a local peer's super-frames,
+    /// which native has the peer cut; generic on other virtual ones (a bond takes a native program, but its frames come
+    /// by the members, for which there is no socket; a tap's program does not see all of them). Elsewhere native where
+    /// the driver has it.
     Auto,
     /// XDP, in the driver.
     Native,
@@ -47,7 +49,8 @@ impl Mode {
     /// What to try on an interface: these, best first, and then the last one.
     pub fn candidates(self, on: &Interface) -> (&'static [Mode], Mode) {
         match self {
-            Mode::Auto if on.is_virtual => (&[Mode::Tc, Mode::Native], Mode::Generic),
+            Mode::Auto if on.is_veth => (&[Mode::Tc, Mode::Native], Mode::Generic),
+            Mode::Auto if on.is_virtual => (&[Mode::Tc], Mode::Generic),
             Mode::Auto => (&[Mode::Native], Mode::Generic),
             mode => (&[], mode),
         }

@@ -1,4 +1,4 @@
-//! What the verifiers of kernels that the tests do not run on demand of the steering programs.
+//! The steering programs, as the verifiers of other kernels demand them.
 
 use super::*;
 
@@ -29,4 +29,24 @@ fn numbers_on_the_stack_have_64_bits() {
             }
         }
     }
+}
+
+#[test]
+fn only_a_veth_is_tried_in_its_driver_among_the_virtual_ones() {
+    let interface = |is_virtual, is_veth| Interface {
+        index: 1,
+        name: "x".into(),
+        mac: [2, 0, 0, 0, 0, 1],
+        address: core::net::Ipv4Addr::UNSPECIFIED,
+        mtu: 1500,
+        rx_queues: 1,
+        is_virtual,
+        is_veth,
+        has_local_peers: is_virtual,
+    };
+    let tried = |is_virtual, is_veth| Mode::Auto.candidates(&interface(is_virtual, is_veth));
+    assert_eq!(tried(true, true), (&[Mode::Tc, Mode::Native][..], Mode::Generic));
+    // A bond takes a program in the driver, and its members' frames find no socket.
+    assert_eq!(tried(true, false), (&[Mode::Tc][..], Mode::Generic));
+    assert_eq!(tried(false, false), (&[Mode::Native][..], Mode::Generic));
 }

@@ -80,6 +80,7 @@ pub(in crate::device::xdp) fn open_in(mode: Mode, name: &str, is_virtual: bool) 
         mtu: 1500,
         rx_queues: 1,
         is_virtual,
+        is_veth: is_virtual,
         has_local_peers: is_virtual,
     };
     let limits = Limits {

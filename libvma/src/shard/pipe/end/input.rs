@@ -81,8 +81,8 @@ impl Pipe {
         }
     }
 
-    /// What the peer sends goes by the pipe from here on, behind so many bytes by the kernel; or, later, so many
-    /// went by the kernel while the link was full.
+    /// The peer sends by the pipe from here on, behind so many bytes by the kernel; or, later, so many went by the
+    /// kernel while the link was full.
     fn switched(&mut self, kernel: u64, shut: bool) -> Result<Events, Violation> {
         let incoming = &mut self.incoming;
         if incoming.returned {
@@ -102,7 +102,7 @@ impl Pipe {
     }
 
     fn peer_closed(&mut self) -> Events {
-        // What was given back to it is lost: it closed before it knew that this was all.
+        // Bytes that were given back to it are lost: it closed before it knew that this was all.
         let torn = self.lacks_bytes() || self.incoming.returned && self.incoming.held() > 0;
         // Bytes that it gave back before it closed were never read.
         let unread = !self.outgoing.backlog.is_empty();

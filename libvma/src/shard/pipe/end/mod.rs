@@ -325,6 +325,15 @@ impl Pipe {
         self.incoming.fin
     }
 
+    /// How many bytes can be read, if the kernel's socket has so many? Those of the pipe behind the kernel's cannot
+    /// before these have come.
+    pub fn readable_with(&self, in_kernel: impl FnOnce() -> u64) -> usize {
+        let Turn::Kernel { most } = self.turn() else { return self.readable() };
+        let there = in_kernel().min(most);
+        let behind = if there == most { self.readable() } else { 0 };
+        behind.saturating_add(usize::try_from(there).unwrap_or(usize::MAX))
+    }
+
     /// Is its end here, with all that it sent before, if the kernel's socket has so many bytes of it? The pipe may
     /// tell of the end before bytes have come that went by the kernel.
     pub fn is_end_here(&self, in_kernel: impl FnOnce() -> u64) -> bool {

@@ -131,7 +131,8 @@ impl Pipe {
             && !self.outgoing.shut
             && !self.dead
             && self.window_left() > 0
-            && (self.promised || self.outgoing.allowance.is_left(now) && self.is_idle(carrier))
+            && self.is_idle(carrier)
+            && (self.promised || self.outgoing.allowance.is_left(now))
     }
 
     /// Has the peer read all but little of what went by the pipe?
@@ -144,8 +145,8 @@ impl Pipe {
     }
 
     /// The program is told that it may send. If other pipes fill the link before it does, its next send may go by
-    /// the kernel's connection, whatever is still unread: epoll(7) names many sockets in one call, and the sends
-    /// on the first of them may fill the link for the others.
+    /// the kernel's connection. Not if much is unread: of a bulk transfer by several connections one byte in a
+    /// hundred went by the kernel then. Its send() may say EAGAIN, where Linux would take something.
     pub fn promise_room(&mut self) {
         self.promised = true;
     }

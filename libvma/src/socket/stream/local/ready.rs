@@ -41,8 +41,11 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         }
     };
     let at_kernel = matches!(turn, Turn::Kernel { .. });
-    // What came by the pipe behind bytes of the kernel's cannot be read before these have come.
-    let readable = if at_kernel { 0 } else { pipe.readable() };
+    // The kernel tells of its bytes itself, but not of the pipe's behind them.
+    let readable = match pipe.readable() {
+        0 => 0,
+        _ => pipe.readable_with(|| shadow::unread(descriptor)),
+    };
     let kernel_ended = at_kernel && kernel.contains(Readiness::RDHUP);
     let ended = kernel_ended || pipe.is_end_here(|| shadow::unread(descriptor));
     insert_if(&mut ready, readable > 0 && (readable >= low_water || ended), Readiness::IN);
@@ -117,21 +120,11 @@ fn from_poll(told: i16) -> Readiness {
 /// FIONREAD.
 pub fn unread(state: &mut Shard, id: SocketId) -> Option<i32> {
     state.poll();
-    let shadow = state.socket(id)?.1.shadow();
+    let descriptor = state.socket(id)?.1.shadow();
     super::attend_to_shadow(state, id);
-    gather(state, id, shadow);
+    gather(state, id, descriptor);
     let pipe = state.pipe(id)?;
-    let in_pipe = i32::try_from(pipe.readable()).unwrap_or(i32::MAX);
-    match pipe.turn() {
-        Turn::Kernel { most } => {
-            let in_kernel =
-                crate::sys::fd::with_borrowed(shadow, |fd| rustix::io::ioctl_fionread(fd));
-            let in_kernel = in_kernel.and_then(Result::ok).unwrap_or(0).min(most);
-            let behind = if in_kernel == most { in_pipe } else { 0 };
-            Some(behind.saturating_add(i32::try_from(in_kernel).unwrap_or(i32::MAX)))
-        }
-        Turn::Pipe | Turn::End => Some(in_pipe),
-    }
+    Some(i32::try_from(pipe.readable_with(|| shadow::unread(descriptor))).unwrap_or(i32::MAX))
 }
 
 /// SO_ERROR. The kernel and the pipe both learn of a reset, which is told once.
