@@ -7,7 +7,7 @@ pub enum Direction {
     Out = 2,
 }
 
-/// What a packet block tells of a packet beside its bytes.
+/// The description of a packet in its block, beside its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     /// The number of the interface: its place among the interface blocks of the file.

@@ -150,7 +150,7 @@ impl Rounds {
         let watch = stream::watch::prepare(stack, set);
         let mut timeout = match stack.hold.left() {
             None => self.drive.prepare(stack, set),
-            // What lies in the rings is left there.
+            // Packets stay in the rings.
             held => held,
         };
         if self.unsent {

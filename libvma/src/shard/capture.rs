@@ -38,7 +38,7 @@ pub(super) struct Captures {
     taps: Vec<Tap>,
     /// The frame that is being looked at: it is given back before it is known whether it is dropped.
     bytes: Vec<u8>,
-    /// Whose streams are captured: local and peer's address.
+    /// Addresses of captured streams: the local one and the peer's.
     ends: HashMap<SocketId, (SocketAddrV4, SocketAddrV4)>,
 }
 
@@ -74,7 +74,8 @@ impl<S> State<S> {
         self.captures.is_some()
     }
 
-    /// As `poll_rings`, with every packet handed in.
+    /// As `poll_rings`, with every packet handed in. Written out a second time because `poll_rings` is the hottest loop
+    /// of the library: one loop with a parameter would void what the compiler's profile says of it.
     #[cold]
     #[inline(never)]
     pub(super) fn poll_captured(&mut self) -> usize {

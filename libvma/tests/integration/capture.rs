@@ -83,7 +83,7 @@ fn packets(path: &Path) -> Vec<Packet> {
     packets_of(&std::fs::read(path).unwrap_or_default())
 }
 
-/// What tcpdump prints of a capture.
+/// The lines that tcpdump prints for a capture.
 #[track_caller]
 fn tcpdump(path: &Path, more: &[&str]) -> String {
     let path = path.to_str().unwrap();

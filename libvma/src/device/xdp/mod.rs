@@ -3,11 +3,12 @@
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
-//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `count` what is told of
+//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`, `count` what is told of
 //! all that. Works on any Linux interface.
 
 mod bells;
 mod bpf;
+mod capture;
 mod count;
 mod flow;
 mod ingress;
@@ -38,10 +39,9 @@ use self::ring::{CONTINUED, Descriptor, SEGMENT_SHIFT};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError, Received, Tally};
-use crate::capture::{Direction, Tap};
+use crate::capture::Tap;
 use crate::frame::{Extent, Frame, Pool};
 use crate::sys::errand;
-use crate::sys::time::realtime_nanos;
 
 /// How much memory a ring may take, in frames of 2 KiB.
 #[derive(Clone, Copy, Debug)]
@@ -535,24 +535,9 @@ impl Ring {
             let [first, second] = payload;
             self.traffic.tx_packets += 1;
             self.traffic.tx_bytes += (headers.len() + first.len() + second.len()) as u64;
-            capture(self.tap.as_deref(), &[headers, first, second]);
+            capture::hand_in(self.tap.as_deref(), &[headers, first, second]);
         }
         sent
-    }
-
-    /// Sent packets are captured here from now on.
-    pub fn set_tap(&mut self, tap: Tap) {
-        self.tap = Some(Box::new(tap));
-    }
-
-    /// Called for every frame, captured or not: a branch in the callers would void what the compiler's profile
-    /// says of them.
-    #[inline(never)]
-    fn capture(&self, frame: &Frame) {
-        if self.tap.is_some() {
-            let pieces = self.tx.extents(frame).map(|extent| self.umem.bytes(extent));
-            capture(self.tap.as_deref(), &pieces.collect::<Vec<_>>());
-        }
     }
 
     fn reclaim_sent(&mut self) {
@@ -565,15 +550,6 @@ impl Ring {
             }
         }
         queue.outlet.settle();
-    }
-}
-
-/// A frame that is sent.
-#[inline(never)]
-fn capture(tap: Option<&Tap>, pieces: &[&[u8]]) {
-    if let Some(tap) = tap {
-        let len = pieces.iter().map(|piece| piece.len()).sum();
-        tap.packet(Direction::Out, realtime_nanos(), len, pieces.iter().copied(), None);
     }
 }
 

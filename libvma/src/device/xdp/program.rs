@@ -132,28 +132,7 @@ impl Program {
             }
         }
         let mut object = Object::parse(object).map_err(refused)?;
-        let mut maps: Vec<(String, Fd)> = Vec::new();
-        let mut raised = None;
-        for (name, map) in &object.maps {
-            let sizes = (map.key_size(), map.value_size());
-            let entries = match name.as_str() {
-                "chunks" if map.value_size() != CHUNK => return Err(refused("another chunk size")),
-                "chunks" => memory.chunks,
-                "slots" => memory.slots,
-                _ => map.max_entries(),
-            };
-            let create = |entries| bpf::map_create(map.map_type(), sizes, entries, map.map_flags());
-            let mut made = create(entries);
-            if matches!(made, Err(Errno::PERM)) && raised.is_none() {
-                raised = Raised::new();
-                made = create(entries);
-            }
-            // A small one may be made: it is the size.
-            if matches!(made, Err(Errno::PERM)) && create(1).is_ok() {
-                return Err(OpenError::LockedMemory);
-            }
-            maps.push((name.clone(), made.map_err(system("bpf(MAP_CREATE)"))?));
-        }
+        let mut maps = make_maps(&object, memory)?;
         let relocated: Vec<_> = object.maps.clone().into_iter().collect();
         let numbers = relocated.iter().filter_map(|(name, map)| {
             let (_, fd) = maps.iter().find(|(known, _)| known == name)?;
@@ -249,6 +228,33 @@ fn no_ingress(errno: Errno) -> OpenError {
         Errno::INVAL => OpenError::Program("mode tc needs Linux 6.6 (tcx)".into()),
         errno => system("bpf(PROG_QUERY)")(errno),
     }
+}
+
+/// Makes the maps that an object names.
+fn make_maps(object: &Object, memory: Sizes) -> Result<Vec<(String, Fd)>, OpenError> {
+    let mut maps = Vec::new();
+    let mut raised = None;
+    for (name, map) in &object.maps {
+        let sizes = (map.key_size(), map.value_size());
+        let entries = match name.as_str() {
+            "chunks" if map.value_size() != CHUNK => return Err(refused("another chunk size")),
+            "chunks" => memory.chunks,
+            "slots" => memory.slots,
+            _ => map.max_entries(),
+        };
+        let create = |entries| bpf::map_create(map.map_type(), sizes, entries, map.map_flags());
+        let mut made = create(entries);
+        if matches!(made, Err(Errno::PERM)) && raised.is_none() {
+            raised = Raised::new();
+            made = create(entries);
+        }
+        // A small one may be made: it is the size.
+        if matches!(made, Err(Errno::PERM)) && create(1).is_ok() {
+            return Err(OpenError::LockedMemory);
+        }
+        maps.push((name.clone(), made.map_err(system("bpf(MAP_CREATE)"))?));
+    }
+    Ok(maps)
 }
 
 /// The verifier allows more with CAP_PERFMON: Linux 5.10 wants it for any comparison of a packet's bounds.

@@ -89,7 +89,7 @@ pub fn receive_up_to(
     }
 }
 
-/// What a receive call is to get.
+/// The wishes of a receive call.
 struct Wanted {
     /// Behind so many bytes of the queue (SO_PEEK_OFF).
     start: usize,
@@ -135,7 +135,7 @@ fn look(
         && (connection.is_receiving_ended() || connection.bytes_to_mark().is_some())
         && start + *copied >= connection.readable() as usize;
     if *copied > 0 && (connection.has_error() || connection.is_at_hidden_mark() || peeked) {
-        // What there is counts now, the error on the next call.
+        // These bytes are told now, the error by the next call.
         return Step::Done(Ok(()));
     }
     if let Some(error) = connection.take_error() {

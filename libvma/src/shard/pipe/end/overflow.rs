@@ -145,8 +145,9 @@ impl Pipe {
     }
 
     /// The program is told that it may send. If other pipes fill the link before it does, its next send may go by
-    /// the kernel's connection. Not if much is unread: of a bulk transfer by several connections one byte in a
-    /// hundred went by the kernel then. Its send() may say EAGAIN, where Linux would take something.
+    /// the kernel's connection. This does not hold for a connection with much unread: its send() may say EAGAIN, where
+    /// Linux would take something. With the promise kept for these, too, a bulk transfer by eight connections sent one
+    /// byte in a hundred by the kernel.
     pub fn promise_room(&mut self) {
         self.promised = true;
     }
