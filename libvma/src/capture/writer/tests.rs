@@ -174,3 +174,50 @@ fn a_fifo_waits_for_its_reader_and_each_gets_a_file_of_its_own() {
     assert_eq!(writer.flush(), Progress::Done);
     assert_eq!(read(&mut reader)[..3], [SECTION, INTERFACE, PACKET]);
 }
+
+/// The error of a writer that is to write there.
+fn refused(path: &Path) -> Option<Errno> {
+    writer(path, 0, 1).1.err()
+}
+
+#[test]
+fn a_file_that_may_be_somebody_else_s_is_not_written() {
+    let place = Place::new("strange");
+    let (path, other) = (place.at("x"), place.at("y"));
+    std::fs::write(&other, "text").expect("a file");
+    std::os::unix::fs::symlink(&other, &path).expect("a link");
+    assert_eq!(refused(&path), Some(Errno::LOOP));
+    std::fs::remove_file(&path).expect("the link");
+    std::fs::hard_link(&other, &path).expect("a second name");
+    assert_eq!(refused(&path), Some(Errno::PERM));
+    assert_eq!(std::fs::read(&other).expect("the file"), b"text");
+    std::fs::remove_file(&path).expect("the second name");
+    // Root alone can give a file away.
+    if std::os::unix::fs::chown(&other, Some(65534), None).is_ok() {
+        assert_eq!(refused(&other), Some(Errno::PERM));
+        assert_eq!(std::fs::read(&other).expect("the file"), b"text");
+    }
+}
+
+#[test]
+fn an_own_file_becomes_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("private");
+    let path = place.at("x");
+    std::fs::write(&path, "text").expect("a file");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).expect("its mode");
+    assert_eq!(refused(&path), None);
+    let mode = std::fs::metadata(&path).expect("the file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_writer_that_ends_leaves_its_file_though_a_copy_of_the_descriptor_lives() {
+    let place = Place::new("left");
+    let path = place.at("x");
+    let mut first = writer(&path, 0, 1).1.expect("a file");
+    let _copy = first.file.as_ref().map(|file| rustix::io::dup(file).expect("a copy"));
+    assert_eq!(refused(&path), Some(Errno::BUSY));
+    first.end();
+    assert_eq!(refused(&path), None);
+}
