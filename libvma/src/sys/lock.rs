@@ -5,16 +5,26 @@
 //! above a lock: the program's handlers are wrapped, and the wrapper puts a signal off that arrives
 //! while [`thread::holds_locks`]; dropping the guard lets it in. Should a handler get through
 //! unwrapped, [`Lock::lock`] tells it instead of waiting for its own thread.
+//!
+//! A thread that does not get the lock within some microseconds sleeps: the holder has lost its CPU then, perhaps
+//! to this very thread. It does not give its CPU away by sched_yield(2), for which the scheduler (EEVDF) takes
+//! the rest of its slice: milliseconds, on a machine whose CPUs are all wanted.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use rustix::thread::futex;
 
 use super::{errand, thread};
 
 pub struct Lock<T> {
     /// 0, or what [`thread::enter_lock`] gave the holder.
     owner: AtomicUsize,
+    /// Is a release to wake somebody? The word that threads sleep on.
+    bell: AtomicU32,
+    /// Threads that sleep or are about to.
+    sleepers: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -26,13 +36,20 @@ unsafe impl<T: Send> Sync for Lock<T> {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reentered;
 
-/// Spins this often before giving the CPU away: the holder may have been preempted.
+/// Spins this often before it sleeps: the holder may have been preempted.
 const SPINS: u32 = 200;
-const YIELDS: u32 = 20;
+/// A sleep ends after this time at the latest. A holder looks at the bell after it has given the lock back,
+/// without a barrier between the two, which each release would pay for: it may miss a sleeper.
+const LONGEST_SLEEP: futex::Timespec = futex::Timespec { tv_sec: 0, tv_nsec: 50_000 };
 
 impl<T> Lock<T> {
     pub const fn new(value: T) -> Self {
-        Lock { owner: AtomicUsize::new(0), value: UnsafeCell::new(value) }
+        Lock {
+            owner: AtomicUsize::new(0),
+            bell: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline]
@@ -62,7 +79,7 @@ impl<T> Lock<T> {
     #[cold]
     fn lock_contended(&self, me: usize) -> Result<Guard<'_, T>, Reentered> {
         errand::note_contention();
-        for round in 0u32.. {
+        loop {
             for _ in 0..SPINS {
                 let owner = self.owner.load(Ordering::Relaxed);
                 if owner == me {
@@ -73,14 +90,28 @@ impl<T> Lock<T> {
                 }
                 core::hint::spin_loop();
             }
-            if round < YIELDS {
-                thread::yield_now();
-            } else {
-                // The holder may wait for the very CPU that a real-time thread spins on.
-                thread::nap_micros(50);
-            }
+            self.sleep(&LONGEST_SLEEP);
         }
-        Err(Reentered)
+    }
+
+    /// Until the lock is given back, or for this time. It may end sooner: the caller looks again.
+    fn sleep(&self, longest: &futex::Timespec) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.bell.store(1, Ordering::SeqCst);
+        if self.owner.load(Ordering::SeqCst) != 0 {
+            let _ = futex::wait(&self.bell, futex::Flags::PRIVATE, 1, Some(longest));
+        }
+        if self.sleepers.fetch_sub(1, Ordering::SeqCst) > 1 {
+            // The release that woke this thread has taken the bell down for all.
+            self.bell.store(1, Ordering::SeqCst);
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        if self.bell.swap(0, Ordering::SeqCst) != 0 {
+            let _ = futex::wake(&self.bell, futex::Flags::PRIVATE, 1);
+        }
     }
 }
 
@@ -109,6 +140,9 @@ impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         self.lock.owner.store(0, Ordering::Release);
+        if self.lock.bell.load(Ordering::Relaxed) != 0 {
+            self.lock.wake();
+        }
         thread::leave_lock();
     }
 }
@@ -125,6 +159,30 @@ mod tests {
         assert!(lock.try_lock().is_none());
         drop(held);
         assert!(lock.lock().is_ok());
+    }
+
+    #[test]
+    fn a_release_wakes_one_sleeper_and_that_one_the_next() {
+        let long = futex::Timespec { tv_sec: 30, tv_nsec: 0 };
+        let lock = Lock::new(());
+        let began = std::time::Instant::now();
+        std::thread::scope(|scope| {
+            let held = lock.lock().expect("free");
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    lock.sleep(&long);
+                    drop(lock.lock());
+                });
+            }
+            while lock.sleepers.load(Ordering::SeqCst) < 2 {
+                std::thread::yield_now();
+            }
+            // The second one may be about to look whether the lock is taken: it does not sleep then.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            drop(held);
+        });
+        assert!(began.elapsed().as_secs() < 15, "slept on: {:?}", began.elapsed());
+        assert_eq!(lock.sleepers.load(Ordering::SeqCst), 0);
     }
 
     #[test]
