@@ -128,7 +128,8 @@ stage() {
 	LC_ALL=C grep --text --only-matching --max-count=1 '^VMA_VERSION: .*' "$1/libvma.so" >"$1/VMA_VERSION" ||
 		die "$target/release/libvma.so does not tell its version"
 	version=$(sed 's/^VMA_VERSION: \([0-9.]*\).*/\1/' "$1/VMA_VERSION")
-	sed -e '/^#/d' -e "s/@VERSION@/$version/" "$root/packaging/libvma.pc" >"$1/libvma.pc"
+	sed -e '/^#/d' -e "s/@VERSION@/$version/" -e "s|@INCLUDEDIR@|$prefix/include|" \
+		"$root/packaging/libvma.pc" >"$1/libvma.pc"
 
 	# The daemon where it is, with the configuration where that is.
 	local option=''
@@ -148,6 +149,7 @@ install_all() {
 	link "libvma.so.$version" "$libdir/libvma.so.${version%%.*}"
 	link "libvma.so.$version" "$libdir/libvma.so"
 	put 644 "$work/libvma-debug.so" "$libdir/libvma-debug.so"
+	put 644 "$root/libvma-dev/include/mellanox/vma_extra.h" "$prefix/include/mellanox/vma_extra.h"
 	put 644 "$work/libvma.pc" "$libdir/pkgconfig/libvma.pc"
 	put 755 "$work/vmad" "$prefix/sbin/vmad"
 	for tool in udp_lat vma_conf vma_stats; do
@@ -159,7 +161,7 @@ install_all() {
 	put 755 "$work/vma.init" "$sysconfdir/init.d/vma"
 	put 644 "$work/vma.service" "$prefix/lib/systemd/system/vma.service"
 	put 644 "$root/docs/README.txt" "$docdir/README.txt"
-	for document in architecture.md compatibility.md installation.md interposition.md monitoring.md parameters.md \
+	for document in architecture.md compatibility.md extra-api.md installation.md interposition.md monitoring.md parameters.md \
 		performance.md performance.svg release-notes.md socket-options.md user-manual.md; do
 		put 644 "$root/docs/$document" "$docdir/$document"
 	done

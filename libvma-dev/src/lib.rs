@@ -1,11 +1,14 @@
 //! What two processes or two compilers must agree on about libvma: the statistics layout, the agent
 //! protocol, the Extra API types. No exported C symbol lives here, so every tool may link it.
 //!
-//! So far that is the names and versions by which the parts find each other, the rules of
-//! libvma.conf, which the library obeys and `vma_conf` explains, the file by which a process tells
-//! its counters to `vma_stats`, and the messages by which it tells its connections to `vmad`.
+//! That is the names and versions by which the parts find each other, the rules of libvma.conf,
+//! which the library obeys and `vma_conf` explains, the file by which a process tells its counters
+//! to `vma_stats`, the messages by which it tells its connections to `vmad`, and the Extra API,
+//! by which a program asks the library for more than the sockets API has (`include/mellanox/vma_extra.h`
+//! is the same for C).
 
 pub mod agent;
+pub mod extra;
 pub mod rules;
 pub mod stats;
 

@@ -20,6 +20,7 @@ const LIBVMA: &[(&str, u32)] = &[
     ("/usr/share/doc/libvma/VMA_VERSION", 0o644),
     ("/usr/share/doc/libvma/architecture.md", 0o644),
     ("/usr/share/doc/libvma/compatibility.md", 0o644),
+    ("/usr/share/doc/libvma/extra-api.md", 0o644),
     ("/usr/share/doc/libvma/installation.md", 0o644),
     ("/usr/share/doc/libvma/interposition.md", 0o644),
     ("/usr/share/doc/libvma/monitoring.md", 0o644),
@@ -48,6 +49,7 @@ const UTILS: &[(&str, u32)] = &[
     ("/usr/share/man/man8/vma_stats.8.gz", 0o644),
 ];
 const DEV: &[(&str, u32)] = &[
+    ("/usr/include/mellanox/vma_extra.h", 0o644),
     ("/usr/lib/pkgconfig/libvma.pc", 0o644),
     ("/usr/share/doc/libvma-dev/changelog.Debian.gz", 0o644),
     ("/usr/share/doc/libvma-dev/copyright", 0o644),
@@ -59,7 +61,7 @@ fn all() -> Vec<PathBuf> {
     ["libvma", "libvma-utils", "libvma-dev"].map(dist::deb).into()
 }
 
-// covers: INS-01, INS-02, INS-03, INS-04, INS-05, INS-06, INS-10, INS-13, INS-45
+// covers: INS-01, INS-02, INS-03, INS-04, INS-05, INS-06, INS-10, INS-11, INS-13, INS-45
 #[test]
 fn the_packages_bring_exactly_their_files() {
     let root = Root::fresh(&PLAIN);
@@ -84,6 +86,26 @@ fn the_packages_bring_exactly_their_files() {
         }
         let says = root.command("dpkg").args(["--verify", package]).succeeds();
         assert_eq!(says, "", "files of {package} that are not as packed");
+    }
+}
+
+// covers: EXT-01
+#[test]
+fn the_header_compiles_from_its_installed_place() {
+    let root = Root::fresh(&PLAIN);
+    root.install(&all());
+    // The module leads to the header; the root has no compiler, so the host's reads it there.
+    let module = root.read("/usr/lib/pkgconfig/libvma.pc");
+    assert!(module.contains("\nincludedir=${pcfiledir}/../../include\n"), "{module}");
+    assert!(module.contains("\nCflags: -I${includedir}\n"), "{module}");
+    let include = root.path("/usr/lib/pkgconfig").join("../../include");
+    for compiler in [&["cc", "-std=c11", "-x", "c"][..], &["c++", "-std=c++17", "-x", "c++"]] {
+        let script = format!(
+            "echo '#include <mellanox/vma_extra.h>' | {} -Wall -Werror -fsyntax-only -I '{}' -",
+            compiler.join(" "),
+            include.display()
+        );
+        std::process::Command::new("sh").arg("-c").arg(script).succeeds();
     }
 }
 

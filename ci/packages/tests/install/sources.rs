@@ -60,14 +60,25 @@ impl Drop for Image {
 /// Brings the source tree and the built programs into a root; as much of both as is installed.
 pub fn bring(root: &Root) {
     let tree = root.path(TREE);
-    for folder in ["packaging", "libvma", "target/release", "target/debug-library"] {
+    for folder in [
+        "packaging",
+        "libvma",
+        "libvma-dev/include/mellanox",
+        "target/release",
+        "target/debug-library",
+    ] {
         fs::create_dir_all(tree.join(folder)).expect("the root is writable");
     }
     let from = workspace();
     for name in ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "docs", "init"] {
         Command::new("cp").arg("-r").arg(from.join(name)).arg(&tree).succeeds();
     }
-    for name in ["packaging/install.sh", "packaging/libvma.pc", "libvma/libvma.conf"] {
+    for name in [
+        "packaging/install.sh",
+        "packaging/libvma.pc",
+        "libvma/libvma.conf",
+        "libvma-dev/include/mellanox/vma_extra.h",
+    ] {
         fs::copy(from.join(name), tree.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
     }
     for name in ["libvma.so", "udp_lat", "vma_conf", "vma_stats", "vmad"] {

@@ -29,6 +29,7 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/VMA_VERSION
 /usr/share/doc/libvma/architecture.md
 /usr/share/doc/libvma/compatibility.md
+/usr/share/doc/libvma/extra-api.md
 /usr/share/doc/libvma/installation.md
 /usr/share/doc/libvma/interposition.md
 /usr/share/doc/libvma/monitoring.md
@@ -52,9 +53,10 @@ const UTILS: &str = "\
 /usr/share/man/man8/vma_conf.8.gz
 /usr/share/man/man8/vma_stats.8.gz
 ";
-const DEVEL: &str = "/usr/lib64/pkgconfig/libvma.pc\n";
+const DEVEL: &str =
+    "/usr/include/mellanox\n/usr/include/mellanox/vma_extra.h\n/usr/lib64/pkgconfig/libvma.pc\n";
 
-// covers: INS-01, INS-03, INS-04, INS-05, INS-06, INS-09, INS-10, INS-13, INS-15, INS-45
+// covers: INS-01, INS-03, INS-04, INS-05, INS-06, INS-09, INS-10, INS-11, INS-13, INS-15, INS-45
 #[test]
 fn every_file_is_in_its_place_and_verifies() {
     let system = System::fresh(&PLAIN);
