@@ -7,7 +7,8 @@
 #![deny(unsafe_code)]
 
 // The program's side.
-pub mod fd;
+pub mod extra;
+mod fd;
 pub mod mux;
 #[cfg(all(feature = "exports", not(test), not(fuzzing)))]
 #[allow(unsafe_code, reason = "C functions: raw pointers from the program, libc's own functions")]

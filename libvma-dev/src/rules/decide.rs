@@ -71,7 +71,8 @@ impl Ruling<'_> {
 }
 
 impl Rule {
-    fn fits(&self, query: &Query) -> bool {
+    /// Is the rule for what is asked about?
+    pub fn fits(&self, query: &Query) -> bool {
         if self.role != query.moment.role() || !self.is_in_force() {
             return false;
         }

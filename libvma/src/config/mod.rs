@@ -243,7 +243,7 @@ impl Config {
         }
     }
 
-    /// Are new sockets of this kind offloaded at all?
+    /// Are new sockets of this kind offloaded at all, but for those of threads that wished otherwise?
     pub fn offloads(&self, protocol: Protocol) -> bool {
         self.offloaded_sockets && !self.rules.leave_all(protocol)
     }

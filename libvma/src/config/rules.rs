@@ -5,6 +5,7 @@
 use core::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_dev::rules::{self, End, Network, Query, Role, Rule, Section, Target};
 pub use libvma_dev::rules::{Moment, Protocol};
@@ -18,6 +19,8 @@ use crate::sys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     Line(u32),
+    /// The program added it, by the Extra API.
+    Added,
     /// A parameter that is as good as a rule.
     TxOffload,
     RxOffload,
@@ -32,6 +35,7 @@ impl fmt::Display for Place {
             Place::Line(line) => {
                 write!(f, "{}:{line}", SOURCE.get().map_or(BUILT_IN_NAME, |name| name))
             }
+            Place::Added => f.write_str("add_conf_rule()"),
             Place::TxOffload => f.write_str("VMA_TX_OFFLOAD=0"),
             Place::RxOffload => f.write_str("VMA_RX_OFFLOAD=0"),
         }
@@ -47,7 +51,46 @@ pub struct Rules {
     former: Vec<(Rule, Place)>,
     leaves_tcp: bool,
     leaves_udp: bool,
-    asks_senders: bool,
+    asks_senders: Flag,
+    /// What tells whether a section is for this program.
+    program: String,
+    id: String,
+    /// Rules that the program added; the last one goes first.
+    added: OnceLock<Box<Added>>,
+}
+
+/// A rule that the program added, and those that it added later. Only ever appended to, so that it is read without a lock.
+#[derive(Clone, Debug)]
+struct Added {
+    rule: Rule,
+    later: OnceLock<Box<Added>>,
+}
+
+/// A flag that is raised at run time.
+#[derive(Debug, Default)]
+struct Flag(AtomicBool);
+
+impl Flag {
+    #[inline]
+    fn is_raised(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn raise(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Clone for Flag {
+    fn clone(&self) -> Flag {
+        Flag(AtomicBool::new(self.is_raised()))
+    }
+}
+
+impl From<bool> for Flag {
+    fn from(raised: bool) -> Flag {
+        Flag(AtomicBool::new(raised))
+    }
 }
 
 /// What is in force if there is no file.
@@ -81,18 +124,16 @@ impl Rules {
         }
         let set = parsed.rules;
         let section = set.sections_for(program, id).next().cloned();
-        let of_senders = |section: &Section| {
-            section
-                .rules
-                .iter()
-                .any(|rule| Moment::Send.is_kernels(rule.target) && rule.role == Role::UdpSender)
-        };
+        let of_senders = |section: &Section| section.rules.iter().any(leaves_senders);
         Rules {
-            asks_senders: section.as_ref().is_some_and(of_senders),
+            asks_senders: section.as_ref().is_some_and(of_senders).into(),
             section,
             former: Vec::new(),
             leaves_tcp: set.leaves_sockets(program, id, Protocol::Tcp),
             leaves_udp: set.leaves_sockets(program, id, Protocol::Udp),
+            program: program.to_owned(),
+            id: id.to_owned(),
+            added: OnceLock::new(),
         }
     }
 
@@ -102,25 +143,81 @@ impl Rules {
         let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
         if !settings.flag("VMA_TX_OFFLOAD") {
             self.former.push((rule(Role::UdpSender), Place::TxOffload));
-            self.asks_senders = true;
+            self.asks_senders.raise();
         }
         if !settings.flag("VMA_RX_OFFLOAD") {
             self.former.push((rule(Role::UdpReceiver), Place::RxOffload));
         }
     }
 
-    /// Is a new socket never to be offloaded?
+    /// Adds the rules of a text before all others, the last one first. A section in it is for the programs that it names; what
+    /// stands before one is for this program. False, and nothing is added, if something is not understood.
+    pub fn add(&self, text: &str) -> bool {
+        let parsed = rules::parse(text);
+        for problem in &parsed.problems {
+            log_line!(Warning, "add_conf_rule():{problem}; nothing is added");
+        }
+        if !parsed.problems.is_empty() {
+            return false;
+        }
+        let mut new: Vec<Rule> = parsed
+            .rules
+            .sections
+            .into_iter()
+            .filter(|section| section.is_for(&self.program, &self.id))
+            .flat_map(|section| section.rules)
+            .collect();
+        new.sort_by_key(|rule| rule.line);
+        for rule in new {
+            self.append(rule);
+        }
+        true
+    }
+
+    fn append(&self, rule: Rule) {
+        if leaves_senders(&rule) {
+            self.asks_senders.raise();
+        }
+        let mut new = Box::new(Added { rule, later: OnceLock::new() });
+        let mut end = &self.added;
+        loop {
+            match end.set(new) {
+                Ok(()) => return,
+                Err(refused) => new = refused,
+            }
+            match end.get() {
+                Some(added) => end = &added.later,
+                None => return,
+            }
+        }
+    }
+
+    /// The last rule of those added that fits.
+    fn added_for(&self, query: &Query) -> Option<&Rule> {
+        let mut found = None;
+        let mut next = self.added.get();
+        while let Some(added) = next {
+            if added.rule.fits(query) {
+                found = Some(&added.rule);
+            }
+            next = added.later.get();
+        }
+        found
+    }
+
+    /// Is a new socket never to be offloaded? A rule that was added may take one out.
     pub fn leave_all(&self, protocol: Protocol) -> bool {
-        match protocol {
+        let leaves = match protocol {
             Protocol::Tcp => self.leaves_tcp,
             Protocol::Udp => self.leaves_udp,
-        }
+        };
+        leaves && self.added.get().is_none()
     }
 
     /// Might a rule leave something that is sent to the kernel? Asked for every datagram.
     #[inline]
     pub fn ask_senders(&self) -> bool {
-        self.asks_senders
+        self.asks_senders.is_raised()
     }
 
     /// The rule that leaves this to the kernel, if one does. `first` is the bound address of a
@@ -131,14 +228,23 @@ impl Rules {
         first: SocketAddrV4,
         second: Option<SocketAddrV4>,
     ) -> Option<Place> {
+        let query = Query { moment, first, second };
+        if let Some(rule) = self.added_for(&query) {
+            return moment.is_kernels(rule.target).then_some(Place::Added);
+        }
         for (rule, place) in &self.former {
             if rule.role == moment.role() && rule.first.contains(first) {
                 return Some(*place);
             }
         }
-        let rule = self.section.as_ref()?.rule_for(&Query { moment, first, second })?;
+        let rule = self.section.as_ref()?.rule_for(&query)?;
         moment.is_kernels(rule.target).then_some(Place::Line(rule.line))
     }
+}
+
+/// May the rule leave a datagram to the kernel?
+fn leaves_senders(rule: &Rule) -> bool {
+    Moment::Send.is_kernels(rule.target) && rule.role == Role::UdpSender
 }
 
 /// The text of the file; None if there is none to be had. Said aloud only if it was asked for.
@@ -206,6 +312,36 @@ mod tests {
         assert_eq!(rules.decide(Moment::Send, at("11.1.2.3:4"), None), None);
         assert_eq!(rules.decide(Moment::Connect, at("10.1.2.3:4"), None), None);
         assert!(!Rules::new(text, "some.conf", "another", "x").ask_senders());
+    }
+
+    #[test]
+    fn added_rules_go_first_the_last_one_ahead_of_all() {
+        let text = "use os tcp_client 10.0.0.0/8:*\nuse os udp_receiver *:*\nuse os udp_sender *:*";
+        let rules = Rules::new(text, "some.conf", "prog", "x");
+        assert!(rules.leave_all(Protocol::Udp));
+        let decide = |moment, to| rules.decide(moment, at(to), None);
+        assert_eq!(decide(Moment::Connect, "10.0.0.1:5"), Some(Place::Line(1)));
+        assert!(rules.add("use vma tcp_client 10.0.0.1:*"));
+        assert!(!rules.leave_all(Protocol::Udp));
+        assert_eq!(decide(Moment::Connect, "10.0.0.1:5"), None);
+        assert_eq!(decide(Moment::Connect, "10.0.0.2:5"), Some(Place::Line(1)));
+        assert!(rules.add("use vma tcp_client *:*\nuse os tcp_client 10.0.0.1:5"));
+        assert_eq!(decide(Moment::Connect, "10.0.0.1:5"), Some(Place::Added));
+        assert_eq!(decide(Moment::Connect, "10.0.0.2:5"), None);
+        // Another program's.
+        assert!(rules.add("application-id another *\nuse os tcp_client *:*"));
+        assert_eq!(decide(Moment::Connect, "10.0.0.2:5"), None);
+        // All of it, or nothing.
+        assert!(!rules.add("use os tcp_client *:*\nuse what"));
+        assert_eq!(decide(Moment::Connect, "10.0.0.2:5"), None);
+    }
+
+    #[test]
+    fn an_added_rule_for_senders_is_asked() {
+        let rules = Rules::new("", "some.conf", "prog", "x");
+        assert!(!rules.ask_senders());
+        assert!(rules.add("use os udp_sender 10.0.0.0/8:*"));
+        assert!(rules.ask_senders());
     }
 
     #[test]

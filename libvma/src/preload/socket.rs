@@ -5,8 +5,8 @@ use core::net::Ipv6Addr;
 
 use super::cancel::cancellable;
 use super::{
-    Found, convert, errno, export, file, find, fresh, init, made, mux, ours, passed, real, retried,
-    stream, take_over,
+    Found, convert, errno, export, extra, file, find, fresh, init, made, mux, ours, passed, real,
+    retried, stream, take_over,
 };
 use crate::config::rules::Protocol;
 use crate::fd::Object;
@@ -32,8 +32,9 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     }
     let before = errno::get();
     let Some(process) = init::at_internet_socket() else { return };
+    let offloads = |protocol| is_offloading(process, protocol);
     let udp = kind & TYPE_MASK == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
-    if domain == libc::AF_INET && udp && process.stack.config.offloads(Protocol::Udp) {
+    if domain == libc::AF_INET && udp && offloads(Protocol::Udp) {
         process.ensure_plane();
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         if let Some(id) = socket::open(&process.stack, fd, nonblocking) {
@@ -41,7 +42,7 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         }
     }
     let tcp = kind & TYPE_MASK == libc::SOCK_STREAM && matches!(protocol, 0 | libc::IPPROTO_TCP);
-    if let Some(family) = Family::of_domain(domain).filter(|_| tcp) {
+    if let Some(family) = Family::of_domain(domain).filter(|_| tcp && offloads(Protocol::Tcp)) {
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
         if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking, family) {
             process.fds.set(fd, Object::Stream(id));
@@ -51,11 +52,20 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         && (udp || tcp)
         && process.fds.get(fd).is_none()
         // Otherwise nobody could ask.
-        && [Protocol::Udp, Protocol::Tcp].iter().any(|one| process.stack.config.offloads(*one))
+        && [Protocol::Udp, Protocol::Tcp].into_iter().any(offloads)
     {
         process.count_for_kernel(fd, tcp, WhyOs::NotOurs);
     }
     errno::set(before);
+}
+
+/// Are new sockets of the calling thread offloaded at all?
+fn is_offloading(process: &Process, protocol: Protocol) -> bool {
+    // SAFETY: takes nothing and cannot fail.
+    let thread = || unsafe { libc::pthread_self() } as usize;
+    let config = &process.stack.config;
+    let wished = process.stack.extra.threads.wish(thread).unwrap_or(config.offloaded_sockets);
+    wished && !config.rules.leave_all(protocol)
 }
 
 /// The user learns, once, that IPv6 is the kernel's: not when the socket is made, because many programs only try
@@ -298,6 +308,12 @@ export! {
 
     /// getsockopt(2): the shadow holds every option.
     fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: Len) -> c_int {
+        if fd == -1
+            // SAFETY: the program's buffer and its length, by the contract of the call.
+            && let Some(result) = unsafe { extra::table(level, name, value, len) }
+        {
+            return result;
+        }
         let _call = passed::during(fd);
         if let Found::Stream(process, id) = find(fd)
             // SAFETY: the program's buffer and its length, by the contract of the call.

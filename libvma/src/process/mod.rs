@@ -123,6 +123,7 @@ fn start() -> Process {
             passed: Lock::new(Default::default()),
             system: std::sync::OnceLock::new(),
             starts: std::sync::OnceLock::new(),
+            extra: Default::default(),
             watch,
             config,
         },

@@ -37,8 +37,8 @@ use std::sync::{Arc, OnceLock};
 use self::order::Order;
 use self::outstanding::Outstanding;
 use crate::config::Config;
-use crate::config::rules::Protocol;
 use crate::control::Control;
+use crate::extra::Extra;
 use crate::log::log_line;
 use crate::net::drop_reason::DropReason;
 use crate::process::inherit;
@@ -93,6 +93,8 @@ pub struct Stack {
     pub starts: OnceLock<Option<[u8; 16]>>,
     /// Ports of UDP sockets that other processes got from this one.
     pub passed: Lock<HashSet<u16>>,
+    /// What the program has asked for by the Extra API.
+    pub extra: Extra,
     /// Connections, for the daemon.
     pub watch: stream::watch::Watch,
 }
@@ -239,9 +241,6 @@ impl Socket {
 
 /// A new UDP socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-    if !stack.config.offloads(Protocol::Udp) {
-        return None;
-    }
     let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
     let limit = limit.map_or(212_992, |bytes| bytes.max(0) as usize);
     if !stack.config.tx_mc_loopback {

@@ -18,6 +18,7 @@ use rustix::thread::futex;
 
 use super::{errand, thread};
 
+#[derive(Default)]
 pub struct Lock<T> {
     /// 0, or what [`thread::enter_lock`] gave the holder.
     owner: AtomicUsize,

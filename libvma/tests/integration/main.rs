@@ -11,6 +11,7 @@ mod budget;
 mod capture;
 mod configuration;
 mod dual_stack;
+mod extra;
 mod fallback;
 mod hostile;
 mod inherited;

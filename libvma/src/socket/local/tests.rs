@@ -30,6 +30,7 @@ fn stack_with(environment: &str) -> Stack {
         local,
         stats: StatsFile::new(&config.stats_file),
         ended: Lock::new(Default::default()),
+        extra: Default::default(),
         kernels: Default::default(),
         passed: Lock::new(Default::default()),
         system: std::sync::OnceLock::new(),

@@ -40,7 +40,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::block::Guard;
 use super::{Outcome, Socket, Stack, WhyOs};
-use crate::config::rules::Protocol;
 use crate::net::tcp::{Connection, Error, Settings};
 use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
@@ -147,9 +146,6 @@ impl Stream {
 
 /// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -> Option<SocketId> {
-    if !stack.config.offloads(Protocol::Tcp) {
-        return None;
-    }
     let system = system::of(stack);
     if stack.config.tcp_nodelay {
         // As the program will ask for it, and whoever inherits the socket.

@@ -138,7 +138,7 @@ pub fn setup(stack: &Stack) -> Setup {
 /// Finds out what connections begin by, which takes up to a millisecond and is not needed before there is an
 /// interface to open them over.
 pub fn learn_starts(stack: &Stack) {
-    if !stack.config.offloads(Protocol::Tcp) {
+    if stack.config.rules.leave_all(Protocol::Tcp) {
         return;
     }
     if let Some(starts) = stack.starts.get_or_init(boot_secret)

@@ -1,0 +1,45 @@
+//! The Extra API: what a program asks of the library beyond the sockets API (`vma_extra.h`).
+//!
+//! Here is the state behind the functions. Their C face, the table that a program gets, is `preload::extra`; layouts and
+//! constants are in `libvma_dev::extra`. Rules that are added at run time are in `config::rules`, dumps of a descriptor in
+//! `process::dump`.
+
+mod threads;
+
+pub use threads::Threads;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use libvma_dev::extra::function;
+
+use crate::log::{Level, line_if_enabled};
+
+/// The functions that work. The other slots of the table return an error.
+pub const SUPPORTED: u64 =
+    function::ADD_CONF_RULE | function::THREAD_OFFLOAD | function::DUMP_FD_STATS;
+
+/// What the sockets of a process have of the Extra API.
+#[derive(Default)]
+pub struct Extra {
+    /// Whose sockets are served.
+    pub threads: Threads,
+}
+
+/// A function of SocketXtreme was called. The user learns of it once; `enabled`: `VMA_SOCKETXTREME` is set.
+pub fn refuse_socketxtreme(enabled: bool) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let level = if TOLD.swap(true, Ordering::Relaxed) { Level::Debug } else { Level::Warning };
+    if enabled {
+        line_if_enabled(
+            level,
+            format_args!("VMA_SOCKETXTREME=1 has no effect: this library has no socketXtreme"),
+        );
+    } else {
+        line_if_enabled(
+            level,
+            format_args!(
+                "socketXtreme was not enabled during runtime. Set VMA_SOCKETXTREME to use. Ignoring..."
+            ),
+        );
+    }
+}
