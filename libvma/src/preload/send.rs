@@ -6,6 +6,7 @@ use std::io::IoSlice;
 
 use super::cancel::cancellable;
 use super::convert::{self, Destination, VectorError};
+use super::rehearsal::{self, DUMMY};
 use super::{Found, errno, find, ours, passed, real, retire, stream, take_over};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
@@ -65,7 +66,7 @@ fn transmit_one(
 ///
 /// # Safety
 /// The header's control area is the program's, of the length it says.
-unsafe fn control(header: &libc::msghdr) -> Option<&[u8]> {
+pub(super) unsafe fn control(header: &libc::msghdr) -> Option<&[u8]> {
     // More than any program has.
     const MOST: usize = 4096;
     let (at, len) = (header.msg_control, header.msg_controllen);
@@ -189,6 +190,10 @@ cancellable! {
 
     /// send(2).
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
+        if flags & DUMMY != 0 {
+            // SAFETY: passed on.
+            return unsafe { rehearsal::sendto(fd, buffer, len, flags, core::ptr::null(), 0) };
+        }
         // SAFETY: passed on.
         let os = || unsafe { real::send(fd, buffer, len, flags) };
         let found = match find(fd) {
@@ -217,6 +222,10 @@ cancellable! {
         address: *const libc::sockaddr,
         address_len: libc::socklen_t,
     ) -> isize {
+        if flags & DUMMY != 0 {
+            // SAFETY: passed on.
+            return unsafe { rehearsal::sendto(fd, buffer, len, flags, address, address_len) };
+        }
         // SAFETY: passed on.
         let os = || unsafe { real::sendto(fd, buffer, len, flags, address, address_len) };
         let found = match find(fd) {
@@ -246,6 +255,10 @@ cancellable! {
 
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+        if flags & DUMMY != 0 {
+            // SAFETY: passed on.
+            return unsafe { rehearsal::sendmsg(fd, message, flags) };
+        }
         // SAFETY: null, or a msghdr by the contract of the call.
         unsafe { look_for_descriptors(message) };
         // SAFETY: passed on.
@@ -289,6 +302,10 @@ cancellable! {
 
     /// sendmmsg(2): a burst shares one kick of the ring.
     fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int {
+        if flags & DUMMY != 0 {
+            // SAFETY: passed on.
+            return unsafe { rehearsal::sendmmsg(fd, messages, count, flags) };
+        }
         if matches!(find(fd), Found::Stream(..)) && convert::is_plausible(messages, 0) {
             // SAFETY: the program's array, by the contract of the call.
             return unsafe { stream::send_messages(fd, messages, count, flags) };

@@ -36,6 +36,8 @@ pub struct Counts {
     pub tx_os_eagain: u32,
     /// Of connections that were the socket's.
     tx_retransmissions: u32,
+    /// Sends that were not made (VMA_SND_FLAGS_DUMMY).
+    pub tx_dummy: u32,
 }
 
 impl Counts {
@@ -83,7 +85,8 @@ impl Counts {
             tx_os_bytes: self.tx_os_bytes,
             tx_os_errors: self.tx_os_errors.into(),
             tx_os_eagain: self.tx_os_eagain.into(),
-            // Nothing of ours migrates, or sends dummies.
+            tx_dummy_packets: self.tx_dummy.into(),
+            // Nothing of ours migrates.
             ..Counters::default()
         }
     }

@@ -21,6 +21,7 @@ pub mod pipe;
 mod poll;
 mod ready;
 mod receive;
+mod rehearsal;
 pub mod tcp;
 mod train;
 mod transmit;

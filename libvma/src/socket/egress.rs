@@ -1,6 +1,9 @@
 //! send, sendto, sendmsg, write ...: one datagram from the caller to its ring, copied once.
 
+mod rehearsal;
 mod route;
+
+pub use rehearsal::rehearse;
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};

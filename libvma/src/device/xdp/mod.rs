@@ -431,6 +431,28 @@ impl Ring {
         }
     }
 
+    /// Takes back the packet that was queued last, which no kick has sent: nothing of it is left.
+    #[cold]
+    pub fn take_back(&mut self) {
+        let Some(queue) = self.queues.first_mut() else { return };
+        // The last piece of a packet is the one without the mark; those before it that have one are of the same packet.
+        let mut taken = false;
+        while let Some(piece) =
+            queue.outlet.take_back(|piece| (piece.options & CONTINUED != 0) == taken)
+        {
+            taken = true;
+            let index = ((piece.address / u64::from(CHUNK)) as u32).wrapping_sub(self.tx_base);
+            if let Some(frame) = self.tx.reclaim(index, Extent::default()) {
+                self.tx.release(frame);
+            }
+            self.in_flight = self.in_flight.saturating_sub(1);
+            self.traffic.tx_bytes = self.traffic.tx_bytes.saturating_sub(piece.len.into());
+        }
+        if taken {
+            self.traffic.tx_packets = self.traffic.tx_packets.saturating_sub(1);
+        }
+    }
+
     /// Descriptors that wait for a kick.
     #[inline]
     pub fn unsent(&self) -> u32 {

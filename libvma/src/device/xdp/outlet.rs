@@ -41,6 +41,21 @@ impl Outlet {
         }
     }
 
+    /// Takes back the piece that came last, if it waits for a kick and `wanted` says so.
+    pub fn take_back(&mut self, wanted: impl FnOnce(&Descriptor) -> bool) -> Option<Descriptor> {
+        match self {
+            Outlet::Rings { tx, .. } => {
+                let last = tx.last_unpublished().filter(wanted)?;
+                tx.unproduce();
+                Some(last)
+            }
+            Outlet::Packets(packets) => {
+                packets.waiting.back().filter(|last| wanted(last))?;
+                packets.waiting.pop_back()
+            }
+        }
+    }
+
     /// Pieces that wait for a kick.
     #[inline]
     pub fn unsent(&self) -> u32 {

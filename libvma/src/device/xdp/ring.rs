@@ -170,6 +170,18 @@ impl<T: Copy> Cursor<T> {
         self.index = self.index.wrapping_add(1);
     }
 
+    /// The entry that was produced last, if it is not published yet.
+    pub fn last_unpublished(&self) -> Option<T> {
+        (self.unpublished() > 0).then(|| self.glance(self.index.wrapping_sub(1)))
+    }
+
+    /// Takes back the entry that [`Cursor::last_unpublished`] tells.
+    pub fn unproduce(&mut self) {
+        if self.unpublished() > 0 {
+            self.index = self.index.wrapping_sub(1);
+        }
+    }
+
     /// The next entry to consume, if there is one.
     #[inline]
     pub fn consume(&mut self) -> Option<T> {

@@ -13,6 +13,7 @@ mod listen;
 mod pass;
 mod read;
 mod receive;
+mod rehearsal;
 mod take_over;
 mod transplant;
 mod watch;

@@ -22,6 +22,7 @@ pub mod local;
 pub mod options;
 pub mod path;
 pub mod receive;
+pub mod rehearsal;
 mod route;
 pub mod send;
 pub mod shutdown;

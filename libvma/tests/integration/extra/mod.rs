@@ -1,7 +1,8 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
-//! `table` is the table and its functions without packets.
+//! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire.
 
+mod dummy;
 mod table;
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -21,6 +21,7 @@ mod invariant;
 mod output;
 mod program;
 mod recovery;
+mod rehearsal;
 mod resume;
 mod segment;
 mod text;

@@ -24,7 +24,7 @@ impl<B> Connection<B> {
     /// What is the same in all segments, written where it stays: a header just written that is copied
     /// as a whole makes the processor wait for all its fields.
     #[inline(always)]
-    fn fill_common(&self, header: &mut Header, now: Instant, seq: Seq, flags: Flags) {
+    pub(super) fn fill_common(&self, header: &mut Header, now: Instant, seq: Seq, flags: Flags) {
         header.src_port = self.key.local_port;
         header.dst_port = self.key.remote_port;
         header.seq = seq.raw();

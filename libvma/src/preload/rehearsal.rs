@@ -1,0 +1,115 @@
+//! Send calls with VMA_SND_FLAGS_DUMMY, which put nothing on the wire.
+
+use core::ffi::{c_int, c_uint, c_void};
+use std::io::IoSlice;
+
+use super::convert::{self, Destination, VectorError};
+use super::{Found, errno, find, stream};
+use crate::socket::{egress, stream as streams};
+
+pub use libvma_dev::extra::SEND_DUMMY as DUMMY;
+
+fn rehearse(
+    fd: c_int,
+    payload: &[IoSlice<'_>],
+    to: Destination,
+    flags: c_int,
+    control: Option<&[u8]>,
+) -> isize {
+    let before = errno::get();
+    let flags = flags & !DUMMY;
+    let result = match (find(fd), to) {
+        (Found::Datagram(..), Destination::Foreign) => Err(libc::EAFNOSUPPORT),
+        (Found::Datagram(process, id), to) => {
+            let to = if let Destination::Given(to) = to { Some(to) } else { None };
+            let request = egress::Request { payload, to, flags, control, more_follow: false };
+            egress::rehearse(&process.stack, id, &request)
+        }
+        (Found::Stream(process, id), _) => {
+            streams::rehearsal::rehearse(&process.stack, id, payload, flags)
+        }
+        (Found::Kernel | Found::Counted, _) => Err(libc::EINVAL),
+    };
+    if result.is_ok() {
+        errno::set(before);
+    }
+    errno::result(result)
+}
+
+/// # Safety
+/// As sendto(2), with the flag.
+#[cold]
+pub unsafe fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    len: usize,
+    flags: c_int,
+    address: *const libc::sockaddr,
+    address_len: libc::socklen_t,
+) -> isize {
+    if len > 0 && !convert::is_plausible(buffer, len) {
+        return errno::result(Err(libc::EFAULT));
+    }
+    // SAFETY: the program's buffer, by the contract of the call.
+    let payload = [IoSlice::new(unsafe { convert::bytes(buffer.cast(), len) })];
+    // SAFETY: the program's address, by the contract of the call.
+    let to = unsafe { convert::destination(address, address_len) };
+    if matches!(find(fd), Found::Stream(..))
+        && let Some(error) = stream::wrong_destination(address, address_len)
+    {
+        return errno::result(Err(error));
+    }
+    rehearse(fd, &payload, to, flags, None)
+}
+
+/// # Safety
+/// As sendmsg(2), with the flag.
+#[cold]
+pub unsafe fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
+    if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+        return errno::result(Err(libc::EFAULT));
+    }
+    // SAFETY: a msghdr by the contract of the call.
+    let header = unsafe { &*message };
+    // SAFETY: the program's vector, by the contract of the call.
+    match unsafe { convert::sources(header.msg_iov, header.msg_iovlen) } {
+        Ok(payload) => {
+            // SAFETY: the program's address, by the contract of the call.
+            let to = unsafe { convert::destination(header.msg_name.cast(), header.msg_namelen) };
+            // SAFETY: the program's control area, by the contract of the call.
+            let control = unsafe { super::send::control(header) };
+            rehearse(fd, payload.as_slice(), to, flags, control)
+        }
+        Err(VectorError::Buffer) => errno::result(Err(libc::EFAULT)),
+        Err(VectorError::Vector(error)) => errno::result(Err(error)),
+    }
+}
+
+/// # Safety
+/// As sendmmsg(2), with the flag.
+#[cold]
+pub unsafe fn sendmmsg(
+    fd: c_int,
+    messages: *mut libc::mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !convert::is_plausible(messages, 0) {
+        return errno::result(Err(libc::EFAULT)) as c_int;
+    }
+    let mut sent = 0;
+    // The kernel takes at most UIO_MAXIOV messages a call.
+    while sent < count.min(1024) as usize {
+        // SAFETY: the array has `count` entries, by the contract of the call.
+        let entry = unsafe { messages.add(sent) };
+        // SAFETY: a mmsghdr of the program's array starts with its msghdr.
+        let len = unsafe { sendmsg(fd, entry.cast(), flags) };
+        if len < 0 {
+            break;
+        }
+        // SAFETY: an entry of the program's array.
+        unsafe { (*entry).msg_len = len as c_uint };
+        sent += 1;
+    }
+    if sent == 0 && count > 0 { -1 } else { sent as c_int }
+}

@@ -1,0 +1,75 @@
+//! A send call with VMA_SND_FLAGS_DUMMY: all that a send does, but that nothing leaves.
+
+use std::net::SocketAddrV4;
+
+use super::super::ancillary::Ancillary;
+use super::super::{Stack, State, Via, attach};
+use super::{Request, Way, name_shadow, note_start, route};
+use crate::net::wire::udp::MAX_DATA_LEN;
+use crate::shard::SocketId;
+
+/// Returns the number of bytes that a send would have sent. EINVAL: the socket is the kernel's. A datagram that would go by
+/// the kernel, as one to an address of this host does, only counts.
+#[cold]
+pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<usize, i32> {
+    let ancillary = request.control.and_then(Ancillary::parse).unwrap_or_default();
+    let len: usize = request.payload.iter().map(|piece| piece.len()).sum();
+    if len > MAX_DATA_LEN {
+        return Err(libc::EMSGSIZE);
+    }
+    // At most once each: bind the socket, ask for the way.
+    let (mut bound, mut asked) = (false, false);
+    loop {
+        let mut state = stack.shard.lock().map_err(|_| libc::EAGAIN)?;
+        let key = (state.epoch(), state.answers());
+        let (_, socket) = state.socket(id).ok_or(libc::EINVAL)?;
+        let destination = request.to.or(socket.peer).ok_or(libc::EDESTADDRREQ)?;
+        match socket.state {
+            State::Os(_) => return Err(libc::EINVAL),
+            State::Undecided => {
+                let descriptor = socket.shadow();
+                drop(state);
+                if core::mem::replace(&mut bound, true)
+                    || !name_shadow(descriptor, request, destination)
+                {
+                    return Err(libc::EINVAL);
+                }
+                note_start(stack, id, *destination.ip());
+                attach::refresh(stack, id);
+                continue;
+            }
+            State::Offloaded => {}
+        }
+        match route::cached(socket, destination, ancillary.source, key) {
+            None if !core::mem::replace(&mut asked, true) => {
+                drop(state);
+                route::renew(stack, id, destination, ancillary.source, key);
+                continue;
+            }
+            Some(Via::Ring { hop, source, hop_limit }) => {
+                let way = Way { hop, source, hop_limit, after_kernel: 0, ancillary };
+                walk(&mut state, id, request, len, destination, &way);
+            }
+            None | Some(Via::Os(_)) => {}
+        }
+        if let Some((endpoint, _)) = state.socket(id) {
+            endpoint.counters.tx_dummy = endpoint.counters.tx_dummy.saturating_add(1);
+        }
+        return Ok(len);
+    }
+}
+
+fn walk(
+    state: &mut super::Guard<'_>,
+    id: SocketId,
+    request: &Request<'_>,
+    len: usize,
+    destination: SocketAddrV4,
+    way: &Way,
+) {
+    let Some((_, socket)) = state.socket(id) else { return };
+    let mut egress = way.egress(socket, destination, request.payload, len);
+    // Members in this process get nothing of it.
+    egress.loop_back = false;
+    state.rehearse(&egress);
+}
