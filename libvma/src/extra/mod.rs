@@ -4,8 +4,12 @@
 //! constants are in `libvma_dev::extra`. Rules that are added at run time are in `config::rules`, dumps of a descriptor in
 //! `process::dump`.
 
+mod callbacks;
+mod held;
 mod threads;
 
+pub use callbacks::{Callback, Callbacks, Packet, Verdict};
+pub use held::{Held, Owner};
 pub use threads::Threads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +19,21 @@ use libvma_dev::extra::function;
 use crate::log::{Level, line_if_enabled};
 
 /// The functions that work. The other slots of the table return an error.
-pub const SUPPORTED: u64 =
-    function::ADD_CONF_RULE | function::THREAD_OFFLOAD | function::DUMP_FD_STATS;
+pub const SUPPORTED: u64 = function::REGISTER_RECV_CALLBACK
+    | function::FREE_PACKETS
+    | function::ADD_CONF_RULE
+    | function::THREAD_OFFLOAD
+    | function::DUMP_FD_STATS;
 
 /// What the sockets of a process have of the Extra API.
 #[derive(Default)]
 pub struct Extra {
     /// Whose sockets are served.
     pub threads: Threads,
+    /// Who judges what comes.
+    pub callbacks: Callbacks,
+    /// Packets that the program has.
+    pub held: Held,
 }
 
 /// A function of SocketXtreme was called. The user learns of it once; `enabled`: `VMA_SOCKETXTREME` is set.

@@ -53,9 +53,11 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
         // It was just given to the kernel.
         return Some(Seen { events: 0, shared: true });
     }
+    // A receive callback is to judge first what can be read.
+    let told = if stream.judgement.withholds() { !READABLE } else { u32::MAX };
     if endpoint.has_pipe() {
         let ready = stream::local::ready::readiness(state, id)?;
-        return Some(Seen { events: bits(ready), shared: false });
+        return Some(Seen { events: bits(ready) & told, shared: false });
     }
     let shared = matches!(stream.phase, Phase::Listening { .. });
     let unconnected = unconnected(stream, socket.has_error());
@@ -70,7 +72,7 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
     {
         connection.want_room();
     }
-    Some(Seen { events: bits(ready), shared })
+    Some(Seen { events: bits(ready) & told, shared })
 }
 
 /// As Linux has it of a socket that is not connected.

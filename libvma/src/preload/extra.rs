@@ -4,16 +4,18 @@
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::net::SocketAddrV4;
 
 use libvma_dev::extra::{
-    Api, Buffer, Completion, DeviceData, ModifyRing, Packet, PacketDescriptor, ReceiveCallback,
-    RingType, SO_GET_API,
+    Api, Buffer, Completion, DeviceData, Info, IoVec, ModifyRing, Packet, PacketDescriptor,
+    ReceiveCallback, RingType, SO_GET_API, SocketAddress, Timespec, verdict,
 };
 
-use super::{convert, errno, init};
-use crate::extra;
+use super::{Found, convert, errno, find, init};
+use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
 use crate::process;
+use crate::socket::filter;
 
 /// The program may write to it, as to the original's.
 #[repr(transparent)]
@@ -110,11 +112,72 @@ unsafe extern "C" fn dump_fd_stats(fd: c_int, level: c_int) -> c_int {
 }
 
 unsafe extern "C" fn register_recv_callback(
-    _socket: c_int,
-    _callback: Option<ReceiveCallback>,
-    _context: *mut c_void,
+    socket: c_int,
+    callback: Option<ReceiveCallback>,
+    context: *mut c_void,
 ) -> c_int {
-    fail(libc::EOPNOTSUPP)
+    let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(socket) else {
+        return fail(libc::EINVAL);
+    };
+    let callback = callback.map(|function| Callback {
+        function,
+        context: context.expose_provenance(),
+        descriptor: socket,
+        call: ask,
+    });
+    match filter::register(&process.stack, id, callback) {
+        Ok(()) => 0,
+        Err(error) => fail(error),
+    }
+}
+
+fn address(of: SocketAddrV4) -> SocketAddress {
+    SocketAddress {
+        family: libc::AF_INET as u16,
+        port: of.port().to_be(),
+        address: u32::from_ne_bytes(of.ip().octets()),
+        zero: [0; 8],
+    }
+}
+
+/// Calls a callback of the program. The thread's errno stays what it was.
+fn ask(callback: &Callback, packet: &mut extra::Packet<'_>) -> Verdict {
+    let before = errno::get();
+    let (mut source, mut destination) = (address(packet.source), address(packet.destination));
+    let mut fragment =
+        IoVec { base: packet.payload.as_mut_ptr().cast(), len: packet.payload.len() };
+    let stamp = |nanos: u64| Timespec {
+        seconds: (nanos / 1_000_000_000) as i64,
+        nanoseconds: (nanos % 1_000_000_000) as i64,
+    };
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    let mut info = Info {
+        size: size_of::<Info>(),
+        packet: pointer(packet.number),
+        source: &mut source,
+        destination: &mut destination,
+        payload_len: packet.payload.len(),
+        ready_packets: small(packet.waiting.0),
+        ready_bytes: small(packet.waiting.1),
+        hardware_stamp: Timespec::default(),
+        software_stamp: stamp(packet.stamp),
+    };
+    let context = core::ptr::with_exposed_provenance_mut(callback.context);
+    // SAFETY: the program's function, registered with this context; what it gets lives until it returns.
+    let verdict =
+        unsafe { (callback.function)(callback.descriptor, 1, &mut fragment, &mut info, context) };
+    errno::set(before);
+    match verdict {
+        verdict::DROP => Verdict::Drop,
+        verdict::HOLD => Verdict::Hold,
+        // Nothing is lost by a value that means nothing.
+        _ => Verdict::Receive,
+    }
+}
+
+/// The number of a packet, as the program sees it.
+fn pointer(number: u64) -> *mut c_void {
+    core::ptr::without_provenance_mut(number as usize)
 }
 
 unsafe extern "C" fn recvfrom_zcopy(
@@ -128,8 +191,38 @@ unsafe extern "C" fn recvfrom_zcopy(
     fail(libc::EOPNOTSUPP)
 }
 
-unsafe extern "C" fn free_packets(_socket: c_int, _packets: *mut Packet, _count: usize) -> c_int {
-    fail(libc::EOPNOTSUPP)
+unsafe extern "C" fn free_packets(socket: c_int, packets: *mut Packet, count: usize) -> c_int {
+    let (process, owner, is_stream) = match find(socket) {
+        Found::Datagram(process, id) => (process, Owner::Socket(id), false),
+        Found::Stream(process, id) => (process, Owner::Socket(id), true),
+        Found::Kernel | Found::Counted => {
+            let Some(process) = process::current() else { return fail(libc::EINVAL) };
+            (process, Owner::Descriptor(socket), false)
+        }
+    };
+    let held = &process.stack.extra.held;
+    let most = held.count(owner);
+    if most == 0 && matches!(owner, Owner::Descriptor(_)) {
+        return fail(libc::EINVAL);
+    }
+    if count > most {
+        return fail(libc::ENOENT);
+    }
+    if count > 0 && !convert::is_plausible(packets, size_of::<Packet>()) {
+        return fail(libc::EFAULT);
+    }
+    let mut at: *const Packet = packets;
+    for _ in 0..count {
+        // SAFETY: as many packets as the program says; perhaps not aligned.
+        let packet = unsafe { at.read_unaligned() };
+        if !held.free(packet.id.addr() as u64, owner) {
+            return fail(libc::ENOENT);
+        }
+        let fragments = if is_stream { packet.fragments } else { 0 };
+        // Only computed: what is there is read if the program says that there is a packet.
+        at = at.wrapping_add(1).cast::<IoVec>().wrapping_add(fragments).cast();
+    }
+    0
 }
 
 // --- SocketXtreme ----------------------------------------------------------------------------------

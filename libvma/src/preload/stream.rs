@@ -226,7 +226,7 @@ pub unsafe fn receive_into(
     os: impl FnOnce() -> isize,
 ) -> isize {
     if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_OOB == 0 {
-        return match stream::receive::receive_up_to(&process.stack, id, &mut [], len, flags) {
+        return match stream::receive::discard(&process.stack, id, len, flags) {
             Outcome::Ours(len) => len as isize,
             Outcome::Errno(error) => failed(error) as isize,
             Outcome::Os(_) => os(),

@@ -27,6 +27,8 @@ pub struct Endpoint {
     pub wants_interface: bool,
     /// Trains are received whole (UDP_GRO).
     pub takes_trains: bool,
+    /// The program judges datagrams before they are queued. Implies `wants_stamp`.
+    pub(super) is_filtered: bool,
     pub(super) sleepers: Vec<SleeperId>,
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
@@ -58,6 +60,7 @@ impl Endpoint {
             wants_stamp: false,
             wants_interface: false,
             takes_trains: false,
+            is_filtered: false,
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,
@@ -164,6 +167,11 @@ impl Endpoint {
         self.charged -= datagram.charge();
         self.bytes -= u64::from(datagram.len);
         Some(datagram)
+    }
+
+    /// Does the program judge what comes?
+    pub fn is_filtered(&self) -> bool {
+        self.is_filtered
     }
 
     /// Does a thread sleep on the socket itself?

@@ -15,6 +15,7 @@ pub mod datagram;
 mod direct;
 mod endpoint;
 pub mod envelope;
+mod filter;
 pub mod hand_over;
 mod local;
 pub mod pipe;
@@ -45,6 +46,7 @@ pub use count::Counts;
 pub use direct::Direct;
 pub use endpoint::Endpoint;
 pub use envelope::Envelope;
+pub use filter::Judged;
 pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
 
@@ -130,6 +132,8 @@ pub struct State<S> {
     epoch: u64,
     /// See [`State::answers`].
     answers: u64,
+    /// Datagrams that the program is to judge.
+    filters: Option<Box<filter::Filters>>,
     /// All packets are captured.
     captures: Option<Box<capture::Captures>>,
 }
@@ -164,6 +168,7 @@ impl<S> Default for Shard<S> {
                 os_doubt: 0,
                 epoch: 1,
                 answers: 0,
+                filters: None,
                 captures: None,
             }),
             live: AtomicBool::new(false),
@@ -278,6 +283,7 @@ impl<S> State<S> {
         self.lookup.remove(id.index);
         self.wake_sleepers_of(id);
         self.discard_queue(id);
+        self.discard_withheld(id);
         let slot = self.slots.get_mut(id.index as usize)?;
         let content = slot.content.take()?;
         self.free.push(id.index);

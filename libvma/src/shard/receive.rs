@@ -250,6 +250,10 @@ impl<S> State<S> {
         }
         let marked = core::mem::take(&mut endpoint.marked);
         datagram.after_kernel = datagram.after_kernel.saturating_add(marked);
+        if stamp != 0 && endpoint.is_filtered {
+            self.withhold(id, datagram);
+            return true;
+        }
         endpoint.push(datagram);
         self.announce(id);
         true

@@ -5,7 +5,7 @@
 //! (`mux::epoll`). How long it polls, and when it lets others run, is [`Wait`]'s.
 
 use super::wait::{Next, Wait};
-use super::{Socket, Stack};
+use super::{Socket, Stack, filter};
 use crate::shard::{self, SleeperId};
 use crate::sys::lock;
 use crate::sys::thread;
@@ -72,6 +72,9 @@ pub fn block<'a, S: Source<'a>>(
     let mut wait: Option<Wait> = None;
     let mut round = Round::First;
     loop {
+        if stack.extra.callbacks.are_any() {
+            filter::judge(stack);
+        }
         // The only call of it, so that it becomes part of this loop.
         let mut state = match source.look(stack, round) {
             Look::Found(found) => return Ok(found),
@@ -132,7 +135,8 @@ fn sleep<'a, S: Source<'a>>(
         return Next::PollAgain;
     };
     let mut descriptors = PollSet::default();
-    let may_sleep = source.enlist(&mut state, sleeper, &mut descriptors);
+    let may_sleep = source.enlist(&mut state, sleeper, &mut descriptors)
+        && !(stack.extra.callbacks.are_any() && filter::is_due(stack, &mut state));
     descriptors.add_waker(waker);
     // What came between the last poll and now is in the rings, so their descriptors are readable.
     let bound = state.guard_rings(sleeper, |fd| descriptors.add_readable(fd));

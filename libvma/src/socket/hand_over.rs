@@ -9,6 +9,7 @@ use crate::sys::shadow;
 /// What is queued on a socket goes to its shadow, and what the rings have for it, too.
 pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(RingId, Flow)]) {
     state.catch_up();
+    state.end_filter(id);
     let Some((endpoint, socket)) = state.socket(id) else { return };
     let Some(local) = socket.local else { return };
     let (datagrams, (_, bytes)) = (endpoint.datagrams(), endpoint.waiting());

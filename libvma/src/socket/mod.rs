@@ -11,6 +11,7 @@ pub mod block;
 mod contention;
 pub mod dump;
 pub mod egress;
+pub mod filter;
 pub mod hand_over;
 pub mod local;
 pub mod message;
@@ -297,6 +298,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         }
         drop(state);
         stream::close(stack, id, shadow);
+        stack.extra.callbacks.remove(id);
         return true;
     }
     let shared = hand_over::is_shared(socket) && socket.state == State::Offloaded;
@@ -334,6 +336,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     }
     let counters = last_counters(stack, &mut state, id);
     state.detach(id);
+    stack.extra.callbacks.remove(id);
     drop(state);
     if let Some((counters, limit)) = counters {
         stack.stats.append(descriptor, &counters, limit);
@@ -345,8 +348,10 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
 /// it the kernel's and not gone: no call needs to look here any more.
 pub fn is_retired(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
+    let withholds = state.withholds(id);
     state.socket(id).is_none_or(|(endpoint, socket)| {
-        matches!(socket.state, State::Os(_)) && !endpoint.is_readable() && !endpoint.is_waited_for()
+        let idle = !endpoint.is_readable() && !withholds && !endpoint.is_waited_for();
+        matches!(socket.state, State::Os(_)) && idle
     })
 }
 

@@ -87,6 +87,11 @@ impl Options {
         }
     }
 
+    /// Does the program want to know when datagrams arrive?
+    pub fn wants_stamp(&self) -> bool {
+        self.timestamp || self.timestamp_ns || self.timestamping_software
+    }
+
     /// May other sockets have its address and port, too?
     pub fn shares_port(&self) -> bool {
         self.reuse_port || self.reuse_address
@@ -193,8 +198,7 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
                 return false;
             }
             options.timestamping_software = flags & STAMP_ON_RECEIPT == STAMP_ON_RECEIPT;
-            endpoint.wants_stamp =
-                options.timestamp || options.timestamp_ns || options.timestamping_software;
+            endpoint.wants_stamp = options.wants_stamp() || endpoint.is_filtered();
         }
         libc::SO_RXQ_OVFL => options.rxq_overflow = read(name) != 0,
         libc::SO_REUSEADDR => options.reuse_address = read(name) != 0,

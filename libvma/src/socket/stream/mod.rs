@@ -40,6 +40,7 @@ pub use system::System;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::block::Guard;
+use super::filter::Judgement;
 use super::{Outcome, Socket, Stack, WhyOs};
 use crate::net::tcp::{Connection, Error, Settings};
 use crate::shard::tcp::Body;
@@ -84,6 +85,8 @@ pub struct Stream {
     /// A listener that this process inherited: how often its parent had forked by then. If it
     /// forked again, another child may accept, too.
     pub inherited_at: Option<u32>,
+    /// Whether receive calls may read what it has, if it has a receive callback.
+    pub judgement: Judgement,
     /// Options set so far: a socket that accept() makes inherits them.
     pub inherited: Vec<Inherited>,
 }
@@ -140,6 +143,7 @@ impl Stream {
             ahead: false,
             left: false,
             inherited_at: None,
+            judgement: Judgement::None,
             inherited: Vec::new(),
         }
     }

@@ -2,11 +2,12 @@
 
 use std::io::IoSliceMut;
 
-use super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
+use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Taken;
+use crate::socket::filter::{self, Judgement};
 
 /// One receive call.
 pub fn receive(
@@ -16,7 +17,63 @@ pub fn receive(
     flags: i32,
 ) -> Outcome<usize> {
     let room = buffers.iter().map(|buffer| buffer.len()).sum();
+    if stack.extra.callbacks.are_any() {
+        return receive_judged(stack, id, buffers, room, flags);
+    }
     receive_up_to(stack, id, buffers, room, flags)
+}
+
+/// One receive call whose bytes are thrown away (MSG_TRUNC).
+pub fn discard(stack: &Stack, id: SocketId, room: usize, flags: i32) -> Outcome<usize> {
+    match stack.extra.callbacks.are_any() {
+        true => receive_judged(stack, id, &mut [], room, flags),
+        false => receive_up_to(stack, id, &mut [], room, flags),
+    }
+}
+
+/// As [`receive_up_to`], if any socket has a receive callback: that of this one is asked first.
+#[cold]
+fn receive_judged(
+    stack: &Stack,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    room: usize,
+    flags: i32,
+) -> Outcome<usize> {
+    filter::judge(stack);
+    let (withholds, manner) = {
+        let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+        let Some((endpoint, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
+        let Some(stream) = &socket.stream else { return Outcome::Os(WhyOs::NotOurs) };
+        if stream.judgement == Judgement::None {
+            drop(state);
+            return receive_up_to(stack, id, buffers, room, flags);
+        }
+        let watches = match endpoint.has_pipe() {
+            true => Watches::Pipe { writing: false },
+            false => Watches::Nothing,
+        };
+        let blocking = !socket.nonblocking && flags & libc::MSG_DONTWAIT == 0;
+        let timeout = socket.options.receive_timeout;
+        let manner = Manner { blocking, timeout, watches, call: Call::Receive };
+        // Neither connected nor listening: there is an error to tell.
+        let connected = matches!(stream.phase, Phase::Connecting | Phase::Connected);
+        (connected && stream.judgement.withholds(), manner)
+    };
+    if withholds {
+        let passed = until(stack, id, manner, |state| {
+            let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+            stream.is_none_or(|stream| !stream.judgement.withholds()).then_some(())
+        });
+        match passed {
+            Ok(()) => {}
+            Err(Ended::Departed) => return Outcome::Os(WhyOs::Passed),
+            Err(ended) => return Outcome::Errno(ended.errno()),
+        }
+    }
+    let outcome = receive_up_to(stack, id, buffers, room, flags);
+    filter::after_read(stack, id);
+    outcome
 }
 
 /// As [`receive`]; with MSG_TRUNC the bytes are thrown away, and need no buffers.

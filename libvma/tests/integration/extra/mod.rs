@@ -1,8 +1,10 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
-//! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire.
+//! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire,
+//! `filter` receive callbacks.
 
 mod dummy;
+mod filter;
 mod table;
 
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,0 +1,266 @@
+//! Receive callbacks: what comes for a socket that has one is judged by the program before receive calls can get it.
+//!
+//! The program's thread judges, inside a receive or multiplexing call ([`super::block`] asks at the begin of every round), and
+//! holds no lock meanwhile. Datagrams are withheld from the queue (`shard::filter`). Bytes of a stream stay where
+//! they are, and are read only when they have passed ([`Judgement`]). One packet of a socket at a time is being judged.
+
+use std::io::IoSliceMut;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::block::Guard;
+use super::stream::receive::receive_up_to;
+use super::{Outcome, SocketId, Stack, State};
+use crate::extra::{Callback, Packet, Verdict};
+use crate::shard::Readiness;
+use crate::sys::shadow;
+
+/// Most bytes of a stream that are judged together.
+const MOST_OF_STREAM: usize = 65_536;
+
+/// May receive calls read what a stream has?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Judgement {
+    /// It has no callback.
+    #[default]
+    None,
+    /// What it has is to be judged first.
+    Due,
+    /// That is going on.
+    UnderWay,
+    /// The callback left the bytes to receive calls: they may read all that is there.
+    Passed,
+}
+
+impl Judgement {
+    #[inline]
+    pub fn withholds(self) -> bool {
+        matches!(self, Judgement::Due | Judgement::UnderWay)
+    }
+}
+
+/// Gives a socket its callback, or takes it back. EINVAL: it is the kernel's.
+pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Result<(), i32> {
+    let callbacks = &stack.extra.callbacks;
+    let mut state = stack.shard.lock().map_err(|_| libc::EAGAIN)?;
+    let readable = is_readable(&mut state, id);
+    let (endpoint, socket) = state.socket(id).ok_or(libc::EINVAL)?;
+    if matches!(socket.state, State::Os(_)) {
+        return Err(libc::EINVAL);
+    }
+    let is_stream = socket.stream.is_some();
+    match &mut socket.stream {
+        Some(stream) => {
+            stream.judgement = match callback {
+                Some(_) if stream.judgement != Judgement::None => stream.judgement,
+                // What waits came before the callback.
+                Some(_) if readable => Judgement::Passed,
+                Some(_) => Judgement::Due,
+                None => Judgement::None,
+            };
+        }
+        // What arrives is stamped, and takes the long way to the program.
+        None => endpoint.wants_stamp = callback.is_some() || socket.options.wants_stamp(),
+    }
+    if let Some(callback) = callback {
+        // Before anything can be withheld for it.
+        callbacks.set(id, callback, is_stream);
+    }
+    if is_stream {
+        state.announce(id);
+    } else {
+        state.set_filter(id, callback.is_some());
+    }
+    drop(state);
+    if callback.is_none() {
+        callbacks.remove(id);
+    }
+    Ok(())
+}
+
+/// Has the program judge what has come for sockets with a callback. Holds no lock when it is called, nor when the callback is.
+#[cold]
+pub fn judge(stack: &Stack) {
+    // A thread that holds the lock already is below a signal handler, or about to read from a stream.
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for id in streams(stack) {
+        begin_anew(&mut state, id);
+    }
+    state.poll_well();
+    drop(state);
+    while judge_datagram(stack) {}
+    for id in streams(stack) {
+        while judge_stream(stack, id) {}
+    }
+}
+
+/// Before a sleep: is there something to be judged by this thread?
+#[cold]
+pub fn is_due(stack: &Stack, state: &mut Guard<'_>) -> bool {
+    state.has_withheld()
+        || streams(stack).any(|id| judgement(state, id) == Judgement::Due && has_news(state, id))
+}
+
+/// A receive call has read from the stream: what comes when nothing is left is judged again.
+#[cold]
+pub fn after_read(stack: &Stack, id: SocketId) {
+    if let Ok(mut state) = stack.shard.lock() {
+        begin_anew(&mut state, id);
+    }
+}
+
+fn streams(stack: &Stack) -> impl Iterator<Item = SocketId> {
+    (0..).map_while(|at| stack.extra.callbacks.stream(at))
+}
+
+fn judgement(state: &mut Guard<'_>, id: SocketId) -> Judgement {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.map_or(Judgement::None, |stream| stream.judgement)
+}
+
+fn set_judgement(state: &mut Guard<'_>, id: SocketId, judgement: Judgement) {
+    if let Some((_, socket)) = state.socket(id)
+        && let Some(stream) = &mut socket.stream
+        // It may have been taken away meanwhile.
+        && stream.judgement != Judgement::None
+    {
+        stream.judgement = judgement;
+    }
+}
+
+fn begin_anew(state: &mut Guard<'_>, id: SocketId) {
+    if judgement(state, id) == Judgement::Passed && !has_news(state, id) {
+        set_judgement(state, id, Judgement::Due);
+    }
+}
+
+fn is_readable(state: &mut Guard<'_>, id: SocketId) -> bool {
+    state.socket(id).is_some_and(|(_, socket)| socket.stream.is_some()) && has_news(state, id)
+}
+
+/// Has the stream bytes, an end, or an error?
+fn has_news(state: &mut Guard<'_>, id: SocketId) -> bool {
+    readiness(state, id).intersects(Readiness::IN.union(Readiness::ERR))
+}
+
+fn readiness(state: &mut Guard<'_>, id: SocketId) -> Readiness {
+    let has_pipe = state.socket(id).is_some_and(|(endpoint, _)| endpoint.has_pipe());
+    let ready = if has_pipe {
+        super::stream::local::ready::readiness(state, id)
+    } else {
+        state.readiness(id)
+    };
+    ready.unwrap_or(Readiness::NONE)
+}
+
+/// False: there is none.
+fn judge_datagram(stack: &Stack) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some(mut judged) = state.next_withheld() else { return false };
+    let id = judged.socket;
+    let port = state.socket(id).and_then(|(_, socket)| socket.local).map_or(0, |own| own.port());
+    drop(state);
+    let mut packet = Packet {
+        number: stack.extra.held.next_number(),
+        payload: &mut judged.payload,
+        source: judged.datagram.source,
+        destination: SocketAddrV4::new(judged.datagram.destination, port),
+        waiting: judged.waiting,
+        stamp: judged.datagram.stamp,
+    };
+    let number = packet.number;
+    let callback = stack.extra.callbacks.get(id);
+    let verdict = callback.map_or(Verdict::Receive, |callback| callback.judge(&mut packet));
+    if let (Verdict::Hold, Some(callback)) = (verdict, callback) {
+        stack.extra.held.keep(number, id, callback.descriptor, judged.payload);
+    }
+    if let Ok(mut state) = stack.shard.lock() {
+        state.judge(id, judged.datagram, verdict == Verdict::Receive);
+    }
+    true
+}
+
+/// False: the stream has nothing to be judged now.
+fn judge_stream(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    if judgement(&mut state, id) != Judgement::Due {
+        return false;
+    }
+    let ready = readiness(&mut state, id);
+    if ready.intersects(Readiness::ERR) {
+        // A receive call tells of the error.
+        pass(&mut state, id);
+        return false;
+    }
+    if !ready.contains(Readiness::IN) {
+        return false;
+    }
+    set_judgement(&mut state, id, Judgement::UnderWay);
+    drop(state);
+    let verdict = judge_bytes(stack, id);
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    match verdict {
+        Some(Verdict::Drop | Verdict::Hold) => {
+            set_judgement(&mut state, id, Judgement::Due);
+            true
+        }
+        Some(Verdict::Receive) | None => {
+            pass(&mut state, id);
+            false
+        }
+    }
+}
+
+fn pass(state: &mut Guard<'_>, id: SocketId) {
+    set_judgement(state, id, Judgement::Passed);
+    state.announce(id);
+}
+
+/// None: there are no bytes, but perhaps an end.
+fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
+    let mut bytes = vec![0; MOST_OF_STREAM];
+    let read = |bytes: &mut [u8], flags: i32| {
+        let room = bytes.len();
+        let flags = flags | libc::MSG_DONTWAIT;
+        match receive_up_to(stack, id, &mut [IoSliceMut::new(bytes)], room, flags) {
+            Outcome::Ours(len) => len,
+            Outcome::Errno(_) | Outcome::Os(_) => 0,
+        }
+    };
+    let len = read(&mut bytes, libc::MSG_PEEK);
+    bytes.truncate(len);
+    let mut bytes = bytes.into_boxed_slice();
+    let callback = stack.extra.callbacks.get(id).filter(|_| len > 0)?;
+    let (source, destination) = ends(stack, id);
+    let mut packet = Packet {
+        number: stack.extra.held.next_number(),
+        payload: &mut bytes,
+        source,
+        destination,
+        waiting: (0, 0),
+        stamp: 0,
+    };
+    let number = packet.number;
+    let verdict = callback.judge(&mut packet);
+    if verdict != Verdict::Receive {
+        // They are the first ones still: nobody else could read.
+        let mut taken = vec![0; len];
+        read(&mut taken, 0);
+    }
+    if verdict == Verdict::Hold {
+        stack.extra.held.keep(number, id, callback.descriptor, bytes);
+    }
+    Some(verdict)
+}
+
+/// The peer's address and the own one.
+fn ends(stack: &Stack, id: SocketId) -> (SocketAddrV4, SocketAddrV4) {
+    let none = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let Ok(mut state) = stack.shard.lock() else { return (none, none) };
+    if let Some(connection) = state.connection(id) {
+        let key = connection.key();
+        return (key.remote_endpoint(), key.local_endpoint());
+    }
+    let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
+    drop(state);
+    (shadow::peer_address(shadow).unwrap_or(none), shadow::local_address(shadow).unwrap_or(none))
+}
