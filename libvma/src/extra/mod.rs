@@ -20,6 +20,7 @@ use crate::log::{Level, line_if_enabled};
 
 /// The functions that work. The other slots of the table return an error.
 pub const SUPPORTED: u64 = function::REGISTER_RECV_CALLBACK
+    | function::RECVFROM_ZCOPY
     | function::FREE_PACKETS
     | function::ADD_CONF_RULE
     | function::THREAD_OFFLOAD

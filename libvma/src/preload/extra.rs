@@ -11,6 +11,7 @@ use libvma_dev::extra::{
     ReceiveCallback, RingType, SO_GET_API, SocketAddress, Timespec, verdict,
 };
 
+use super::lend::recvfrom_zcopy;
 use super::{Found, convert, errno, find, init};
 use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
@@ -176,19 +177,8 @@ fn ask(callback: &Callback, packet: &mut extra::Packet<'_>) -> Verdict {
 }
 
 /// The number of a packet, as the program sees it.
-fn pointer(number: u64) -> *mut c_void {
+pub fn pointer(number: u64) -> *mut c_void {
     core::ptr::without_provenance_mut(number as usize)
-}
-
-unsafe extern "C" fn recvfrom_zcopy(
-    _socket: c_int,
-    _buffer: *mut c_void,
-    _len: usize,
-    _flags: *mut c_int,
-    _from: *mut c_void,
-    _from_len: *mut u32,
-) -> c_int {
-    fail(libc::EOPNOTSUPP)
 }
 
 unsafe extern "C" fn free_packets(socket: c_int, packets: *mut Packet, count: usize) -> c_int {

@@ -11,7 +11,7 @@ use crate::socket::receive::{self, Received};
 use crate::socket::{Outcome, SocketId, clock};
 
 /// What a receive call of ours came to.
-enum Reception {
+pub(super) enum Reception {
     Done(Received),
     Failed,
     /// The kernel shall do it, blocking if it wants.
@@ -19,7 +19,7 @@ enum Reception {
 }
 
 /// One receive call on a socket of ours; `os` does it on the kernel's socket without blocking.
-fn receive(
+pub(super) fn receive(
     process: &'static Process,
     id: SocketId,
     buffers: &mut [IoSliceMut<'_>],

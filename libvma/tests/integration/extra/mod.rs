@@ -1,10 +1,11 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
 //! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire,
-//! `filter` receive callbacks.
+//! `filter` receive callbacks, `lend` packets without a copy.
 
 mod dummy;
 mod filter;
+mod lend;
 mod table;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
