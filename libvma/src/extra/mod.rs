@@ -6,10 +6,12 @@
 
 mod callbacks;
 mod held;
+mod notes;
 mod threads;
 
 pub use callbacks::{Callback, Callbacks, Packet, Verdict};
 pub use held::{Held, Owner};
+pub use notes::Notes;
 pub use threads::Threads;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use libvma_dev::extra::function;
 
 use crate::log::{Level, line_if_enabled};
+use crate::shard::SocketId;
 
 /// The functions that work. The other slots of the table return an error.
 pub const SUPPORTED: u64 = function::REGISTER_RECV_CALLBACK
@@ -33,8 +36,18 @@ pub struct Extra {
     pub threads: Threads,
     /// Who judges what comes.
     pub callbacks: Callbacks,
+    /// What the program has noted at its sockets.
+    pub notes: Notes,
     /// Packets that the program has.
     pub held: Held,
+}
+
+impl Extra {
+    /// A socket of the program is no more. What it holds of its packets stays.
+    pub fn forget(&self, id: SocketId) {
+        self.callbacks.remove(id);
+        self.notes.remove(id);
+    }
 }
 
 /// A function of SocketXtreme was called. The user learns of it once; `enabled`: `VMA_SOCKETXTREME` is set.

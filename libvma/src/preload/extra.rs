@@ -8,7 +8,8 @@ use std::net::SocketAddrV4;
 
 use libvma_dev::extra::{
     Api, Buffer, Completion, DeviceData, Info, IoVec, ModifyRing, Packet, PacketDescriptor,
-    ReceiveCallback, RingType, SO_GET_API, SocketAddress, Timespec, verdict,
+    ReceiveCallback, RingType, SO_FLOW_TAG, SO_GET_API, SO_SHUTDOWN_RX, SO_USER_DATA,
+    SocketAddress, Timespec, verdict,
 };
 
 use super::lend::recvfrom_zcopy;
@@ -16,7 +17,7 @@ use super::{Found, convert, errno, find, init};
 use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
 use crate::process;
-use crate::socket::filter;
+use crate::socket::{WhyOs, filter};
 
 /// The program may write to it, as to the original's.
 #[repr(transparent)]
@@ -75,6 +76,75 @@ pub unsafe fn table(
     // SAFETY: the room of the call, which holds a pointer; perhaps not aligned.
     unsafe { value.cast::<*mut Api>().write_unaligned(TABLE.0.get()) };
     *room = size_of::<*const Api>() as libc::socklen_t;
+    Some(0)
+}
+
+/// Socket options of the Extra API, level SOL_SOCKET.
+pub const OPTIONS: core::ops::RangeInclusive<c_int> = SO_USER_DATA..=SO_SHUTDOWN_RX;
+
+/// setsockopt() of one of them. None: the kernel says that there is none.
+///
+/// # Safety
+/// As setsockopt(2).
+#[cold]
+pub unsafe fn set_option(
+    fd: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: libc::socklen_t,
+) -> Option<c_int> {
+    let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else {
+        return None;
+    };
+    if !matches!(name, SO_USER_DATA | SO_FLOW_TAG | SO_SHUTDOWN_RX) {
+        return None;
+    }
+    if !convert::is_plausible(value, len as usize) {
+        return Some(fail(libc::EFAULT));
+    }
+    if name == SO_SHUTDOWN_RX {
+        // A connection goes on there as it is.
+        process.release(id, WhyOs::ShutDown);
+        return Some(0);
+    }
+    // SAFETY: the program's value, by the contract of the call.
+    let value = unsafe { convert::bytes(value.cast(), len as usize) };
+    let result = process.stack.extra.notes.set(id, name, value)?;
+    Some(result.map_or_else(fail, |()| 0))
+}
+
+/// getsockopt() of one of them. None: the kernel says that there is none.
+///
+/// # Safety
+/// As getsockopt(2).
+#[cold]
+pub unsafe fn option(
+    fd: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut libc::socklen_t,
+) -> Option<c_int> {
+    let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else {
+        return None;
+    };
+    if !matches!(name, SO_USER_DATA | SO_FLOW_TAG) {
+        return None;
+    }
+    if !convert::is_plausible(len, size_of::<libc::socklen_t>()) {
+        return Some(fail(libc::EFAULT));
+    }
+    // SAFETY: the length of the call, by its contract.
+    let room = unsafe { &mut *len };
+    if !convert::is_plausible(value, *room as usize) {
+        return Some(fail(libc::EFAULT));
+    }
+    let (bytes, count) = match process.stack.extra.notes.get(id, name, fd, *room as usize)? {
+        Ok(found) => found,
+        Err(error) => return Some(fail(error)),
+    };
+    // SAFETY: the program's room, which is at least so many bytes.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count) };
+    *room = count as libc::socklen_t;
     Some(0)
 }
 

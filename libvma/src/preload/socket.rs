@@ -281,6 +281,13 @@ export! {
         len: libc::socklen_t,
     ) -> c_int {
         let _call = passed::during(fd);
+        if level == libc::SOL_SOCKET
+            && extra::OPTIONS.contains(&name)
+            // SAFETY: the program's value, by the contract of the call.
+            && let Some(result) = unsafe { extra::set_option(fd, name, value, len) }
+        {
+            return result;
+        }
         if let Found::Stream(process, id) = find(fd) {
             // SAFETY: the program's value, by the contract of the call.
             return unsafe { stream::set_option(process, id, fd, (level, name), value, len) };
@@ -315,6 +322,13 @@ export! {
             return result;
         }
         let _call = passed::during(fd);
+        if level == libc::SOL_SOCKET
+            && extra::OPTIONS.contains(&name)
+            // SAFETY: the program's buffer and its length, by the contract of the call.
+            && let Some(result) = unsafe { extra::option(fd, name, value, len) }
+        {
+            return result;
+        }
         if let Found::Stream(process, id) = find(fd)
             // SAFETY: the program's buffer and its length, by the contract of the call.
             && let Some(result) = unsafe { stream::option(process, id, (level, name), value, len) }

@@ -298,7 +298,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         }
         drop(state);
         stream::close(stack, id, shadow);
-        stack.extra.callbacks.remove(id);
+        stack.extra.forget(id);
         return true;
     }
     let shared = hand_over::is_shared(socket) && socket.state == State::Offloaded;
@@ -336,7 +336,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
     }
     let counters = last_counters(stack, &mut state, id);
     state.detach(id);
-    stack.extra.callbacks.remove(id);
+    stack.extra.forget(id);
     drop(state);
     if let Some((counters, limit)) = counters {
         stack.stats.append(descriptor, &counters, limit);

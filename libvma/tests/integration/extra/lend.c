@@ -1,7 +1,7 @@
 /*
- * recvfrom_zcopy() and free_packets().
+ * recvfrom_zcopy() and free_packets(), and the socket options of the Extra API.
  *
- * usage: lend datagrams | stream
+ * usage: lend datagrams | stream | options
  */
 #include "extra.h"
 
@@ -146,6 +146,60 @@ static void stream(void)
 	say("done");
 }
 
+static void options(void)
+{
+	int fd = bound(SOCK_DGRAM, "10.99.0.1", 5000), kernels[2];
+	uint64_t data = 0;
+	uint32_t tag = 0;
+	socklen_t size = sizeof(data);
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, &size) == 0);
+	CHECK(data == (uint64_t)fd && size == 8);
+	data = 0x1122334455667788;
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8) == 0);
+	data = 0;
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, &size) == 0 && data == 0x1122334455667788);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 4), EINVAL);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, NULL, 8), EFAULT);
+	size = 4;
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, &size), EINVAL);
+	size = sizeof(tag);
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &size) == 0 && tag == (uint32_t)fd + 1);
+	tag = 7;
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 4) == 0);
+	tag = 0;
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 4), EINVAL);
+	tag = 0xFFFFFFFF;
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 4), EINVAL);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 8), EINVAL);
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &size) == 0 && tag == 7);
+	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, kernels) == 0);
+	FAILS(setsockopt(kernels[0], SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &data, 8), ENOPROTOOPT);
+	/* The next socket of the number begins anew. */
+	close(fd);
+	CHECK(bound(SOCK_DGRAM, "10.99.0.1", 5000) == fd);
+	size = 8;
+	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, &size) == 0 && data == (uint64_t)fd);
+	/* A stream has them, too. */
+	int stream = socket(AF_INET, SOCK_STREAM, 0);
+	data = 5;
+	CHECK(setsockopt(stream, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8) == 0);
+	connected(stream, "10.99.0.2", 7000);
+	data = 0;
+	CHECK(getsockopt(stream, SOL_SOCKET, SO_VMA_USER_DATA, &data, &size) == 0 && data == 5);
+	char byte;
+	say("before");
+	CHECK(recv(fd, &byte, 1, 0) == 1);
+	CHECK(recv(stream, &byte, 1, 0) == 1);
+	int any = 1;
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &any, sizeof(any)) == 0);
+	CHECK(setsockopt(stream, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &any, sizeof(any)) == 0);
+	say("after");
+	CHECK(recv(fd, &byte, 1, 0) == 1);
+	CHECK(recv(stream, &byte, 1, 0) == 1);
+	say("done");
+}
+
 int main(int count, char **words)
 {
 	vma = vma_get_api();
@@ -154,6 +208,8 @@ int main(int count, char **words)
 		datagrams();
 	else if (count > 1 && !strcmp(words[1], "stream"))
 		stream();
+	else if (count > 1 && !strcmp(words[1], "options"))
+		options();
 	else
 		return 2;
 	return 0;

@@ -1,4 +1,4 @@
-//! recvfrom_zcopy().
+//! recvfrom_zcopy(), and the socket options of the Extra API.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -49,4 +49,23 @@ fn bytes_of_a_stream_are_lent_in_order_and_without_a_leak() {
     drop(stream);
     let output = running.wait().ok();
     assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
+}
+
+#[test]
+fn options_of_the_extra_api_are_a_sockets_own() {
+    let net = Namespaces::new();
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
+    let peer = net.socket(Side::B);
+    let mut running = lend(&net, "options").start();
+    let (mut stream, _) = listener.accept().unwrap();
+    for (step, kernels) in [("before\n", 0), ("after\n", 1)] {
+        running.wait_for_text(step);
+        let watch = net.watch(Side::A);
+        peer.send_to(b"x", Side::A.at(5000)).unwrap();
+        stream.write_all(b"x").unwrap();
+        let next = if kernels == 0 { "after\n" } else { "done\n" };
+        running.wait_for_text(next);
+        assert_eq!(watch.moved().0, kernels, "datagrams by the kernel at {step}");
+    }
+    running.wait().ok();
 }
