@@ -345,3 +345,15 @@ fn every_function_of_the_table_is_documented() {
     }
     assert_eq!(functions, 20);
 }
+
+// covers: EXT-27
+#[test]
+fn the_advised_rate_of_dummy_sends_is_documented() {
+    let read = |path: PathBuf| std::fs::read_to_string(path).expect("a document");
+    let header = read(include().join("mellanox/vma_extra.h"));
+    let (before, _) = header.split_once("#define VMA_SND_FLAGS_DUMMY").expect("the flag");
+    let (_, comment) = before.rsplit_once("/*").expect("its comment");
+    assert!(comment.contains("At most 50 000 such calls per second"), "{comment}");
+    let document = read(include().join("../../docs/extra-api.md"));
+    assert!(document.contains("at most 50 000 a second"));
+}

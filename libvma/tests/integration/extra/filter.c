@@ -2,7 +2,7 @@
  * Receive callbacks. Each packet says in its first byte what becomes of it: d(rop), h(old), everything else r(eceive).
  * The program says on standard output what it waits for; the test sends that.
  *
- * usage: filter datagrams | local | stream
+ * usage: filter datagrams | local | stream | threads
  */
 #include "extra.h"
 
@@ -262,6 +262,54 @@ static void stream(void)
 	say("done");
 }
 
+#define MANY 20000
+#define BATCH 100
+static _Atomic int running, received;
+
+/* Packets are numbered; of two the second one is received. */
+static vma_recv_callback_retval_t number(int s, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
+					 void *context)
+{
+	int own;
+	(void)context;
+	CHECK(sz_iov == 1 && iov[0].iov_len == sizeof(own));
+	memcpy(&own, iov[0].iov_base, sizeof(own));
+	/* None is missing, and no other thread judges at the same time. */
+	CHECK(running++ == 0 && own == seen);
+	seen++;
+	if (own % BATCH == BATCH - 1)
+		CHECK(sendto(s, &own, sizeof(own), 0, (struct sockaddr *)info->src, sizeof(*info->src)) == sizeof(own));
+	running--;
+	return own % 2 ? VMA_PACKET_RECV : VMA_PACKET_DROP;
+}
+
+static void *receive_all(void *unused)
+{
+	int own, last = -1;
+	struct timeval wait = {1, 0};
+	(void)unused;
+	CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &wait, sizeof(wait)) == 0);
+	while (recv(fd, &own, sizeof(own), 0) == sizeof(own)) {
+		CHECK(own % 2 == 1 && own > last);
+		last = own;
+		received++;
+	}
+	CHECK(errno == EAGAIN);
+	return NULL;
+}
+
+static void threads(void)
+{
+	pthread_t one, two;
+	fd = bound(SOCK_DGRAM, "10.99.0.1", 5000);
+	CHECK(vma->register_recv_callback(fd, number, NULL) == 0);
+	CHECK(pthread_create(&one, NULL, receive_all, NULL) == 0 && pthread_create(&two, NULL, receive_all, NULL) == 0);
+	say("first");
+	CHECK(pthread_join(one, NULL) == 0 && pthread_join(two, NULL) == 0);
+	CHECK(seen == MANY && received == MANY / 2);
+	say("done");
+}
+
 int main(int count, char **words)
 {
 	main_thread = pthread_self();
@@ -274,6 +322,8 @@ int main(int count, char **words)
 		local();
 	else if (count > 1 && !strcmp(words[1], "stream"))
 		stream();
+	else if (count > 1 && !strcmp(words[1], "threads"))
+		threads();
 	else
 		return 2;
 	return 0;

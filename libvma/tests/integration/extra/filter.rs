@@ -93,3 +93,25 @@ fn a_callback_judges_bytes_of_a_stream() {
     let output = running.wait().ok();
     assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
 }
+
+// covers: EXT-10, EXT-14
+#[test]
+fn several_threads_judge_in_order_and_lose_nothing() {
+    let net = Namespaces::new();
+    let peer = net.socket(Side::B);
+    let mut running = filter(&net, "threads").start();
+    running.wait_for_text("first\n");
+    let watch = net.watch(Side::A);
+    let mut buffer = [0; 4];
+    for number in 0..20_000i32 {
+        peer.send_to(&number.to_ne_bytes(), Side::A.at(5000)).unwrap();
+        // A receive buffer holds some 250.
+        if number % 100 == 99 {
+            peer.recv(&mut buffer).unwrap();
+            assert_eq!(i32::from_ne_bytes(buffer), number);
+        }
+    }
+    let output = running.wait().ok();
+    assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
+    watch.still();
+}
