@@ -186,7 +186,7 @@ fn constants() -> Vec<Number> {
     list
 }
 
-/// What a program made of the header prints for the expressions, one a line.
+/// The values of the expressions, as a program made of the header prints them.
 fn numbers(compiler: &[&str], list: &[Number]) -> Vec<u64> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

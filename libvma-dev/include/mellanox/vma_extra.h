@@ -110,27 +110,27 @@ struct VMA_EXTRA_PACKED vma_packet_t {
 	__extension__ struct iovec iov[];
 };
 
-/* What recvfrom_zcopy() writes to its buffer. */
+/* The content of recvfrom_zcopy()'s buffer. */
 struct VMA_EXTRA_PACKED vma_packets_t {
 	size_t n_packet_num; /* number of packets */
 	__extension__ struct vma_packet_t pkts[];
 };
 
-/* What a receive callback is told of a packet. Valid until the callback returns. */
+/* A packet, as a receive callback is told of it. Valid until the callback returns. */
 struct VMA_EXTRA_PACKED vma_info_t {
 	size_t struct_sz;        /* size of this structure: larger in a later version */
 	void *packet_id;         /* for free_packets(), if the callback returns VMA_PACKET_HOLD */
 	struct sockaddr_in *src; /* of the packet */
 	struct sockaddr_in *dst; /* of the packet: an address of this host, or a group */
 	size_t payload_sz;       /* sum of the fragments */
-	/* What waits in the socket for receive calls, without this packet. */
+	/* Packets and bytes that wait in the socket for receive calls, without this packet. */
 	uint32_t socket_ready_queue_pkt_count;
 	uint32_t socket_ready_queue_byte_count;
 	struct timespec hw_timestamp; /* of the device; zeros if it makes none */
 	struct timespec sw_timestamp; /* CLOCK_REALTIME of its arrival at the library; zeros if not known */
 };
 
-/* What is to become of the packet. */
+/* The verdict of a receive callback. */
 typedef enum {
 	VMA_PACKET_DROP = 0, /* the packet is over */
 	VMA_PACKET_RECV = 1, /* receive calls get it */
@@ -172,7 +172,7 @@ struct vma_packet_desc_t {
 	struct timespec hw_timestamp; /* of the device */
 };
 
-/* What socketxtreme_poll() tells. */
+/* A result of socketxtreme_poll(). */
 struct vma_completion_t {
 	struct vma_packet_desc_t packet; /* valid with VMA_SOCKETXTREME_PACKET */
 	uint64_t events;                 /* vma_socketxtreme_events_t and EPOLL* bits; several may be set */
@@ -210,7 +210,7 @@ typedef enum {
 	VMA_RING_ALLOC_MASK_RING_ENGRESS = 1 << 3
 } vma_ring_alloc_logic_attr_comp_mask;
 
-/* What vma_add_ring_profile() returns, from 1 on. */
+/* The key of a ring profile, from 1 on. */
 typedef int vma_ring_profile_key;
 
 /* Value of SO_VMA_RING_ALLOC_LOGIC. */
@@ -241,7 +241,7 @@ __extension__ struct vma_cq_arm_attr {
 #pragma clang diagnostic pop
 #endif
 
-/* What vma_modify_ring() changes. */
+/* Changes that vma_modify_ring() makes. */
 typedef enum {
 	VMA_MODIFY_RING_CQ_MODERATION = 1 << 0,
 	VMA_MODIFY_RING_CQ_ARM = 1 << 1
@@ -308,7 +308,7 @@ struct hw_cq_data {
 	uint32_t *cons_idx;
 };
 
-/* What send and receive queues have in common. */
+/* The common part of send and receive queues. */
 struct hw_wq_data {
 	void *buf;
 	uint32_t wqe_cnt;
@@ -333,7 +333,7 @@ struct hw_sq_data {
 	} bf;
 };
 
-/* Which parts of a struct vma_mlx_hw_device_data hold something; the values are bits as they are. */
+/* Bits for the parts of a struct vma_mlx_hw_device_data that hold something. */
 typedef enum {
 	DATA_VALID_DEV = 0,
 	DATA_VALID_SQ = 1,
@@ -373,7 +373,7 @@ __extension__ typedef enum {
 	VMA_EXTRA_API_IOCTL = 1ULL << 21
 } vma_extra_api_mask;
 
-/* What vma_get_api() returns. Valid for the life of the process; nothing is to be released. */
+/* The table that vma_get_api() returns. Valid for the life of the process; nothing is to be released. */
 struct VMA_EXTRA_PACKED vma_api_t {
 	/*
 	 * Has `callback` called for every packet of socket `s` before receive calls can get it; NULL: no more.
@@ -460,8 +460,8 @@ struct VMA_EXTRA_PACKED vma_api_t {
 	int (*socketxtreme_free_vma_buff)(struct vma_buff_t *buff);
 
 	/*
-	 * Logs what is known of a descriptor, or of all for 0, at a level of vlog_levels_t. What is finer than
-	 * VMA_TRACELEVEL is not written; another number counts as VLOG_INFO.
+	 * Logs what is known of a descriptor, or of all for 0, at a level of vlog_levels_t. Lines finer than
+	 * VMA_TRACELEVEL are not written; another number counts as VLOG_INFO.
 	 * Returns 0, or -1 if the program has had no socket so far.
 	 */
 	int (*dump_fd_stats)(int fd, int log_level);

@@ -1,7 +1,7 @@
 //! The Extra API: constants and layouts of `vma_extra.h` for Rust.
 //!
 //! The header in `include/mellanox` is for C and C++; a test compares every number of it with these.
-//! What the functions do stands in the header. Names are those of the header without their prefixes.
+//! The header says what the functions do. Names are those of the header without their prefixes.
 
 mod layout;
 
@@ -35,7 +35,7 @@ pub const SO_SHUTDOWN_RX: i32 = 2821;
 /// `CMSG_VMA_IOCTL_USER_ALLOC`.
 pub const CMSG_USER_ALLOC: i32 = 2900;
 
-/// What a receive callback returns: `VMA_PACKET_*`.
+/// Values that a receive callback returns: `VMA_PACKET_*`.
 pub mod verdict {
     pub const DROP: i32 = 0;
     pub const RECV: i32 = 1;

@@ -52,7 +52,7 @@ pub struct Rules {
     leaves_tcp: bool,
     leaves_udp: bool,
     asks_senders: Flag,
-    /// What tells whether a section is for this program.
+    /// A section is for this program if it names both.
     program: String,
     id: String,
     /// Rules that the program added; the last one goes first.

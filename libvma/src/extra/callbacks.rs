@@ -9,7 +9,7 @@ use libvma_dev::extra::ReceiveCallback;
 use crate::shard::SocketId;
 use crate::sys::lock::Lock;
 
-/// What a callback says of a packet.
+/// A callback's decision about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Drop,

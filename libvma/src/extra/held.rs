@@ -20,11 +20,11 @@ struct Packet {
     socket: SocketId,
     /// The number that the socket had.
     descriptor: i32,
-    /// What the program sees. It does not move.
+    /// The memory that the program reads. It does not move.
     _bytes: Box<[u8]>,
 }
 
-/// Whose packets are given back.
+/// The socket whose packets are given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Socket(SocketId),

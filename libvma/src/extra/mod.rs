@@ -29,21 +29,21 @@ pub const SUPPORTED: u64 = function::REGISTER_RECV_CALLBACK
     | function::THREAD_OFFLOAD
     | function::DUMP_FD_STATS;
 
-/// What the sockets of a process have of the Extra API.
+/// The state of the Extra API in a process.
 #[derive(Default)]
 pub struct Extra {
-    /// Whose sockets are served.
+    /// Threads that chose whether their sockets are served.
     pub threads: Threads,
-    /// Who judges what comes.
+    /// The callbacks that judge packets.
     pub callbacks: Callbacks,
-    /// What the program has noted at its sockets.
+    /// Values that the program has noted at its sockets.
     pub notes: Notes,
     /// Packets that the program has.
     pub held: Held,
 }
 
 impl Extra {
-    /// A socket of the program is no more. What it holds of its packets stays.
+    /// A socket of the program is no more. Packets that the program holds stay.
     pub fn forget(&self, id: SocketId) {
         self.callbacks.remove(id);
         self.notes.remove(id);

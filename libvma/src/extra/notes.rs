@@ -1,4 +1,4 @@
-//! What a program has noted at its sockets (SO_VMA_USER_DATA, SO_VMA_FLOW_TAG).
+//! Values that a program has noted at its sockets (SO_VMA_USER_DATA, SO_VMA_FLOW_TAG).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

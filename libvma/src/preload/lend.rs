@@ -57,7 +57,7 @@ pub unsafe extern "C" fn recvfrom_zcopy(
         from_len,
     };
     let forced = asked & MSG_ZCOPY_FORCE != 0;
-    // What is only looked at cannot be lent.
+    // A packet that stays in the queue cannot be lent.
     let found = if asked & libc::MSG_PEEK != 0 { Found::Kernel } else { find(socket) };
     let lent = match found {
         // SAFETY: the program's arguments.

@@ -12,7 +12,7 @@ use super::{SocketId, State};
 #[derive(Default)]
 pub(super) struct Filters {
     sockets: HashMap<SocketId, Withheld>,
-    /// Datagrams that nobody judges yet.
+    /// Number of datagrams that are not being judged yet.
     waiting: usize,
 }
 
@@ -250,7 +250,7 @@ mod tests {
             seen.push((next.payload.to_vec(), next.datagram.after_kernel));
             state.judge(id, next.datagram, false);
         }
-        // What came by the kernel comes before the first of them.
+        // Datagrams by the kernel come before the first of them.
         assert_eq!(seen, [(b"aa".to_vec(), 3), (b"bb".to_vec(), 0), (b"c".to_vec(), 0)]);
         assert_eq!(state.socket(id).unwrap().0.charged, 0);
     }

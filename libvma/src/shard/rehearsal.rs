@@ -7,7 +7,7 @@ use crate::device::Ring;
 use crate::net::wire::{ipv4, udp};
 
 impl<S> State<S> {
-    /// Does what a send of this datagram does, but for the kick. What does not fit one packet, or would be captured, is left
+    /// Does what a send of this datagram does, but for the kick. A datagram that does not fit one packet, or would be captured, is left
     /// out.
     #[cold]
     pub fn rehearse(&mut self, egress: &Egress<'_>) {

@@ -23,7 +23,7 @@ pub enum Judgement {
     /// It has no callback.
     #[default]
     None,
-    /// What it has is to be judged first.
+    /// The callback has to judge its bytes first.
     Due,
     /// That is going on.
     UnderWay,
@@ -52,13 +52,13 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
         Some(stream) => {
             stream.judgement = match callback {
                 Some(_) if stream.judgement != Judgement::None => stream.judgement,
-                // What waits came before the callback.
+                // Bytes that wait came before the callback.
                 Some(_) if readable => Judgement::Passed,
                 Some(_) => Judgement::Due,
                 None => Judgement::None,
             };
         }
-        // What arrives is stamped, and takes the long way to the program.
+        // Datagrams are stamped, and take the long way to the program.
         None => endpoint.wants_stamp = callback.is_some() || socket.options.wants_stamp(),
     }
     if let Some(callback) = callback {
@@ -242,7 +242,7 @@ fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
     let number = packet.number;
     let verdict = callback.judge(&mut packet);
     if verdict != Verdict::Receive {
-        // They are the first ones still: nobody else could read.
+        // They are the first ones still: no other thread could read.
         let mut taken = vec![0; len];
         read(&mut taken, 0);
     }

@@ -94,7 +94,7 @@ pub struct Stack {
     pub starts: OnceLock<Option<[u8; 16]>>,
     /// Ports of UDP sockets that other processes got from this one.
     pub passed: Lock<HashSet<u16>>,
-    /// What the program has asked for by the Extra API.
+    /// The state of the Extra API.
     pub extra: Extra,
     /// Connections, for the daemon.
     pub watch: stream::watch::Watch,

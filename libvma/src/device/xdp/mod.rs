@@ -435,22 +435,19 @@ impl Ring {
     #[cold]
     pub fn take_back(&mut self) {
         let Some(queue) = self.queues.first_mut() else { return };
-        // The last piece of a packet is the one without the mark; those before it that have one are of the same packet.
-        let mut taken = false;
-        while let Some(piece) =
-            queue.outlet.take_back(|piece| (piece.options & CONTINUED != 0) == taken)
-        {
-            taken = true;
+        // Of a packet the last piece alone is without the mark.
+        let mut taken = 0;
+        while let Some(piece) = queue.outlet.take_back(taken > 0) {
+            taken = 1;
             let index = ((piece.address / u64::from(CHUNK)) as u32).wrapping_sub(self.tx_base);
-            if let Some(frame) = self.tx.reclaim(index, Extent::default()) {
-                self.tx.release(frame);
-            }
+            self.tx
+                .reclaim(index, Extent::default())
+                .into_iter()
+                .for_each(|it| self.tx.release(it));
             self.in_flight = self.in_flight.saturating_sub(1);
             self.traffic.tx_bytes = self.traffic.tx_bytes.saturating_sub(piece.len.into());
         }
-        if taken {
-            self.traffic.tx_packets = self.traffic.tx_packets.saturating_sub(1);
-        }
+        self.traffic.tx_packets = self.traffic.tx_packets.saturating_sub(taken);
     }
 
     /// Descriptors that wait for a kick.

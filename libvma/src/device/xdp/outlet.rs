@@ -41,8 +41,10 @@ impl Outlet {
         }
     }
 
-    /// Takes back the piece that came last, if it waits for a kick and `wanted` says so.
-    pub fn take_back(&mut self, wanted: impl FnOnce(&Descriptor) -> bool) -> Option<Descriptor> {
+    /// Takes back the piece that came last, if it waits for a kick, and is one that others of its packet follow or not,
+    /// as `continued` says.
+    pub fn take_back(&mut self, continued: bool) -> Option<Descriptor> {
+        let wanted = |piece: &Descriptor| (piece.options & CONTINUED != 0) == continued;
         match self {
             Outlet::Rings { tx, .. } => {
                 let last = tx.last_unpublished().filter(wanted)?;
