@@ -136,6 +136,12 @@ class Apache(Http):
 
 class ApachePrefork(Apache):
     name, title, mpm = "apache-prefork", "Apache, a process for each connection", "prefork"
+    # All processes from the start. By default there are five, and as many more each second as wrk's connections
+    # need, which wait longer than its two seconds meanwhile, with kernel sockets as well.
+    limits = (
+        "StartServers 64\nServerLimit 64\nMaxRequestWorkers 64\nMinSpareServers 1\nMaxSpareServers 64\n"
+        "KeepAliveTimeout 60\n"
+    )
 
 
 class ApacheEvent(Apache):
