@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::sys::Fd;
 use crate::sys::fd::{open_read, read_again};
+use crate::sys::sockaddr::Family;
 use crate::sys::time::monotonic_nanos;
 
 #[derive(Default)]
@@ -64,15 +65,21 @@ impl UdpTable {
         self.cost = self.read_at.saturating_sub(began);
     }
 
-    /// The inodes of the sockets that may receive what is sent to an address and port. A unicast packet
-    /// prefers an IPv4 socket to an IPv6 socket of any address, so that is left out.
-    pub fn receivers(&self, address: Ipv4Addr, port: u16) -> impl Iterator<Item = u64> {
+    /// The inodes of the sockets that may receive what is sent to an address and port, beside a socket of the
+    /// family that has them. A unicast packet prefers an IPv4 socket to an IPv6 socket of any address, so
+    /// that is left out beside an IPv4 socket. Which IPv6 sockets take IPv6 only the tables do not tell.
+    pub fn receivers(
+        &self,
+        address: Ipv4Addr,
+        port: u16,
+        beside: Family,
+    ) -> impl Iterator<Item = u64> {
         let from = self.rows.partition_point(|row| row.port < port);
         let on_port = self.rows.get(from..).unwrap_or_default();
         let on_port = on_port.iter().take_while(move |row| row.port == port);
         let takes = move |row: &&Row| {
-            let any = row.address.is_unspecified() && (!row.is_ipv6 || address.is_multicast());
-            row.address == address || any
+            let rivals = !row.is_ipv6 || beside == Family::Ipv6 || address.is_multicast();
+            row.address == address || row.address.is_unspecified() && rivals
         };
         on_port.filter(takes).map(|row| row.inode)
     }
@@ -152,13 +159,16 @@ mod tests {
             ..UdpTable::default()
         };
         table.rows.sort_unstable();
-        let receivers = |address, port| {
-            let mut inodes: Vec<u64> = table.receivers(address, port).collect();
+        let beside = |family, address, port| {
+            let mut inodes: Vec<u64> = table.receivers(address, port, family).collect();
             inodes.sort_unstable();
             inodes
         };
+        let receivers = |address, port| beside(Family::Ipv4, address, port);
         assert_eq!(receivers(group, 7), [1, 3, 4]);
         assert_eq!(receivers(own, 7), [2, 3]);
         assert_eq!(receivers(own, 8), []);
+        assert_eq!(beside(Family::Ipv6, own, 7), [2, 3, 4]);
+        assert_eq!(beside(Family::Ipv6, group, 7), [1, 3, 4]);
     }
 }

@@ -16,7 +16,8 @@ const INLINE: usize = 16;
 /// A destination as a call gives it.
 pub enum Destination {
     Absent,
-    Given(SocketAddrV4),
+    /// An IPv4 address, and of which family its name is: a mapped one is right for a socket of AF_INET6 only.
+    Given(SocketAddrV4, Family),
     /// Another family, or too short: the kernel knows the right answer.
     Foreign,
 }
@@ -38,8 +39,23 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
         return Destination::Foreign;
     }
     // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
-    let address = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-    from_sockaddr(&address).map_or(Destination::Foreign, Destination::Given)
+    let four = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+    match from_sockaddr(&four) {
+        Some(address) => Destination::Given(address, Family::Ipv4),
+        // SAFETY: as above.
+        None => unsafe { mapped_destination(address, len) },
+    }
+}
+
+/// # Safety
+/// As [`destination`].
+#[inline(never)]
+unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
+    // SAFETY: as promised.
+    match unsafe { named_by_ipv6(address, len) } {
+        Some(Named::Ipv4(address)) => Destination::Given(address, Family::Ipv6),
+        Some(Named::Ipv6(_)) | None => Destination::Foreign,
+    }
 }
 
 /// Reads the address that a stream of a family is to connect to.
@@ -53,13 +69,13 @@ pub unsafe fn peer(
 ) -> Destination {
     match family {
         // SAFETY: as promised.
-        Family::Ipv4 => unsafe { destination(address, len) },
+        Family::Ipv4 => match unsafe { destination(address, len) } {
+            Destination::Given(_, Family::Ipv6) => Destination::Foreign,
+            peer => peer,
+        },
         Family::Ipv6 if address.is_null() => Destination::Absent,
         // SAFETY: as promised.
-        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
-            Some(Named::Ipv4(peer)) => Destination::Given(peer),
-            Some(Named::Ipv6(_)) | None => Destination::Foreign,
-        },
+        Family::Ipv6 => unsafe { mapped_destination(address, len) },
     }
 }
 
@@ -120,6 +136,7 @@ pub fn is_plausible<T>(at: *const T, len: usize) -> bool {
 /// `out` is null, or `len` points to a length and `out` to that many writable bytes.
 pub unsafe fn put_address(
     address: SocketAddrV4,
+    family: Family,
     out: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> Result<(), i32> {
@@ -127,7 +144,7 @@ pub unsafe fn put_address(
         return Ok(());
     }
     // SAFETY: as promised.
-    unsafe { put_name(&SocketName::new(address, Family::Ipv4), out, len) }
+    unsafe { put_name(&SocketName::new(address, family), out, len) }
 }
 
 /// Writes the name that a stream has for an address as getsockname(2) does: the length is judged first, and a

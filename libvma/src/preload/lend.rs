@@ -169,10 +169,11 @@ unsafe fn datagram(
     let reception = receive(process, id, &mut buffers, call.flags & !libc::MSG_TRUNC, None, os);
     match reception {
         Reception::Done(Received::FromOs(len)) => Some(Lent::Plain(len)),
-        Reception::Done(Received::Datagram { len, source, .. }) => {
+        Reception::Done(Received::Datagram { len, source, family, .. }) => {
             bytes.truncate(len);
             // SAFETY: the program's address buffer, by the contract of the call.
-            if let Err(error) = unsafe { convert::put_address(source, call.from, call.from_len) } {
+            let named = unsafe { convert::put_address(source, family, call.from, call.from_len) };
+            if let Err(error) = named {
                 return failed(error);
             }
             // SAFETY: there is room.

@@ -88,10 +88,10 @@ unsafe fn receive_message(
     let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
     match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
         Reception::Done(Received::FromOs(len)) => len,
-        Reception::Done(Received::Datagram { len, source, flags, control }) => {
+        Reception::Done(Received::Datagram { len, source, family, flags, control }) => {
             let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
             // SAFETY: the program's name buffer and its length, by the contract of the call.
-            let named = unsafe { convert::put_address(source, name, name_len) };
+            let named = unsafe { convert::put_address(source, family, name, name_len) };
             header.msg_controllen = control as _;
             header.msg_flags = flags;
             errno::result(named.map(|()| len))
@@ -128,13 +128,13 @@ unsafe fn receive_plain(
     };
     match receive(process, id, &mut buffers, flags, None, os) {
         Reception::Done(Received::FromOs(len)) => len,
-        Reception::Done(Received::Datagram { len, source, .. }) => {
+        Reception::Done(Received::Datagram { len, source, family, .. }) => {
             if !good {
                 errno::set(libc::EFAULT);
                 return -1;
             }
             // SAFETY: the program's address buffer, by the contract of the call.
-            let named = unsafe { convert::put_address(source, address.0, address.1) };
+            let named = unsafe { convert::put_address(source, family, address.0, address.1) };
             errno::result(named.map(|()| len))
         }
         Reception::Failed => -1,

@@ -4,7 +4,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSlice;
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, stream};
+use super::{Found, errno, find, send, stream};
 use crate::socket::{egress, stream as streams};
 
 pub use libvma_dev::extra::SEND_DUMMY as DUMMY;
@@ -21,8 +21,11 @@ fn rehearse(
     let result = match (find(fd), to) {
         (Found::Datagram(..), Destination::Foreign) => Err(libc::EAFNOSUPPORT),
         (Found::Datagram(process, id), to) => {
-            let to = if let Destination::Given(to) = to { Some(to) } else { None };
-            let request = egress::Request { payload, to, flags, control, more_follow: false };
+            let to = match to {
+                Destination::Given(to, named) => Some((to, named)),
+                _ => None,
+            };
+            let request = send::request(payload, to, flags, control, false);
             egress::rehearse(&process.stack, id, &request)
         }
         (Found::Stream(process, id), _) => {

@@ -3,6 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::size_of;
 use std::io::IoSlice;
+use std::net::SocketAddrV4;
 
 use super::cancel::cancellable;
 use super::convert::{self, Destination, VectorError};
@@ -10,6 +11,7 @@ use super::rehearsal::{self, DUMMY};
 use super::{Found, errno, find, ours, passed, real, retire, stream, take_over};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
+use crate::sys::sockaddr::Family;
 
 /// One send call on a socket of ours. None: the kernel shall do it.
 fn transmit(
@@ -51,15 +53,28 @@ fn transmit_one(
     };
     let to = match to {
         Destination::Absent => None,
-        Destination::Given(address) => Some(address),
+        Destination::Given(address, named) => Some((address, named)),
         Destination::Foreign => return os(),
     };
-    let request = egress::Request { payload, to, flags, control, more_follow: false };
+    let request = request(payload, to, flags, control, false);
     match transmit(process, id, &request) {
         Some(Ok((len, _))) => len as isize,
         Some(Err(())) => -1,
         None => os(),
     }
+}
+
+/// A send call, to an address of a family if it names one.
+#[inline]
+pub(super) fn request<'a>(
+    payload: &'a [IoSlice<'a>],
+    to: Option<(SocketAddrV4, Family)>,
+    flags: c_int,
+    control: Option<&'a [u8]>,
+    more_follow: bool,
+) -> egress::Request<'a> {
+    let (to, named) = to.map_or((None, Family::Ipv4), |(to, named)| (Some(to), named));
+    egress::Request { payload, to, named, flags, control, more_follow }
 }
 
 /// The control messages of a send call; empty ones are not to be read here.
@@ -349,11 +364,12 @@ cancellable! {
             // SAFETY: as above.
             let control = unsafe { control(header) };
             let ours = match (&payload, &to) {
-                (Ok(payload), Destination::Absent | Destination::Given(_)) => {
-                    let to = if let Destination::Given(to) = to { Some(to) } else { None };
-                    let payload = payload.as_slice();
-                    let request = egress::Request { payload, to, flags, control, more_follow: true };
-                    transmit(process, id, &request)
+                (Ok(payload), Destination::Absent | Destination::Given(..)) => {
+                    let to = match to {
+                        Destination::Given(to, named) => Some((to, named)),
+                        _ => None,
+                    };
+                    transmit(process, id, &request(payload.as_slice(), to, flags, control, true))
                 }
                 _ => None,
             };

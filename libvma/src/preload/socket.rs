@@ -34,10 +34,11 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     let Some(process) = init::at_internet_socket() else { return };
     let offloads = |protocol| is_offloading(process, protocol);
     let udp = kind & TYPE_MASK == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
-    if domain == libc::AF_INET && udp && offloads(Protocol::Udp) {
+    let offloaded = udp && offloads(Protocol::Udp);
+    if let Some(family) = Family::of_domain(domain).filter(|_| offloaded) {
         process.ensure_plane();
         let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
-        if let Some(id) = socket::open(&process.stack, fd, nonblocking) {
+        if let Some(id) = socket::open(&process.stack, fd, nonblocking, family) {
             process.fds.set(fd, Object::Socket(id));
         }
     }
@@ -81,6 +82,9 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
         return;
     }
     let Some(process) = process::current() else { return };
+    if ours(fd).is_some_and(|(process, id)| !socket::is_kernels(&process.stack, id)) {
+        return;
+    }
     if ![Protocol::Udp, Protocol::Tcp].iter().any(|one| process.stack.config.offloads(*one)) {
         return;
     }
@@ -94,7 +98,7 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
     }
 }
 
-/// connect(2) of a socket that is not ours, or of the shadow of one that is.
+/// connect(2) of a stream that is not ours, or of the shadow of one that is.
 ///
 /// # Safety
 /// As connect(2).
@@ -105,6 +109,20 @@ pub(super) unsafe fn connect_by_kernel(
 ) -> c_int {
     // SAFETY: passed on.
     let result = unsafe { real::connect(fd, address, len) };
+    // SAFETY: as promised.
+    unsafe { tell_connected(fd, address, len, result) }
+}
+
+/// The kernel has connected a socket, with this result.
+///
+/// # Safety
+/// As connect(2).
+unsafe fn tell_connected(
+    fd: c_int,
+    address: SockAddr,
+    len: libc::socklen_t,
+    result: c_int,
+) -> c_int {
     // One without a route may be a try only.
     if result == 0 || errno::get() == libc::EINPROGRESS {
         // SAFETY: the program's address, which the kernel has taken.
@@ -143,7 +161,9 @@ cancellable! {
             return unsafe { stream::connect(process, id, fd, address, len) };
         }
         // SAFETY: the program's address, by the contract of the call.
-        refreshed(fd, unsafe { connect_by_kernel(fd, address, len) })
+        let result = refreshed(fd, unsafe { real::connect(fd, address, len) });
+        // SAFETY: as above.
+        unsafe { tell_connected(fd, address, len, result) }
     }
 
     /// accept(2).

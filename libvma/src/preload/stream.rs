@@ -38,7 +38,7 @@ pub unsafe fn connect(
     let family = stream::family(&process.stack, id);
     // SAFETY: as promised.
     let peer = match unsafe { convert::peer(family, address, len) } {
-        Destination::Given(peer) => peer,
+        Destination::Given(peer, _) => peer,
         // An address is not even looked at.
         Destination::Foreign
             // SAFETY: as promised.

@@ -1,6 +1,6 @@
 //! Control messages of a send call (cmsg(3), ip(7), udp(7)): those that the library serves.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -15,6 +15,8 @@ pub struct Ancillary {
     pub ttl: Option<u8>,
     /// IP_PKTINFO that names no interface: where it comes from.
     pub source: Option<Ipv4Addr>,
+    /// The source was named by IPV6_PKTINFO, which a socket of AF_INET ignores.
+    pub for_ipv6: bool,
 }
 
 impl Ancillary {
@@ -57,6 +59,15 @@ impl Ancillary {
                     let source = Ipv4Addr::new(a, b, c, d);
                     found.source = Some(Some(source).filter(|source| !source.is_unspecified())?);
                 }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                    let (address, interface) = data.split_first_chunk::<16>()?;
+                    let source = Ipv6Addr::from(*address).to_ipv4_mapped()?;
+                    if *interface != [0; 4] || source.is_unspecified() {
+                        return None;
+                    }
+                    found.source = Some(source);
+                    found.for_ipv6 = true;
+                }
                 _ => return None,
             }
             control = control.get(len.next_multiple_of(ALIGN)..).unwrap_or_default();
@@ -80,6 +91,12 @@ mod tests {
 
     fn segment(size: u16) -> Vec<u8> {
         message(libc::IPPROTO_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes())
+    }
+
+    /// A `struct in6_pktinfo`.
+    fn info6(source: &str, interface: u32) -> Vec<u8> {
+        let source: Ipv6Addr = source.parse().unwrap();
+        [&source.octets()[..], &interface.to_ne_bytes()].concat()
     }
 
     #[test]
@@ -107,12 +124,16 @@ mod tests {
         ];
         let found = Ancillary::parse(&all.concat()).unwrap();
         let source = Some(Ipv4Addr::new(10, 0, 0, 1));
-        let expected = Ancillary { segment: Some(1200), tos: Some(2), ttl: None, source };
+        let expected =
+            Ancillary { segment: Some(1200), tos: Some(2), source, ..Ancillary::default() };
         assert_eq!(found, expected);
         let short = message(libc::IPPROTO_IP, libc::IP_TOS, &[3]);
         assert_eq!(Ancillary::parse(&short).unwrap().tos, Some(3));
         let ttl = message(libc::IPPROTO_IP, libc::IP_TTL, &255i32.to_ne_bytes());
         assert_eq!(Ancillary::parse(&ttl).unwrap().ttl, Some(255));
+        let six = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 0));
+        let expected = Ancillary { source, for_ipv6: true, ..Ancillary::default() };
+        assert_eq!(Ancillary::parse(&six).unwrap(), expected);
     }
 
     #[test]
@@ -136,6 +157,11 @@ mod tests {
             message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[1, 0, 0, 0, 10, 0, 0, 1, 0, 0, 0, 0]),
             message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0; 12]),
             message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0; 8]),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 1)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:0.0.0.0", 0)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("2001:db8::1", 0)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 0)[..19]),
+            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &2i32.to_ne_bytes()),
         ] {
             assert_eq!(Ancillary::parse(&bad), None, "{bad:?}");
         }

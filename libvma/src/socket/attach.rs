@@ -17,6 +17,7 @@ use crate::log::log_line;
 use crate::net::wire::ipv4::protocol;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
+use crate::sys::sockaddr::Family;
 use crate::sys::{fd, shadow};
 
 /// The program named the socket by bind(): other processes may find it.
@@ -75,9 +76,11 @@ pub fn refresh(stack: &Stack, id: SocketId) {
     socket.local = shadow::local_address(descriptor).filter(|address| address.port() != 0);
     socket.peer = shadow::peer_address(descriptor);
     socket.route = None;
+    let ipv6_only = socket.family == Family::Ipv6 && shadow::is_ipv6_only(descriptor);
     drop(state);
 
     let result = match stack.plane.lock() {
+        _ if ipv6_only => Err(WhyOs::Ipv6),
         Ok(mut plane) => match plane.as_mut() {
             Some(plane) => install(stack, plane, id),
             None => Err(WhyOs::NoControlPlane),
@@ -422,7 +425,10 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
             let _ = epoll::delete(watcher, shadow);
         });
     }
-    why.tell(format_args!("fd {descriptor}"));
+    if why != WhyOs::Ipv6 {
+        // Of IPv6 the call tells that led to it: many programs only try whether there is IPv6.
+        why.tell(format_args!("fd {descriptor}"));
+    }
     for sibling in siblings {
         un_offload(stack, sibling, why);
     }

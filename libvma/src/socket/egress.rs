@@ -16,6 +16,7 @@ use crate::config::rules::Moment;
 use crate::net::wire::ipv4;
 use crate::net::wire::udp::{self, MAX_DATA_LEN};
 use crate::shard::{Egress, Envelope, NextHop, Progress, RingId, SendError, SocketId, envelope};
+use crate::sys::sockaddr::Family;
 use crate::sys::{shadow, thread};
 
 /// A send call as the program made it.
@@ -23,6 +24,8 @@ pub struct Request<'a> {
     pub payload: &'a [IoSlice<'a>],
     /// The destination the call names.
     pub to: Option<SocketAddrV4>,
+    /// The family of the name: a socket of AF_INET takes no mapped address.
+    pub named: Family,
     /// MSG_* of the call.
     pub flags: i32,
     /// The control messages of the call, if it has any; empty if they are not to be read.
@@ -59,8 +62,13 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         return Outcome::Os(WhyOs::Arguments);
     }
     let (mut bound, mut heeded) = (false, false);
+    let for_ipv6 = request.named == Family::Ipv6 || ancillary.for_ipv6;
     loop {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+        if for_ipv6 && !is_ipv6(&mut state, id) {
+            // The kernel refuses the name, and ignores the control message.
+            return passed_locked(state, id, request, WhyOs::Arguments);
+        }
         if len <= envelope::MOST
             && ancillary.is_plain()
             && let Some(ring) = send_enveloped(&mut state, id, request, ancillary, len)
@@ -129,6 +137,10 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         let way = Way { hop, source, hop_limit, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
+}
+
+fn is_ipv6(state: &mut Guard<'_>, id: SocketId) -> bool {
+    state.socket(id).is_some_and(|(_, socket)| socket.family == Family::Ipv6)
 }
 
 /// Is this call the kernel's, though the socket is ours?

@@ -65,7 +65,13 @@ impl<'a> ControlWriter<'a> {
             let size = i32::from(train.segment);
             self.put(libc::IPPROTO_UDP, libc::UDP_GRO, &size.to_ne_bytes());
         }
-        if options.packet_info {
+        if options.packet_info.has_ipv6() {
+            let mut info = [0u8; 20];
+            info[..16].copy_from_slice(&datagram.destination.to_ipv6_mapped().octets());
+            info[16..].copy_from_slice(&datagram.interface.to_ne_bytes());
+            self.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+        if options.packet_info.has_ip() {
             // What a reply is to be sent from.
             let multicast = datagram.destination.is_multicast();
             let specific = match datagram.interface {

@@ -50,6 +50,7 @@ use crate::sys::fd;
 use crate::sys::load::Load;
 use crate::sys::lock::Lock;
 use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
 use crate::sys::wait::Waker;
 
 /// How a call ended.
@@ -131,6 +132,8 @@ pub struct Socket {
     /// Every descriptor number of the program that refers to it; the first one is the shadow's.
     pub descriptors: Vec<i32>,
     pub state: State,
+    /// How a UDP socket names IPv4 addresses. A stream has its own.
+    pub family: Family,
     /// O_NONBLOCK. Of the open file description, hence shared by all its descriptors.
     pub nonblocking: bool,
     /// What getsockname() says; None while unbound.
@@ -209,6 +212,7 @@ impl Socket {
         Socket {
             descriptors: vec![descriptor],
             state: State::Undecided,
+            family: Family::Ipv4,
             nonblocking,
             local: None,
             peer: None,
@@ -234,6 +238,11 @@ impl Socket {
         self.pending_error != 0
     }
 
+    /// May its shadow receive IPv6 datagrams?
+    fn takes_ipv6(&self) -> bool {
+        self.family == Family::Ipv6 && self.peer.is_none()
+    }
+
     /// The number by which the kernel knows the socket.
     pub fn shadow(&self) -> i32 {
         self.descriptors.first().copied().unwrap_or(-1)
@@ -241,13 +250,13 @@ impl Socket {
 }
 
 /// A new UDP socket of the program; `nonblocking` from SOCK_NONBLOCK.
-pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
+pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -> Option<SocketId> {
     let limit = shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_RCVBUF);
     let limit = limit.map_or(212_992, |bytes| bytes.max(0) as usize);
     if !stack.config.tx_mc_loopback {
         shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
     }
-    let socket = Socket::new(descriptor, nonblocking, &stack.config);
+    let socket = Socket { family, ..Socket::new(descriptor, nonblocking, &stack.config) };
     let mut state = stack.shard.lock().ok()?;
     let id = state.attach(socket, limit);
     if let Some((endpoint, _)) = state.socket(id) {
@@ -353,6 +362,12 @@ pub fn is_retired(stack: &Stack, id: SocketId) -> bool {
         let idle = !endpoint.is_readable() && !withholds && !endpoint.is_waited_for();
         matches!(socket.state, State::Os(_)) && idle
     })
+}
+
+/// Was the socket given to the kernel for good?
+pub fn is_kernels(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    state.socket(id).is_none_or(|(_, socket)| matches!(socket.state, State::Os(_)))
 }
 
 pub fn is_stream(stack: &Stack, id: SocketId) -> bool {

@@ -22,7 +22,7 @@ pub struct Options {
     /// SO_TIMESTAMPING with SOF_TIMESTAMPING_SOFTWARE.
     pub timestamping_software: bool,
     pub rxq_overflow: bool,
-    pub packet_info: bool,
+    pub packet_info: PacketInfo,
     pub receive_ttl: bool,
     pub receive_tos: bool,
     pub original_destination: bool,
@@ -54,6 +54,38 @@ pub struct Options {
     pub memberships: Vec<Membership>,
 }
 
+/// Which control messages tell the destination of an IPv4 datagram. One byte, because every connection has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketInfo {
+    None,
+    /// IP_PKTINFO.
+    Ip,
+    /// IPV6_RECVPKTINFO, of AF_INET6: the mapped address.
+    Ipv6,
+    Both,
+}
+
+impl PacketInfo {
+    fn of(ip: bool, ipv6: bool) -> PacketInfo {
+        match (ip, ipv6) {
+            (false, false) => PacketInfo::None,
+            (true, false) => PacketInfo::Ip,
+            (false, true) => PacketInfo::Ipv6,
+            (true, true) => PacketInfo::Both,
+        }
+    }
+
+    #[inline]
+    pub fn has_ip(self) -> bool {
+        matches!(self, PacketInfo::Ip | PacketInfo::Both)
+    }
+
+    #[inline]
+    pub fn has_ipv6(self) -> bool {
+        matches!(self, PacketInfo::Ipv6 | PacketInfo::Both)
+    }
+}
+
 impl Options {
     pub fn new(config: &Config) -> Options {
         Options {
@@ -62,7 +94,7 @@ impl Options {
             timestamp_ns: false,
             timestamping_software: false,
             rxq_overflow: false,
-            packet_info: false,
+            packet_info: PacketInfo::None,
             receive_ttl: false,
             receive_tos: false,
             original_destination: false,
@@ -139,6 +171,67 @@ const HARMLESS_IP: &[i32] = &[
 ];
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
+/// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's.
+const HARMLESS_IPV6: &[i32] = &[
+    libc::IPV6_2292PKTINFO,
+    libc::IPV6_2292HOPOPTS,
+    libc::IPV6_2292DSTOPTS,
+    libc::IPV6_2292RTHDR,
+    libc::IPV6_2292PKTOPTIONS,
+    libc::IPV6_2292HOPLIMIT,
+    libc::IPV6_FLOWINFO,
+    libc::IPV6_UNICAST_HOPS,
+    libc::IPV6_MULTICAST_IF,
+    libc::IPV6_MULTICAST_HOPS,
+    libc::IPV6_MULTICAST_LOOP,
+    libc::IPV6_ADD_MEMBERSHIP,
+    libc::IPV6_DROP_MEMBERSHIP,
+    libc::IPV6_MTU_DISCOVER,
+    libc::IPV6_MTU,
+    libc::IPV6_RECVERR,
+    IPV6_JOIN_ANYCAST,
+    IPV6_LEAVE_ANYCAST,
+    IPV6_MULTICAST_ALL,
+    IPV6_RECVERR_RFC4884,
+    libc::IPV6_FLOWLABEL_MGR,
+    libc::IPV6_FLOWINFO_SEND,
+    libc::MCAST_JOIN_GROUP,
+    libc::MCAST_BLOCK_SOURCE,
+    libc::MCAST_UNBLOCK_SOURCE,
+    libc::MCAST_LEAVE_GROUP,
+    libc::MCAST_JOIN_SOURCE_GROUP,
+    libc::MCAST_LEAVE_SOURCE_GROUP,
+    libc::MCAST_MSFILTER,
+    libc::IPV6_PKTINFO,
+    libc::IPV6_RECVHOPLIMIT,
+    libc::IPV6_HOPLIMIT,
+    libc::IPV6_RECVHOPOPTS,
+    libc::IPV6_HOPOPTS,
+    libc::IPV6_RTHDRDSTOPTS,
+    libc::IPV6_RECVRTHDR,
+    libc::IPV6_RTHDR,
+    libc::IPV6_RECVDSTOPTS,
+    libc::IPV6_DSTOPTS,
+    libc::IPV6_RECVPATHMTU,
+    libc::IPV6_PATHMTU,
+    libc::IPV6_DONTFRAG,
+    libc::IPV6_RECVTCLASS,
+    libc::IPV6_TCLASS,
+    libc::IPV6_AUTOFLOWLABEL,
+    libc::IPV6_ADDR_PREFERENCES,
+    libc::IPV6_MINHOPCOUNT,
+    IPV6_RECVORIGDSTADDR,
+    IPV6_UNICAST_IF,
+    libc::IPV6_RECVFRAGSIZE,
+    libc::IPV6_FREEBIND,
+];
+const IPV6_JOIN_ANYCAST: i32 = 27;
+const IPV6_LEAVE_ANYCAST: i32 = 28;
+const IPV6_MULTICAST_ALL: i32 = 29;
+const IPV6_RECVERR_RFC4884: i32 = 31;
+const IPV6_RECVORIGDSTADDR: i32 = 74;
+const IPV6_UNICAST_IF: i32 = 76;
+
 /// The kernel accepted a set call with these arguments: take it over. An errno if the call is to
 /// fail all the same (VMA_EXCEPTION_HANDLING).
 pub fn after_set(
@@ -157,7 +250,8 @@ pub fn after_set(
             ip_level(stack, id, name)
         }
         libc::IPPROTO_UDP => udp_level(stack, id, name),
-        // SOL_TCP and SOL_IPV6 on a UDP/IPv4 socket are refused by the kernel before this.
+        libc::IPPROTO_IPV6 => ipv6_level(stack, id, name),
+        // SOL_TCP on a UDP socket is refused by the kernel before this, and SOL_IPV6 on one of AF_INET.
         _ => false,
     };
     if !handled {
@@ -255,12 +349,40 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
             socket.route = None;
         }
         libc::IP_PKTINFO => {
-            options.packet_info = value != 0;
-            endpoint.wants_interface = value != 0;
+            options.packet_info = PacketInfo::of(value != 0, options.packet_info.has_ipv6());
+            endpoint.wants_interface = options.packet_info != PacketInfo::None;
         }
         libc::IP_RECVTTL => options.receive_ttl = value != 0,
         libc::IP_RECVTOS => options.receive_tos = value != 0,
         libc::IP_RECVORIGDSTADDR => options.original_destination = value != 0,
+        _ => return false,
+    }
+    true
+}
+
+fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
+    if HARMLESS_IPV6.contains(&name) {
+        return true;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((endpoint, socket)) = state.socket(id) else { return true };
+    let fd = socket.shadow();
+    match name {
+        // Looked at when the socket gets an address; afterwards the kernel refuses to change it.
+        libc::IPV6_V6ONLY => {}
+        libc::IPV6_RECVPKTINFO => {
+            let value = shadow::int_option(fd, libc::IPPROTO_IPV6, name);
+            let info = &mut socket.options.packet_info;
+            *info = PacketInfo::of(info.has_ip(), value.is_some_and(|value| value != 0));
+            endpoint.wants_interface = *info != PacketInfo::None;
+        }
+        libc::IPV6_ADDRFORM => {
+            // It was connected to an IPv4 peer, and is of AF_INET from now on.
+            socket.family = shadow::family(fd);
+            let info = &mut socket.options.packet_info;
+            *info = PacketInfo::of(info.has_ip(), false);
+            endpoint.wants_interface = *info != PacketInfo::None;
+        }
         _ => return false,
     }
     true

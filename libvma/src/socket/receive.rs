@@ -11,6 +11,7 @@ use super::wait::{Patience, Wait};
 use super::{Outcome, Socket, Stack, State, WhyOs};
 use crate::shard::datagram::Datagram;
 use crate::shard::{Direct, Endpoint, SleeperId, SocketId, clock};
+use crate::sys::sockaddr::Family;
 use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet};
 
@@ -33,6 +34,8 @@ pub enum Received {
         /// The return value.
         len: usize,
         source: SocketAddrV4,
+        /// How the socket names the source.
+        family: Family,
         /// `msg_flags`.
         flags: i32,
         /// Bytes of control messages written.
@@ -98,15 +101,15 @@ impl<'a> Source<'a> for Receiving<'_, '_> {
                 return Look::Found(Outcome::Errno(core::mem::take(&mut socket.pending_error)));
             }
             let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
+            let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
             let view = View {
                 doubtful: !live || first && withheld(),
-                has_local_peers: first && has_local_peers(stack, socket),
+                has_local_peers: first && has_other_peers(stack, socket, nonblocking),
                 just_asked: core::mem::take(&mut just_asked),
                 ratio: stack.config.rx_udp_poll_os_ratio,
                 ..view(endpoint, socket)
             };
             socket.order.note_poll();
-            let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
             match (socket.order.next(&view), socket.state) {
                 (Turn::TakeOurs, _) => {
                     endpoint.counters.rx_poll_hits += 1;
@@ -257,6 +260,13 @@ fn view(endpoint: &Endpoint, socket: &Socket) -> View {
     }
 }
 
+/// May datagrams reach the shadow that a call must not miss: those of this host, and, if the call does not wait
+/// for them, those of IPv6?
+#[inline]
+fn has_other_peers(stack: &Stack, socket: &Socket, nonblocking: bool) -> bool {
+    has_local_peers(stack, socket) || nonblocking && socket.takes_ipv6()
+}
+
 /// May processes of this host send to it?
 fn has_local_peers(stack: &Stack, socket: &Socket) -> bool {
     stack.config.local && (socket.named || socket.starts_locally)
@@ -287,7 +297,8 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
     state.poll_well();
     let (endpoint, socket) = state.socket(id)?;
-    let view = View { has_local_peers: has_local_peers(stack, socket), ..view(endpoint, socket) };
+    let has_local_peers = has_other_peers(stack, socket, true);
+    let view = View { has_local_peers, ..view(endpoint, socket) };
     // With something queued a look alone changes nothing: what the shadow has now is newer.
     if socket.order.next(&view) == Turn::AskKernel {
         if look_at_shadow(socket) {
@@ -319,6 +330,7 @@ fn look_at_shadow(socket: &mut Socket) -> bool {
 /// A datagram is in the caller's buffer, past the queue.
 #[inline]
 fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
+    let mut family = Family::Ipv4;
     if let Some((endpoint, socket)) = state.socket(id) {
         let counters = &mut endpoint.counters;
         counters.rx_poll_hits += 1;
@@ -327,9 +339,11 @@ fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
         counters.rx_ready_packets_max = counters.rx_ready_packets_max.max(1);
         counters.rx_ready_bytes_max = counters.rx_ready_bytes_max.max(direct.len as u32);
         socket.order.took_directly();
+        family = socket.family;
     }
     let flags = if direct.copied < direct.len { libc::MSG_TRUNC } else { 0 };
-    Received::Datagram { len: direct.copied, source: direct.source, flags, control: 0 }
+    let (len, source) = (direct.copied, direct.source);
+    Received::Datagram { len, source, family, flags, control: 0 }
 }
 
 /// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).
@@ -359,7 +373,9 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     let source = datagram.source;
     let returned = if request.flags & libc::MSG_TRUNC != 0 { len } else { copied };
     let peeks = request.flags & libc::MSG_PEEK != 0;
+    let mut family = Family::Ipv4;
     if let Some((_, socket)) = state.socket(id) {
+        family = socket.family;
         socket.order.took_ours(match (peeks, &rest) {
             (true, _) => Left::All,
             (false, Some(_)) => Left::Rest,
@@ -371,7 +387,7 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
             datagram.couple(rest);
         }
         state.put_back(id, datagram);
-        return Received::Datagram { len: returned, source, flags, control };
+        return Received::Datagram { len: returned, source, family, flags, control };
     }
     if let Some((endpoint, _)) = state.socket(id) {
         endpoint.counters.rx_packets += u64::from(datagram.train.count(datagram.len));
@@ -384,7 +400,7 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
             state.put_back(id, datagram);
         }
     }
-    Received::Datagram { len: returned, source, flags, control }
+    Received::Datagram { len: returned, source, family, flags, control }
 }
 
 /// Looks at the shadow. None: it has nothing.

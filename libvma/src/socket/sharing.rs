@@ -13,6 +13,7 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::shard::SocketId;
 use crate::sys::fd;
+use crate::sys::sockaddr::Family;
 use crate::sys::time::monotonic_nanos;
 
 /// Of one socket.
@@ -128,7 +129,7 @@ pub fn withheld(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4A
     control.udp_table().refresh(|| own_inodes(stack));
     let mut all = shared(stack, control, id);
     let own = own_addresses(control);
-    let (_, possible) = addresses(stack, id, &own).unwrap_or_default();
+    let possible = addresses(stack, id, &own).map_or_else(Vec::new, |own| own.addresses);
     let Ok(mut state) = stack.shard.lock() else { return all };
     let Some((_, socket)) = state.socket(id) else { return all };
     let shadow = socket.shadow();
@@ -152,12 +153,14 @@ pub fn withheld(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4A
 /// The addresses that other sockets have a part in, by the table as it was read last.
 fn shared(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4Addr> {
     let own = own_addresses(control);
-    let Some((port, addresses)) = addresses(stack, id, &own) else { return Vec::new() };
+    let Some(Own { port, family, addresses }) = addresses(stack, id, &own) else {
+        return Vec::new();
+    };
     let others = |control: &mut Control| -> Vec<(Ipv4Addr, u64)> {
         let table = control.udp_table();
         let at = |address: &Ipv4Addr| {
             let address = *address;
-            table.receivers(address, port).map(move |inode| (address, inode))
+            table.receivers(address, port, family).map(move |inode| (address, inode))
         };
         addresses.iter().flat_map(at).collect()
     };
@@ -179,7 +182,13 @@ fn own_addresses(control: &Control) -> Vec<Ipv4Addr> {
 }
 
 /// Where a socket receives what others may receive, too.
-fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<(u16, Vec<Ipv4Addr>)> {
+struct Own {
+    port: u16,
+    family: Family,
+    addresses: Vec<Ipv4Addr>,
+}
+
+fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<Own> {
     let mut state = stack.shard.lock().ok()?;
     let (_, socket) = state.socket(id)?;
     let (local, options) = (socket.local?, &socket.options);
@@ -195,7 +204,7 @@ fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<(u16, Vec<
             false => all.push(at),
         }
     }
-    Some((local.port(), all))
+    Some(Own { port: local.port(), family: socket.family, addresses: all })
 }
 
 /// The sockets of this process that are offloaded, or may be as soon as their bind() is over.

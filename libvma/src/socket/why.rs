@@ -111,7 +111,7 @@ pub enum WhyOs {
     CannotBeGivenBack,
     /// libvma.conf says so.
     Rule(Place),
-    /// Only IPv4 is offloaded: a UDP socket of AF_INET6, or a TCP socket that listens or connects by IPv6.
+    /// Only IPv4 is offloaded: the socket takes IPv6 only, or connects by it.
     Ipv6,
 }
 

@@ -32,6 +32,12 @@ pub fn local_name(fd: c_int) -> Option<Named> {
     name(libc::SYS_getsockname, fd)
 }
 
+/// Is a socket bound, and takes nothing of IPv4: it has an IPv6 address, or IPV6_V6ONLY?
+pub fn is_ipv6_only(fd: c_int) -> bool {
+    let is_bound = matches!(local_name(fd), Some(Named::Ipv6(own)) if own.port() != 0);
+    is_bound && local_address(fd).is_none()
+}
+
 /// The IPv4 address a socket is connected to, if it is.
 pub fn peer_address(fd: c_int) -> Option<SocketAddrV4> {
     match name(libc::SYS_getpeername, fd)? {

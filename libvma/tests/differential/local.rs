@@ -248,6 +248,11 @@ fn local_streams_begin_alike() {
 }
 
 #[test]
+fn local_ipv6_sockets_have_ipv4_datagrams_alike() {
+    alike(&["udp_dual", "udp_dual_options"], &[&[], SLEEPING]);
+}
+
+#[test]
 fn local_ipv6_streams_to_ipv4_peers_are_alike() {
     alike(&["tcp_dual"], &[&[], SLEEPING]);
 }

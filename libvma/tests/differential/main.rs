@@ -155,6 +155,19 @@ fn control_messages_are_the_same() {
     alike("ancillary");
 }
 
+// covers: LIM-23
+#[test]
+fn ipv6_sockets_have_ipv4_datagrams_alike() {
+    alike("udp_dual");
+    alike("udp_dual_options");
+}
+
+#[test]
+fn ipv6_sockets_have_ipv4_datagrams_alike_asleep() {
+    alike_in("udp_dual", SLEEPING);
+    alike_in("udp_dual_options", SLEEPING);
+}
+
 #[test]
 fn trains_of_datagrams_are_the_same() {
     alike("trains");

@@ -38,6 +38,8 @@ static const struct {
 	{ "option_table", option_table_cases },
 	{ "tcp_local", tcp_local_cases },
 	{ "tcp_dual", tcp_dual_cases },
+	{ "udp_dual", udp_dual_cases },
+	{ "udp_dual_options", udp_dual_option_cases },
 	{ "calls", call_cases },
 	{ "cancel", cancel_cases },
 	{ "local", local_cases },

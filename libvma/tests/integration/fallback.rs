@@ -111,13 +111,15 @@ fn what_the_user_can_change_is_told_once() {
     assert_eq!(told(PYTHON, &[v6, "s.bind(('::1', 7001)); s.listen()"]), [""; 0]);
     // What takes IPv4, too, is served as far as that is what it takes.
     assert_eq!(told(PYTHON, &[v6, "s.bind(('::', 7001)); s.listen()"]), [""; 0]);
+    let udp = "t = socket(AF_INET6, SOCK_DGRAM)";
+    assert_eq!(told(PYTHON, &[udp, "t.bind(('::', 7002))", "t.close()"]), [""; 0]);
     let lines = told(
         PYTHON,
         &[
             v6,
             "s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); s.bind(('::', 7001)); s.listen()",
-            "t = socket(AF_INET6, SOCK_DGRAM)",
-            "t.bind(('::', 7002))",
+            udp,
+            "t.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); t.bind(('::', 7002))",
         ],
     );
     assert_eq!(lines.len(), 1, "{lines:?}");

@@ -1,8 +1,8 @@
 //! Which socket gets a datagram: Linux's rules over the sockets of one shard.
 //!
 //! Unicast goes to the one best match (udp(7), `SO_REUSEPORT` in socket(7)): a socket bound to the
-//! very address beats one bound to any; then a connected peer, then a bound device counts; among
-//! equals the socket that was bound last wins, unless they share the port with SO_REUSEPORT, which
+//! very address beats one bound to any; then a connected peer, then a bound device, then that it is of
+//! AF_INET counts; among equals the socket that was bound last wins, unless they share the port with SO_REUSEPORT, which
 //! spreads flows over them. Multicast goes to every match whose memberships allow it.
 
 use crate::net::alloc;
@@ -34,6 +34,8 @@ pub struct Filter {
     pub reuse_port: bool,
     /// IP_MULTICAST_ALL: groups that some other socket joined are welcome too.
     pub multicast_all: bool,
+    /// Of AF_INET6: one of AF_INET comes first.
+    pub is_ipv6: bool,
     pub memberships: Vec<Membership>,
 }
 
@@ -71,7 +73,8 @@ impl Filter {
         if !exact && !self.local.is_unspecified() || !self.matches_peer_and_device(tuple) {
             return None;
         }
-        let weights = [(exact, 16), (self.peer.is_some(), 8), (self.device.is_some(), 4)];
+        let (peer, device) = (self.peer.is_some(), self.device.is_some());
+        let weights = [(exact, 16), (peer, 8), (device, 4), (!self.is_ipv6, 1)];
         Some(weights.iter().filter(|(holds, _)| *holds).map(|(_, weight)| weight).sum())
     }
 
@@ -266,6 +269,7 @@ mod tests {
             device: None,
             reuse_port: false,
             multicast_all: true,
+            is_ipv6: false,
             memberships: Vec::new(),
         }
     }
@@ -323,6 +327,22 @@ mod tests {
         lookup.insert(0, filter(Ipv4Addr::UNSPECIFIED));
         lookup.insert(0, filter(HERE));
         assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(0));
+    }
+
+    #[test]
+    fn an_ipv4_socket_comes_before_an_ipv6_one() {
+        let mut lookup = Lookup::default();
+        let ipv6 = |local| Filter { is_ipv6: true, reuse_port: true, ..filter(local) };
+        let ipv4 = |local| Filter { reuse_port: true, ..filter(local) };
+        lookup.insert(0, ipv4(Ipv4Addr::UNSPECIFIED));
+        lookup.insert(1, ipv6(Ipv4Addr::UNSPECIFIED));
+        assert!((0..50).all(|port| lookup.unicast(&tuple(port, HERE)) == Some(0)));
+        lookup.insert(2, ipv6(HERE));
+        assert!((0..50).all(|port| lookup.unicast(&tuple(port, HERE)) == Some(2)));
+        assert_eq!(members(&lookup, &tuple(9, GROUP)), [0, 1]);
+        lookup.remove(2);
+        lookup.remove(0);
+        assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(1));
     }
 
     // covers: FIX-21

@@ -43,6 +43,7 @@ fn pair(limit: usize) -> Pair {
         device: None,
         reuse_port: false,
         multicast_all: false,
+        is_ipv6: false,
         memberships: Vec::new(),
     };
     state.bind(id, filter);

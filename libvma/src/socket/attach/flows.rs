@@ -12,6 +12,7 @@ use crate::log::log_line;
 use crate::net::udp::lookup::Filter;
 use crate::net::wire::ipv4::protocol;
 use crate::shard::{Flow, RingId, SocketId};
+use crate::sys::sockaddr::Family;
 
 /// Where a socket is, as far as packets find it.
 pub struct Place {
@@ -21,6 +22,7 @@ pub struct Place {
     device: Option<u32>,
     /// Other processes may know it.
     known: bool,
+    family: Family,
 }
 
 impl Place {
@@ -34,6 +36,7 @@ impl Place {
             peer: socket.peer,
             device: socket.options.device,
             known: socket.named || socket.starts_locally,
+            family: socket.family,
         }))
     }
 
@@ -46,6 +49,7 @@ impl Place {
             device: self.device,
             reuse_port: options.reuse_port,
             multicast_all: options.multicast_all,
+            is_ipv6: self.family == Family::Ipv6,
             memberships: options.memberships.clone(),
         }
     }

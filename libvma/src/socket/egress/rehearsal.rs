@@ -4,9 +4,10 @@ use std::net::SocketAddrV4;
 
 use super::super::ancillary::Ancillary;
 use super::super::{Stack, State, Via, attach};
-use super::{Request, Way, name_shadow, note_start, route};
+use super::{Request, Way, is_ipv6, name_shadow, note_start, route};
 use crate::net::wire::udp::MAX_DATA_LEN;
 use crate::shard::SocketId;
+use crate::sys::sockaddr::Family;
 
 /// Returns the number of bytes that a send would have sent. EINVAL: the socket is the kernel's. A datagram that would go by
 /// the kernel, as one to an address of this host does, only counts.
@@ -21,6 +22,9 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
     let (mut bound, mut asked) = (false, false);
     loop {
         let mut state = stack.shard.lock().map_err(|_| libc::EAGAIN)?;
+        if request.named == Family::Ipv6 && !is_ipv6(&mut state, id) {
+            return Err(libc::EAFNOSUPPORT);
+        }
         let key = (state.epoch(), state.answers());
         let (_, socket) = state.socket(id).ok_or(libc::EINVAL)?;
         let destination = request.to.or(socket.peer).ok_or(libc::EDESTADDRREQ)?;
