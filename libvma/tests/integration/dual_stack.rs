@@ -29,13 +29,13 @@ def talk(c, d):
     return got == out and again == back
 ";
 
-fn of(side: Side) -> Ipv6Addr {
+pub(crate) fn of(side: Side) -> Ipv6Addr {
     let last = if side == Side::A { 1 } else { 2 };
     Ipv6Addr::new(0xfd00, 0x99, 0, 0, 0, 0, 0, last)
 }
 
 /// Gives the cable IPv6 addresses.
-fn with_ipv6(net: &Namespaces) {
+pub(crate) fn with_ipv6(net: &Namespaces) {
     for side in [Side::A, Side::B] {
         let device = side.device();
         net.ip(side, &format!("-6 address add {}/64 dev {device} nodad", of(side)));

@@ -11,6 +11,7 @@ mod budget;
 mod capture;
 mod configuration;
 mod dual_stack;
+mod dual_stack_datagrams;
 mod extra;
 mod fallback;
 mod hostile;
