@@ -532,6 +532,9 @@ pub unsafe fn option(
         // As the kernel: it takes the room for the length that is expected.
         return Some(failed(libc::EINVAL));
     }
+    if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_PATHMTU) && room < bytes.len() {
+        return Some(failed(libc::EINVAL));
+    }
     let bytes = bytes.get(..room).unwrap_or(bytes);
     // SAFETY: the program has room for that many bytes, by the contract of the call.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), bytes.len()) };

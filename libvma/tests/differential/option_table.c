@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 
 #define GROUP "239.1.1.1"
+#define GROUP6 "ff12::1234"
+/* Of linux/in6.h, which the headers of the C library leave out. */
+#define IPV6_UNICAST_IF_ 76
 
 static const struct row {
 	const char *name;
@@ -33,6 +36,8 @@ union value {
 	struct group_source_req any_source;
 	struct group_filter any_filters;
 	struct tcp_md5sig key;
+	struct ipv6_mreq group6;
+	struct in6_pktinfo info6;
 };
 
 /* A program that passes everything. */
@@ -93,8 +98,52 @@ static socklen_t membership(const struct row *row, union value *value)
 	}
 }
 
+static void store6(void *address, const char *ip)
+{
+	struct sockaddr_in6 made = { .sin6_family = AF_INET6 };
+	inet_pton(AF_INET6, ip, &made.sin6_addr);
+	memcpy(address, &made, sizeof made);
+}
+
+static socklen_t special6(const struct row *row, union value *value)
+{
+	int index = if_nametoindex(device_name);
+	switch (row->number) {
+	case IPV6_ADD_MEMBERSHIP: case IPV6_DROP_MEMBERSHIP: case IPV6_JOIN_ANYCAST: case IPV6_LEAVE_ANYCAST:
+		inet_pton(AF_INET6, GROUP6, &value->group6.ipv6mr_multiaddr);
+		value->group6.ipv6mr_interface = index;
+		return sizeof value->group6;
+	case MCAST_JOIN_GROUP: case MCAST_LEAVE_GROUP:
+		value->any_group.gr_interface = index;
+		store6(&value->any_group.gr_group, GROUP6);
+		return sizeof value->any_group;
+	case MCAST_MSFILTER:
+		value->any_filters.gf_interface = index;
+		value->any_filters.gf_fmode = MCAST_EXCLUDE;
+		store6(&value->any_filters.gf_group, GROUP6);
+		return GROUP_FILTER_SIZE(0);
+	case MCAST_BLOCK_SOURCE: case MCAST_UNBLOCK_SOURCE: case MCAST_JOIN_SOURCE_GROUP: case MCAST_LEAVE_SOURCE_GROUP:
+		value->any_source.gsr_interface = index;
+		store6(&value->any_source.gsr_group, GROUP6);
+		store6(&value->any_source.gsr_source, "fe80::9");
+		return sizeof value->any_source;
+	case IPV6_PKTINFO:
+		return sizeof value->info6;
+	case IPV6_MULTICAST_IF:
+		value->number = index;
+		return 4;
+	case IPV6_UNICAST_IF_:
+		value->number = htonl(index);
+		return 4;
+	default: /* extension headers: none */
+		return 0;
+	}
+}
+
 static socklen_t special(const struct row *row, union value *value)
 {
+	if (row->level == IPPROTO_IPV6)
+		return special6(row, value);
 	static struct sock_filter pass = { BPF_RET | BPF_K, 0, 0, 0xffff };
 	int index = if_nametoindex(device_name);
 	if (row->level == IPPROTO_IP && row->number >= IP_ADD_MEMBERSHIP && row->number <= MCAST_MSFILTER)
@@ -163,12 +212,33 @@ static socklen_t build(const struct row *row, union value *value)
 	}
 }
 
+/* A membership that an option of IPv6 changes. */
+static void prepare6(int fd, const struct row *row)
+{
+	union value value;
+	struct row first = { .level = IPPROTO_IPV6, .number = MCAST_JOIN_GROUP };
+	memset(&value, 0, sizeof value);
+	if (row->number == MCAST_LEAVE_SOURCE_GROUP)
+		first.number = MCAST_JOIN_SOURCE_GROUP;
+	else if (row->number == IPV6_DROP_MEMBERSHIP)
+		first.number = IPV6_ADD_MEMBERSHIP;
+	else if (row->number < MCAST_BLOCK_SOURCE || row->number > MCAST_MSFILTER || row->number == MCAST_JOIN_SOURCE_GROUP)
+		return;
+	setsockopt(fd, IPPROTO_IPV6, first.number, &value, special6(&first, &value));
+	if (row->number == MCAST_UNBLOCK_SOURCE) {
+		first.number = MCAST_BLOCK_SOURCE;
+		setsockopt(fd, IPPROTO_IPV6, first.number, &value, special6(&first, &value));
+	}
+}
+
 /* What an option needs before it. */
 static void prepare(int fd, const struct row *row)
 {
 	struct in_addr group = at(GROUP, 0).sin_addr, host = at(HOST, 0).sin_addr, peer = at(PEER, 0).sin_addr;
 	struct ip_mreq all = { group, host };
 	struct ip_mreq_source one = { group, host, peer };
+	if (row->level == IPPROTO_IPV6)
+		prepare6(fd, row);
 	if (row->level != IPPROTO_IP)
 		return;
 	switch (row->number) {
@@ -215,11 +285,54 @@ static int set_shown(int fd, const struct row *row, const char *when, long lengt
 	return result;
 }
 
+/* Of a socket that has the option. */
+static int domain(const struct row *row)
+{
+	return row->level == IPPROTO_IPV6 ? AF_INET6 : AF_INET;
+}
+
+/* A socket of the row's family at the prober's port 5000. */
+static int datagrams_of(const struct row *row)
+{
+	struct sockaddr_in6 own, peer;
+	if (domain(row) == AF_INET) {
+		int fd = udp_at(HOST, 5000);
+		must("connect", connect(fd, ADDRESS(PEER, 6000)));
+		return fd;
+	}
+	store6(&own, "::ffff:" HOST);
+	store6(&peer, "::ffff:" PEER);
+	own.sin6_port = htons(5000), peer.sin6_port = htons(6000);
+	int fd = socket(AF_INET6, SOCK_DGRAM, 0);
+	must("bind", bind(fd, (struct sockaddr *)&own, sizeof own));
+	must("connect", connect(fd, (struct sockaddr *)&peer, sizeof peer));
+	return fd;
+}
+
+static int connect_to_peer(int fd, const struct row *row)
+{
+	struct sockaddr_in6 peer;
+	if (domain(row) == AF_INET)
+		return connect(fd, ADDRESS(PEER, 6000));
+	store6(&peer, "::ffff:" PEER);
+	peer.sin6_port = htons(6000);
+	return connect(fd, (struct sockaddr *)&peer, sizeof peer);
+}
+
+static stream stream_of(const struct row *row)
+{
+	if (domain(row) == AF_INET)
+		return connected();
+	int door = peer_listen(PEER, 6000, 5), fd = socket(AF_INET6, SOCK_STREAM, 0);
+	must("connect", connect_to_peer(fd, row));
+	return (stream){ fd, peer_accept(door) };
+}
+
 /* Before anything else; other lengths. True if it can be set, and if it can be read. */
 static void fresh(int type, const struct row *row, bool *settable, bool *readable)
 {
 	static const int lengths[] = { 0, 1, 3, 5 };
-	int fd = socket(AF_INET, type, 0);
+	int fd = socket(domain(row), type, 0);
 	must("socket", fd);
 	*readable = read_shown(fd, row, "default", 256) == 0;
 	prepare(fd, row);
@@ -240,17 +353,23 @@ static void hear(int fd)
 	recv(fd, room, 100, MSG_DONTWAIT);
 }
 
+/* Tells the options of IPv6 that are named as those of IPv4. */
+static const char *prefix(const struct row *row)
+{
+	return row->level == IPPROTO_IPV6 && strncmp(row->name, "IPV6", 4) != 0 ? "IPV6_" : "";
+}
+
 static void told(const char *protocol, const struct row *row, bool settable, bool readable, long packets)
 {
 	fflush(stdout);
-	fprintf(stderr, "@ %s %s %d %d %ld\n", protocol, row->name, settable, readable, packets);
+	fprintf(stderr, "@ %s %s%s %d %d %ld\n", protocol, prefix(row), row->name, settable, readable, packets);
 }
 
 /* Each option is a case of its own in the transcript, so that all that differ are told. */
 static void begin(const char *protocol, const struct row *row)
 {
 	static char name[80];
-	snprintf(name, sizeof name, "%s_%s", protocol, row->name);
+	snprintf(name, sizeof name, "%s_%s%s", protocol, prefix(row), row->name);
 	case_name = name;
 	line("value %d", row->value);
 }
@@ -262,8 +381,7 @@ static void of_udp(void)
 		bool settable, readable;
 		begin("udp", row);
 		fresh(SOCK_DGRAM, row, &settable, &readable);
-		int fd = udp_at(HOST, 5000);
-		must("connect", connect(fd, ADDRESS(PEER, 6000)));
+		int fd = datagrams_of(row);
 		prepare(fd, row);
 		settable |= set_shown(fd, row, "set", -1) == 0;
 		readable |= read_shown(fd, row, "read back", 256) == 0;
@@ -299,7 +417,7 @@ static void of_tcp(void)
 		begin("tcp", row);
 		fresh(SOCK_STREAM, row, &settable, &readable);
 		bool early = settable && !is_repair(row);
-		stream on = connected();
+		stream on = stream_of(row);
 		prepare(on.fd, row);
 		until_quiet();
 		long before = kernel_segments();
@@ -314,9 +432,9 @@ static void of_tcp(void)
 			/* Refused by a connection: set before there is one. */
 			until_quiet();
 			before = kernel_segments();
-			int door = peer_listen(PEER, 6000, 5), fd = tcp();
+			int door = peer_listen(PEER, 6000, 5), fd = socket(domain(row), SOCK_STREAM, 0);
 			set_shown(fd, row, "set", -1);
-			line("  connect: %d", connect(fd, ADDRESS(PEER, 6000)));
+			line("  connect: %d", connect_to_peer(fd, row));
 			line("  send: %d", send(fd, "from here", 9, 0) == 9);
 			int there = peer_accept(door);
 			peer_writes(there, "from there");
@@ -333,10 +451,11 @@ static void of_tcp(void)
 static void others(void)
 {
 	static const struct { int level, last; } levels[] = {
-		{ SOL_SOCKET, 127 }, { IPPROTO_IP, 63 }, { IPPROTO_UDP, 127 }, { IPPROTO_TCP, 127 } };
+		{ SOL_SOCKET, 127 }, { IPPROTO_IP, 63 }, { IPPROTO_IPV6, 63 }, { IPPROTO_UDP, 127 }, { IPPROTO_TCP, 127 } };
 	static const int types[] = { SOCK_DGRAM, SOCK_STREAM };
 	for (size_t at = 0; at < 2 * (sizeof levels / sizeof *levels); at++) {
-		int level = levels[at / 2].level, fd = socket(AF_INET, types[at & 1], 0), one = 1;
+		int level = levels[at / 2].level, one = 1;
+		int fd = socket(level == IPPROTO_IPV6 ? AF_INET6 : AF_INET, types[at & 1], 0);
 		for (int number = 1; number <= levels[at / 2].last; number++) {
 			bool known = false;
 			for (size_t i = 0; i < ROWS; i++)

@@ -33,6 +33,14 @@ struct Row {
     sentence: &'static str,
 }
 
+impl Row {
+    /// The prober's name of it: some options of IPv6 are named as those of IPv4.
+    fn key(&self) -> String {
+        let is_named = self.level != "IPPROTO_IPV6" || self.name.starts_with("IPV6");
+        format!("{}{}", if is_named { "" } else { "IPV6_" }, self.name)
+    }
+}
+
 fn rows() -> Vec<Row> {
     let row = |line: &'static str| {
         let (fields, sentence) = line.strip_prefix("O(")?.split_once('"')?;
@@ -91,7 +99,8 @@ fn class(protocol: &str, row: &Row, seen: &Seen) -> &'static str {
     let (streams, answered) = (named(OF_STREAMS), named(ANSWERED));
     let is_tcp = protocol == "tcp";
     // The library's names of the same numbers.
-    let name = match row.name {
+    let key = row.key();
+    let name = match key.as_str() {
         "TCP_INQ" => "TCP_CM_INQ",
         name => name,
     };
@@ -121,8 +130,8 @@ const INTRODUCTION: &str = "\
 <!-- generated from libvma/tests/differential/options.h and what the prober saw:
 UPDATE=1 cargo nextest run -p libvma --test differential -E 'test(/option_table/)' -->
 
-What does libvma do with an option that a program sets? These are the options of IPv4 UDP and TCP sockets that Linux 6.18
-knows. A test tries each of them under the library and under the kernel: result, errno and bytes of setsockopt() and
+What does libvma do with an option that a program sets? These are the options of UDP and TCP sockets that Linux 6.18
+knows; those of the level IPPROTO_IPV6 are tried on sockets of AF_INET6 with an IPv4 peer. A test tries each of them under the library and under the kernel: result, errno and bytes of setsockopt() and
 getsockopt() are the same, except where the last column says otherwise. Afterwards data go both ways, and the kernel's
 counters tell whether the socket is still served.
 
@@ -152,7 +161,7 @@ fn document(seen: &BTreeMap<(String, String), Seen>) -> String {
             last = row.level;
         }
         let of = |protocol: &str| {
-            let found = seen.get(&(protocol.to_owned(), row.name.to_owned()));
+            let found = seen.get(&(protocol.to_owned(), row.key()));
             class(protocol, &row, found.unwrap_or_else(|| panic!("{} was not tried", row.name)))
         };
         text += &format!(

@@ -91,6 +91,12 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
         (libc::IPPROTO_IPV6, libc::IPV6_MTU) if family == Family::Ipv6 => {
             Some(Value::Number(connection.path().mtu as i32))
         }
+        (libc::IPPROTO_IPV6, libc::IPV6_PATHMTU) if family == Family::Ipv6 => {
+            // A struct ip6_mtuinfo, of which the kernel fills in the MTU only.
+            let mut bytes = vec![0; SIZE_OF_MTU_INFO];
+            bytes.last_chunk_mut::<4>()?.copy_from_slice(&connection.path().mtu.to_ne_bytes());
+            Some(Value::Bytes(bytes))
+        }
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(connection.path().mtu as i32)),
         _ => None,
     }
@@ -148,6 +154,8 @@ fn hidden_left_out(connection: &Connection<Body>) -> i32 {
 
 /// Of `struct tcp_info`, as far as it is filled in here.
 const SIZE_OF_INFO: usize = 248;
+/// Of `struct ip6_mtuinfo` (linux/ipv6.h).
+const SIZE_OF_MTU_INFO: usize = 32;
 
 /// `struct tcp_info` of linux/tcp.h.
 fn tcp_info(info: &Info) -> Vec<u8> {
