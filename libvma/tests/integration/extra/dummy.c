@@ -37,9 +37,19 @@ static void of_the_kernel(void)
 	FAILS(recv(pair[1], &byte, 1, MSG_DONTWAIT), EAGAIN);
 	FAILS(send(1, "x", 1, DUMMY), EINVAL);
 	FAILS(send(-1, "x", 1, DUMMY), EINVAL);
-	/* A socket of IPv6 is the kernel's, and so is one that was given to it. */
+	/* A socket that takes IPv6 only is the kernel's, and so is one that was given to it. */
 	int six = socket(AF_INET6, SOCK_DGRAM, 0);
-	FAILS(send(six, "x", 1, DUMMY), EINVAL);
+	struct sockaddr_in6 six_at = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+	FAILS(send(six, "x", 1, DUMMY), EDESTADDRREQ);
+	CHECK(bind(six, (struct sockaddr *)&six_at, sizeof(six_at)) == 0);
+	struct sockaddr_in four_at = address("10.99.0.2", 7000);
+	FAILS(sendto(six, "x", 1, DUMMY, (struct sockaddr *)&four_at, sizeof(four_at)), EINVAL);
+	/* Others send to mapped addresses, which a socket of AF_INET does not. */
+	int both = socket(AF_INET6, SOCK_DGRAM, 0), four = socket(AF_INET, SOCK_DGRAM, 0);
+	six_at.sin6_port = htons(7000);
+	inet_pton(AF_INET6, "::ffff:10.99.0.2", &six_at.sin6_addr);
+	CHECK(sendto(both, "x", 1, DUMMY, (struct sockaddr *)&six_at, sizeof(six_at)) == 1);
+	FAILS(sendto(four, "x", 1, DUMMY, (struct sockaddr *)&six_at, sizeof(six_at)), EAFNOSUPPORT);
 	int given = bound(SOCK_DGRAM, "10.99.0.1", 5009);
 	connected(given, "10.99.0.2", 7000);
 	CHECK(send(given, "x", 1, DUMMY) == 1);
