@@ -413,8 +413,12 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     for (ring, flow) in &flows {
         state.remove_flow(*ring, *flow);
     }
-    // Sockets that share a flow share its fate: a packet goes either to the rings or to the kernel.
-    let siblings = hand_over::siblings(&mut state, id, &flows);
+    // Sockets that share a flow share its fate: a packet goes either to the rings or to the kernel. A socket that takes
+    // IPv6 only from now on leaves its share to the others: a QUIC server has one for each client beside its listener.
+    let siblings = match why {
+        WhyOs::Ipv6 => Vec::new(),
+        _ => hand_over::siblings(&mut state, id, &flows),
+    };
     // Packets that the ring got before the flow went are still this socket's.
     hand_over::queue(&mut state, id, descriptor, &flows);
     state.unbind(id);

@@ -97,7 +97,7 @@ pub struct View {
     pub queued: usize,
     /// The socket has become the kernel's: what is left in our queue is older.
     pub is_kernels: bool,
-    /// Packets of ours cannot come, or not all of them: only the kernel knows.
+    /// Packets of ours cannot come, or others may that no link tells of: only the kernel knows.
     pub doubtful: bool,
     /// Processes of this host may send to it, by a link or by the kernel.
     pub has_local_peers: bool,

@@ -103,8 +103,8 @@ impl<'a> Source<'a> for Receiving<'_, '_> {
             let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
             let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
             let view = View {
-                doubtful: !live || first && withheld(),
-                has_local_peers: first && has_other_peers(stack, socket, nonblocking),
+                doubtful: !live || first && (withheld() || nonblocking && socket.takes_ipv6()),
+                has_local_peers: first && has_local_peers(stack, socket),
                 just_asked: core::mem::take(&mut just_asked),
                 ratio: stack.config.rx_udp_poll_os_ratio,
                 ..view(endpoint, socket)
@@ -260,13 +260,6 @@ fn view(endpoint: &Endpoint, socket: &Socket) -> View {
     }
 }
 
-/// May datagrams reach the shadow that a call must not miss: those of this host, and, if the call does not wait
-/// for them, those of IPv6?
-#[inline]
-fn has_other_peers(stack: &Stack, socket: &Socket, nonblocking: bool) -> bool {
-    has_local_peers(stack, socket) || nonblocking && socket.takes_ipv6()
-}
-
 /// May processes of this host send to it?
 fn has_local_peers(stack: &Stack, socket: &Socket) -> bool {
     stack.config.local && (socket.named || socket.starts_locally)
@@ -297,8 +290,9 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
     state.poll_well();
     let (endpoint, socket) = state.socket(id)?;
-    let has_local_peers = has_other_peers(stack, socket, true);
-    let view = View { has_local_peers, ..view(endpoint, socket) };
+    let has_local_peers = has_local_peers(stack, socket);
+    let doubtful = socket.takes_ipv6();
+    let view = View { has_local_peers, doubtful, ..view(endpoint, socket) };
     // With something queued a look alone changes nothing: what the shadow has now is newer.
     if socket.order.next(&view) == Turn::AskKernel {
         if look_at_shadow(socket) {

@@ -533,3 +533,50 @@ fn asyncio_on_both_families_is_served() {
     watch.still();
     drop(server);
 }
+
+/// As QUIC servers do: a socket for each client beside the listener, on its port.
+#[test]
+fn an_ipv6_client_of_its_own_socket_leaves_the_listener_served() {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    let mut program = dual_puppet(&net, Side::A);
+    program.run("s = dual(('::', 5000), share=True)");
+    let (four, six) = (net.socket(Side::B), ipv6_socket(&net, Side::B, of(Side::B)));
+    let port = six.local_addr().unwrap().port();
+    program.run(&format!("c = dual(('::', 5000), ('{}', {port}), share=True)", of(Side::B)));
+    let watch = net.watch(Side::A);
+    for n in 0..20 {
+        let text = format!("four {n}");
+        four.send_to(text.as_bytes(), Side::A.at(5000)).unwrap();
+        assert_eq!(program.run("s.recv(100)"), format!("b'{text}'"));
+    }
+    watch.still();
+    six.send_to(b"six", SocketAddr::from((of(Side::A), 5000))).unwrap();
+    assert_eq!(program.run("c.recv(100)"), "b'six'");
+}
+
+/// A program that is told by other means that a datagram of IPv6 is there.
+#[test]
+fn a_call_that_does_not_wait_sees_ipv6_after_a_call_in_vain() {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    let mut program = dual_puppet(&net, Side::A);
+    program.run("own = dual()");
+    program.run(
+        "s = dual(('::', 5000)); s.setblocking(False)
+def one():
+    try: return s.recv(100)
+    except BlockingIOError: pass
+def first():
+    while True:
+        if got := one(): return got
+",
+    );
+    let four = net.socket(Side::B);
+    for _ in 0..20 {
+        four.send_to(b"four", Side::A.at(5000)).unwrap();
+        assert_eq!(program.run("first(), one()"), "(b'four', None)");
+        // At once: later the internal thread has told of it.
+        assert_eq!(program.run("own.sendto(b'six', ('::1', 5000)), one()"), "(3, b'six')");
+    }
+}
