@@ -32,7 +32,9 @@ fn every_filter_of_rpmlint_is_needed() {
         .map(|line| line.trim_matches('"'))
         .collect();
     assert!(filters.len() > 10, "the filters are read: {filters:?}");
-    for filter in filters {
+    // That one matches only on the day of the build.
+    let dated = |filter: &&str| filter.starts_with("file-contains-date-and-time");
+    for filter in filters.into_iter().filter(|filter| !dated(filter)) {
         assert!(found.contains(filter), "the filter {filter} matches nothing in {found}");
     }
 }
