@@ -4,10 +4,36 @@ use core::ffi::{c_int, c_uint, c_void};
 use std::io::IoSlice;
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, send, stream};
+use super::{Found, errno, find, real, send, stream};
 use crate::socket::{egress, stream as streams};
 
 pub use libvma_dev::extra::SEND_DUMMY as DUMMY;
+
+/// Whether the flag means a dummy send on this descriptor. It has the value of MSG_SYN, which the kernel ignores: only
+/// internet sockets give it the other meaning.
+#[cold]
+pub fn applies(fd: c_int) -> bool {
+    match find(fd) {
+        Found::Datagram(..) | Found::Stream(..) => true,
+        Found::Kernel | Found::Counted => {
+            let before = errno::get();
+            let mut domain: c_int = libc::AF_UNSPEC;
+            let mut len = size_of::<c_int>() as libc::socklen_t;
+            // SAFETY: both are ours, and `len` is the size of `domain`.
+            let status = unsafe {
+                real::getsockopt(
+                    fd,
+                    libc::SOL_SOCKET,
+                    libc::SO_DOMAIN,
+                    (&raw mut domain).cast(),
+                    &raw mut len,
+                )
+            };
+            errno::set(before);
+            status == 0 && matches!(domain, libc::AF_INET | libc::AF_INET6)
+        }
+    }
+}
 
 fn rehearse(
     fd: c_int,

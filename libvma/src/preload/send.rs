@@ -205,7 +205,7 @@ cancellable! {
 
     /// send(2).
     fn send(fd: c_int, buffer: *const c_void, len: usize, flags: c_int) -> isize {
-        if flags & DUMMY != 0 {
+        if flags & DUMMY != 0 && rehearsal::applies(fd) {
             // SAFETY: passed on.
             return unsafe { rehearsal::sendto(fd, buffer, len, flags, core::ptr::null(), 0) };
         }
@@ -237,7 +237,7 @@ cancellable! {
         address: *const libc::sockaddr,
         address_len: libc::socklen_t,
     ) -> isize {
-        if flags & DUMMY != 0 {
+        if flags & DUMMY != 0 && rehearsal::applies(fd) {
             // SAFETY: passed on.
             return unsafe { rehearsal::sendto(fd, buffer, len, flags, address, address_len) };
         }
@@ -270,7 +270,7 @@ cancellable! {
 
     /// sendmsg(2).
     fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> isize {
-        if flags & DUMMY != 0 {
+        if flags & DUMMY != 0 && rehearsal::applies(fd) {
             // SAFETY: passed on.
             return unsafe { rehearsal::sendmsg(fd, message, flags) };
         }
@@ -317,7 +317,7 @@ cancellable! {
 
     /// sendmmsg(2): a burst shares one kick of the ring.
     fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, count: c_uint, flags: c_int) -> c_int {
-        if flags & DUMMY != 0 {
+        if flags & DUMMY != 0 && rehearsal::applies(fd) {
             // SAFETY: passed on.
             return unsafe { rehearsal::sendmmsg(fd, messages, count, flags) };
         }
