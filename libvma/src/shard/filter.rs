@@ -38,9 +38,9 @@ pub struct Judged {
 impl<S> State<S> {
     /// From now on what comes for the socket is withheld from its queue, or is not any more.
     pub fn set_filter(&mut self, id: SocketId, on: bool) {
-        let Some((endpoint, _)) = self.socket(id) else { return };
-        endpoint.is_filtered = on;
         if on {
+            let Some((endpoint, _)) = self.socket(id) else { return };
+            endpoint.is_filtered = true;
             let filters = self.filters.get_or_insert_default();
             filters.sockets.entry(id).or_default().ended = false;
             return;
@@ -48,6 +48,7 @@ impl<S> State<S> {
         let Some(filters) = &mut self.filters else { return };
         let Some(withheld) = filters.sockets.get_mut(&id) else { return };
         withheld.ended = true;
+        // Until the one that is being judged is queued, what comes waits behind it.
         if !withheld.judging {
             self.end_filter(id);
         }
@@ -229,7 +230,9 @@ mod tests {
         let third = state.next_withheld().expect("one waits");
         state.withhold(id, datagram(b"d", 0));
         state.set_filter(id, false);
+        assert!(state.socket(id).unwrap().0.is_filtered, "what comes would pass the third");
         state.judge(id, third.datagram, true);
+        assert!(!state.socket(id).unwrap().0.is_filtered);
         assert!(!state.withholds(id) && !state.has_withheld());
         let mut order = Vec::new();
         while let Some(next) = state.pop(id) {

@@ -250,7 +250,7 @@ impl<S> State<S> {
         }
         let marked = core::mem::take(&mut endpoint.marked);
         datagram.after_kernel = datagram.after_kernel.saturating_add(marked);
-        if stamp != 0 && endpoint.is_filtered {
+        if endpoint.is_filtered {
             self.withhold(id, datagram);
             return true;
         }

@@ -21,6 +21,11 @@ pub trait Source<'a> {
     /// Looks at the rings, and at what the call waits for.
     fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Self::Found>;
 
+    /// May receive callbacks of the program judge what has come, now, in this call? Asked before a look and before a sleep.
+    fn lets_judge(&self, _state: &mut Guard<'_>) -> bool {
+        true
+    }
+
     /// How the call waits. Asked once, after the first look.
     fn wait(&mut self, stack: &Stack, state: Option<&mut Guard<'_>>) -> Wait;
 
@@ -73,7 +78,7 @@ pub fn block<'a, S: Source<'a>>(
     let mut round = Round::First;
     loop {
         if stack.extra.callbacks.are_any() {
-            filter::judge(stack);
+            judge(stack, source);
         }
         // The only call of it, so that it becomes part of this loop.
         let mut state = match source.look(stack, round) {
@@ -109,6 +114,17 @@ pub fn block<'a, S: Source<'a>>(
     }
 }
 
+#[cold]
+fn judge<'a, S: Source<'a>>(stack: &Stack, source: &S) {
+    // A call that comes with the lock looks first; callbacks are asked before its next look.
+    if thread::holds_locks() {
+        return;
+    }
+    if stack.shard.lock().is_ok_and(|mut state| source.lets_judge(&mut state)) {
+        filter::judge(stack);
+    }
+}
+
 /// Does a process that this one waits for need the same CPU?
 fn shares_cpu(stack: &Stack, state: Option<&mut Guard<'_>>) -> bool {
     match state {
@@ -136,7 +152,9 @@ fn sleep<'a, S: Source<'a>>(
     };
     let mut descriptors = PollSet::default();
     let may_sleep = source.enlist(&mut state, sleeper, &mut descriptors)
-        && !(stack.extra.callbacks.are_any() && filter::is_due(stack, &mut state));
+        && !(stack.extra.callbacks.are_any()
+            && source.lets_judge(&mut state)
+            && filter::is_due(stack, &mut state));
     descriptors.add_waker(waker);
     // What came between the last poll and now is in the rings, so their descriptors are readable.
     let bound = state.guard_rings(sleeper, |fd| descriptors.add_readable(fd));

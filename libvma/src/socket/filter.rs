@@ -14,6 +14,8 @@ use crate::extra::{Callback, Packet, Verdict};
 use crate::shard::Readiness;
 use crate::sys::shadow;
 
+/// Most packets of one call, whose own wait has to go on.
+const MOST_OF_CALL: usize = 64;
 /// Most bytes of a stream that are judged together.
 const MOST_OF_STREAM: usize = 65_536;
 
@@ -70,8 +72,8 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
     } else {
         state.set_filter(id, callback.is_some());
     }
-    drop(state);
     if callback.is_none() {
+        // With the shard's lock: another thread may be about to register one.
         callbacks.remove(id);
     }
     Ok(())
@@ -87,9 +89,14 @@ pub fn judge(stack: &Stack) {
     }
     state.poll_well();
     drop(state);
-    while judge_datagram(stack) {}
+    let mut left = MOST_OF_CALL;
+    let mut may_go_on = || {
+        left = left.saturating_sub(1);
+        left > 0
+    };
+    while judge_datagram(stack) && may_go_on() {}
     for id in streams(stack) {
-        while judge_stream(stack, id) {}
+        while judge_stream(stack, id) && may_go_on() {}
     }
 }
 

@@ -74,6 +74,11 @@ struct Receiving<'r, 'b> {
 impl<'a> Source<'a> for Receiving<'_, '_> {
     type Found = Outcome<Received>;
 
+    /// What has passed is taken first: if judging always came before, it could fill the queue.
+    fn lets_judge(&self, state: &mut Guard<'_>) -> bool {
+        state.socket(self.id).is_none_or(|(endpoint, _)| !endpoint.is_readable())
+    }
+
     #[inline]
     fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Outcome<Received>> {
         let Receiving { id, ref mut request } = *self;

@@ -40,6 +40,10 @@ fn receive_judged(
     room: usize,
     flags: i32,
 ) -> Outcome<usize> {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // Neither is among the bytes that are judged, nor waits for them.
+        return receive_up_to(stack, id, buffers, room, flags);
+    }
     filter::judge(stack);
     let (withholds, manner) = {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };

@@ -174,6 +174,11 @@ struct Calling<'a, C> {
 impl<'a, T, C: FnMut(&mut Guard<'_>) -> Step<T>> Source<'a> for Calling<'a, C> {
     type Found = Result<T, Ended>;
 
+    /// A program may hold locks of its own around a send that its callback takes.
+    fn lets_judge(&self, _state: &mut Guard<'_>) -> bool {
+        self.manner.call == Call::Receive
+    }
+
     #[inline]
     fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<T, Ended>> {
         let Calling { id, manner, .. } = *self;

@@ -107,7 +107,11 @@ fn several_threads_judge_in_order_and_lose_nothing() {
         peer.send_to(&number.to_ne_bytes(), Side::A.at(5000)).unwrap();
         // A receive buffer holds some 250.
         if number % 100 == 99 {
-            peer.recv(&mut buffer).unwrap();
+            let answered = peer.recv(&mut buffer);
+            if answered.is_err() {
+                // It tells what it misses.
+                panic!("no answer to {number}: {:?}", running.wait());
+            }
             assert_eq!(i32::from_ne_bytes(buffer), number);
         }
     }
