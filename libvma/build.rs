@@ -1,4 +1,4 @@
-//! Compiles the steering programs for BPF, and gives the shared object its name and its version.
+//! Compiles the programs for BPF, and gives the shared object its name and its version.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,7 +14,7 @@ fn main() {
 
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target");
-    for program in ["steer", "ingress"] {
+    for program in ["steer", "ingress", "establish"] {
         let source = format!("{folder}/{program}.bpf.c");
         let object = out.join(format!("{program}.bpf.o"));
         let status = Command::new(&clang)

@@ -18,3 +18,37 @@ fn no_client_is_reset_while_workers_start() {
     clients.ok();
     server.wait().ok();
 }
+
+const LEAVING: &str = include_str!("prefork_leaving.c");
+
+/// Clients connect to the only worker, which accepts one of them and leaves as said; another worker follows.
+/// How many connections the first one has handed over, by its log.
+#[track_caller]
+fn leaves(how: &str, library: Library) -> u32 {
+    let ends = Ends::new(library);
+    let program = compile(&ends.net, "leaving", LEAVING, &[]);
+    let program = program.to_str().expect("a path in UTF-8");
+    let at = Side::A.ip();
+    let log = ends.net.file("log");
+    let server = ends.server(program).args(&format!("server {at} {how}"));
+    let server = server.env("VMA_TRACELEVEL", "debug").env("VMA_LOG_FILE", log.to_str().unwrap());
+    let mut server = server.start_shown();
+    server.wait_for_text("listening");
+    let clients = ends.client(program).args(&format!("client {at}")).start_shown().wait();
+    assert_eq!(clients.stdout.trim(), "answered 16", "{}", clients.stderr);
+    clients.ok();
+    server.wait().ok();
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    assert!(!library.at_server() || !log.is_empty());
+    let told = log.lines().find_map(|line| line.split("are the kernel's now: ").nth(1));
+    told.map_or(0, |count| count.trim().parse().expect("a number"))
+}
+
+// covers: THR-04
+#[test]
+fn a_worker_that_exits_leaves_the_connections_that_wait_to_the_next_one() {
+    for how in ["exit", "_exit", "close"] {
+        assert_eq!(leaves(how, Library::Client), 0);
+        assert_eq!(leaves(how, Library::Server), 15, "{how}");
+    }
+}

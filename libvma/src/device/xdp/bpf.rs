@@ -39,6 +39,8 @@ pub enum Hook {
     Xdp(u32),
     /// The tc ingress hook, as the first program there (tcx, Linux 6.6).
     Ingress,
+    /// The same hook, for the program that answers for connections which the kernel's listener is to take.
+    Establish,
 }
 
 /// A key or value of a map: plain bytes without padding.
@@ -191,6 +193,9 @@ pub fn program_load<I>(
             (*b"vma_steer\0\0\0\0\0\0\0", PROGRAM_TYPE_XDP, XDP_HAS_FRAGS, ATTACH_TYPE_XDP)
         }
         Hook::Ingress => (INGRESS_NAME, PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS),
+        Hook::Establish => {
+            (*b"vma_establish\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
+        }
     };
     let address = |pointer: *const u8| pointer.expose_provenance() as u64;
     let mut attributes = ProgramLoad {
@@ -249,7 +254,7 @@ fn element<K: Plain>(command: usize, map: &Fd, key: &K, value: usize) -> Result<
 pub fn link_create(program: &Fd, interface: u32, hook: Hook) -> Result<Fd, Errno> {
     let (attach_type, flags) = match hook {
         Hook::Xdp(flags) => (ATTACH_TYPE_XDP, flags),
-        Hook::Ingress => (ATTACH_TYPE_TCX_INGRESS, BEFORE),
+        Hook::Ingress | Hook::Establish => (ATTACH_TYPE_TCX_INGRESS, BEFORE),
     };
     let mut attributes = LinkCreate {
         program: program.raw() as u32,

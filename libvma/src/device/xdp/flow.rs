@@ -18,7 +18,7 @@ use crate::sys::Fd;
 /// Key of map `flows5`; everything as it stands in the packet.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct FiveTuple {
+pub(super) struct FiveTuple {
     source: [u8; 4],
     destination: [u8; 4],
     source_port: [u8; 2],
@@ -217,7 +217,7 @@ fn three(flow: Flow) -> ThreeTuple {
     }
 }
 
-fn five(flow: Flow) -> FiveTuple {
+pub(super) fn five(flow: Flow) -> FiveTuple {
     let (source, source_port) = match flow {
         Flow::FiveTuple { source, source_port, .. } => (source.octets(), source_port),
         Flow::ThreeTuple { .. } => ([0; 4], 0),

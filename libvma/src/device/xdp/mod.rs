@@ -3,13 +3,15 @@
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
-//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`, `count` what is told of
+//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
+//! `inject` gives frames to the kernel, `establish` whole connections to its listeners, `count` what is told of
 //! all that. Works on any Linux interface.
 
 mod bells;
 mod bpf;
 mod capture;
 mod count;
+mod establish;
 mod flow;
 mod ingress;
 mod inject;
@@ -21,6 +23,7 @@ mod ring;
 mod super_frame;
 mod umem;
 
+pub use establish::{Establisher, Handshake, LOOPBACK_MAC};
 pub use inject::Injector;
 pub use program::Mode;
 

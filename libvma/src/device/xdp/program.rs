@@ -7,6 +7,7 @@
 use std::collections::HashSet;
 
 use aya_obj::Object;
+use aya_obj::generated::bpf_insn;
 use rustix::io::Errno;
 
 use super::Limits;
@@ -131,35 +132,14 @@ impl Program {
                 return Err(OpenError::Shared(limits.most_sharers));
             }
         }
-        let mut object = Object::parse(object).map_err(refused)?;
-        let mut maps = make_maps(&object, memory)?;
-        let relocated: Vec<_> = object.maps.clone().into_iter().collect();
-        let numbers = relocated.iter().filter_map(|(name, map)| {
-            let (_, fd) = maps.iter().find(|(known, _)| known == name)?;
-            Some((name.as_str(), fd.raw(), map))
-        });
-        object.relocate_maps(numbers, &HashSet::new()).map_err(refused)?;
-        object.relocate_calls(&HashSet::new()).map_err(refused)?;
-        let function = object
-            .programs
-            .get(name)
-            .and_then(|program| object.functions.get(&program.function_key()))
-            .ok_or_else(|| OpenError::Program(format!("the object holds no program `{name}`")))?;
-        let mut log = vec![0u8; LOG];
-        let program = bpf::program_load(hook, &function.instructions, &object.license, &mut log)
-            .map_err(|errno| refusal(errno, &log))?;
-
-        let mut map = |name: &str| {
-            let at = maps.iter().position(|(known, _)| known == name);
-            at.map(|at| maps.swap_remove(at).1)
-                .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))
-        };
+        let (program, mut maps) = load(name, object, hook, memory, |_| Ok(()))?;
+        let mut map = |name: &str| take_map(&mut maps, name);
         let interface = map("interface")?;
         let flows = FlowTable::new(map("flows3")?, map("flows5")?, &map("epoch")?)
             .map_err(system("mmap of the epoch"))?;
         let (sockets, memory) = match hook {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
-            Hook::Ingress => {
+            Hook::Ingress | Hook::Establish => {
                 let (chunks, slots) = (map("chunks")?, map("slots")?);
                 let (control, bells) = (map("control")?, map("bells")?);
                 (None, Some(Maps { chunks, slots, control, bells, waiters: map("waiters")? }))
@@ -211,7 +191,44 @@ impl Program {
     }
 }
 
-fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
+/// The maps of a program that has been loaded, by their names.
+pub(super) type NamedMaps = Vec<(String, Fd)>;
+
+/// Loads the program of that name out of an object; `prepare` may change its instructions.
+pub(super) fn load(
+    name: &str,
+    object: &[u8],
+    hook: Hook,
+    memory: Sizes,
+    prepare: impl FnOnce(&mut [bpf_insn]) -> Result<(), OpenError>,
+) -> Result<(Fd, NamedMaps), OpenError> {
+    let mut object = Object::parse(object).map_err(refused)?;
+    let maps = make_maps(&object, memory)?;
+    let relocated: Vec<_> = object.maps.clone().into_iter().collect();
+    let numbers = relocated.iter().filter_map(|(name, map)| {
+        let (_, fd) = maps.iter().find(|(known, _)| known == name)?;
+        Some((name.as_str(), fd.raw(), map))
+    });
+    object.relocate_maps(numbers, &HashSet::new()).map_err(refused)?;
+    object.relocate_calls(&HashSet::new()).map_err(refused)?;
+    let key = object.programs.get(name).map(aya_obj::Program::function_key);
+    let function = key.and_then(|key| object.functions.get_mut(&key));
+    let function = function
+        .ok_or_else(|| OpenError::Program(format!("the object holds no program `{name}`")))?;
+    prepare(&mut function.instructions)?;
+    let mut log = vec![0u8; LOG];
+    let program = bpf::program_load(hook, &function.instructions, &object.license, &mut log)
+        .map_err(|errno| refusal(errno, &log))?;
+    Ok((program, maps))
+}
+
+pub(super) fn take_map(maps: &mut NamedMaps, name: &str) -> Result<Fd, OpenError> {
+    let at = maps.iter().position(|(known, _)| known == name);
+    at.map(|at| maps.swap_remove(at).1)
+        .ok_or_else(|| OpenError::Program(format!("the object holds no map `{name}`")))
+}
+
+pub(super) fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError::System { call, errno: errno.raw_os_error() }
 }
 
@@ -231,7 +248,7 @@ fn no_ingress(errno: Errno) -> OpenError {
 }
 
 /// Makes the maps that an object names.
-fn make_maps(object: &Object, memory: Sizes) -> Result<Vec<(String, Fd)>, OpenError> {
+fn make_maps(object: &Object, memory: Sizes) -> Result<NamedMaps, OpenError> {
     let mut maps = Vec::new();
     let mut raised = None;
     for (name, map) in &object.maps {
@@ -263,7 +280,7 @@ fn lacks_perfmon() -> bool {
     capabilities(None).is_ok_and(|sets| !sets.effective.contains(CapabilitySet::PERFMON))
 }
 
-fn refused(error: impl core::fmt::Display) -> OpenError {
+pub(super) fn refused(error: impl core::fmt::Display) -> OpenError {
     OpenError::Program(error.to_string())
 }
 

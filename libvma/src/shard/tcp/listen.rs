@@ -88,7 +88,7 @@ pub struct ListenSpec {
 /// [`State::reject`].
 #[must_use]
 pub struct Accepted {
-    index: u32,
+    pub(super) index: u32,
     pub key: FlowKey,
     /// What the listener was when the connection came.
     pub inherited_state: Option<InheritedState>,
@@ -294,7 +294,7 @@ pub fn five_tuple(key: &FlowKey) -> Flow {
 }
 
 impl Tcp {
-    fn listener(&mut self, index: u32) -> Option<&mut Listening> {
+    pub(super) fn listener(&mut self, index: u32) -> Option<&mut Listening> {
         self.listeners.get_mut(index as usize)?.as_deref_mut()
     }
 

@@ -16,6 +16,7 @@ mod receive;
 mod rehearsal;
 mod take_over;
 mod transplant;
+mod unaccepted;
 mod watch;
 mod way;
 mod wire;
@@ -33,6 +34,7 @@ pub use read::Taken;
 pub(in crate::shard) use receive::way_back;
 pub use take_over::Resumption;
 pub use transplant::{Cutting, Orphan};
+pub use unaccepted::Establisher;
 pub use watch::{Pending, Report};
 pub use wire::Wire;
 

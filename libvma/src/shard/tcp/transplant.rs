@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use super::{Io, Owner, Tcp, body, five_tuple};
+use super::{Accepted, Io, Owner, Tcp, body, five_tuple};
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::{Connection, State as TcpState};
 use crate::net::time::Instant;
@@ -18,6 +18,13 @@ const REMEMBERED: usize = 1024;
 /// A connection that nobody owns any more, at exit.
 #[derive(Clone, Copy, Debug)]
 pub struct Orphan(u32);
+
+impl Orphan {
+    /// One that is in no accept queue any more, and that nobody has accepted.
+    pub(super) fn of(accepted: &Accepted) -> Orphan {
+        Orphan(accepted.index)
+    }
+}
 
 /// A connection as it stands, to be installed elsewhere.
 pub struct Cutting<'a> {

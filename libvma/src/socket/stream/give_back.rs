@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
 
-use super::{Guard, Phase, Stack, WhyOs, is_established, local, set_phase, view, watch};
+use super::{
+    Guard, Phase, Stack, WhyOs, is_established, local, set_phase, unaccepted, view, watch,
+};
 use crate::log::log_line;
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
@@ -19,6 +21,7 @@ use crate::sys::{Fd, fd, shadow, thread};
 /// true the caller forgets it.
 pub fn give_back(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
     watch::withhold(stack, id);
+    unaccepted::hand_over(stack, id);
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some(view) = view(&mut state, id) else { return true };
     hand_over(stack, state, id, view.shadow, why)

@@ -30,6 +30,7 @@ pub mod stranded;
 pub mod system;
 pub mod take_over;
 pub mod tell;
+mod unaccepted;
 mod wait;
 pub mod watch;
 

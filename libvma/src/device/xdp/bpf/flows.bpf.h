@@ -11,21 +11,8 @@
 // A fixed 20 byte IP header keeps every packet offset constant, so loading needs CAP_BPF and
 // CAP_NET_ADMIN but not CAP_PERFMON.
 
-#include <linux/bpf.h>
-#include <linux/types.h>
+#include "packet.bpf.h"
 
-#define SEC(name) __attribute__((section(name), used))
-
-// The map format of the BPF loaders before BTF: it spares BTF, and with it load time.
-struct bpf_map_def {
-	unsigned int type;
-	unsigned int key_size;
-	unsigned int value_size;
-	unsigned int max_entries;
-	unsigned int map_flags;
-};
-
-static void *(*map_lookup)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) =
 	(void *)BPF_FUNC_map_update_elem;
 
@@ -33,16 +20,6 @@ static long (*map_update)(void *map, const void *key, const void *value, __u64 f
 // it knew the range of the number before, or that it was a pointer, which it takes to be spoilt. A number that
 // the compiler would put there with less passes through this. (A test of program.rs looks for such stores.)
 #define as_64_bits(number) __asm__ volatile("" : "+r"(number))
-
-#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "the keys are put together for little-endian machines"
-#endif
-
-// Addresses and ports in network byte order, as they stand in the packet.
-struct flow5 {
-	__u64 addresses; // source, destination << 32
-	__u64 ports;	 // source, destination << 16, protocol << 32
-};
 
 #define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
 
@@ -123,34 +100,6 @@ struct bpf_map_def SEC("maps") interface = {
 	.value_size = sizeof(struct interface),
 	.max_entries = 1,
 };
-
-struct ethernet_header {
-	__u8 destination[6];
-	__u8 source[6];
-	__u16 type;
-} __attribute__((packed));
-
-struct ipv4_header {
-	__u8 version_and_length;
-	__u8 tos;
-	__u16 total_length;
-	__u16 ident;
-	__u16 fragment;
-	__u8 ttl;
-	__u8 protocol;
-	__u16 checksum;
-	__u32 saddr;
-	__u32 daddr;
-} __attribute__((packed));
-
-// Of UDP and TCP alike; absent in a later fragment, which may carry less than these 4 bytes.
-struct ports {
-	__u16 sport;
-	__u16 dport;
-};
-
-#define IPPROTO_TCP 6
-#define IPPROTO_UDP 17
 
 // Values of `flows5`.
 #define PASSED 0
