@@ -13,8 +13,8 @@ use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::PollSet;
 
 const SECOND: u64 = 1_000_000_000;
-/// A program left data behind that is held until the peer acknowledges: how soon to look whether it
-/// polls. Doubles as long as it does, because then it needs nobody.
+/// A program left data behind that is held until the peer acknowledges, or a connection that the peer may still send
+/// to: how soon to look whether it polls. Doubles as long as it does, because then it needs nobody.
 const SOON: u64 = 100_000;
 /// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
@@ -41,6 +41,8 @@ pub struct Drive {
     soon: u64,
     /// It does so now.
     lurks: bool,
+    /// The time after a close() that this thread knows of.
+    closing_until: Instant,
     /// Times in a row that this thread looked and nobody else had polled.
     quiet: u32,
 }
@@ -57,6 +59,7 @@ impl Drive {
             next: 0,
             soon: SOON,
             lurks: false,
+            closing_until: Instant::from_nanos(0),
             quiet: 0,
         }
     }
@@ -71,7 +74,13 @@ impl Drive {
         let now = monotonic_nanos();
         let may_wait = !state.has_tcp() && !state.has_interfaces();
         let mut tick = if may_wait { self.quiet_tick() } else { self.tick() };
-        let holds = self.interval > 0 && !self.alone && state.holds_data();
+        let closing_until = state.closing_until();
+        if closing_until != self.closing_until {
+            self.closing_until = closing_until;
+            self.soon = SOON;
+        }
+        let waits = state.holds_data() || now < closing_until.as_nanos();
+        let holds = self.interval > 0 && !self.alone && waits;
         if holds {
             tick = tick.min(self.soon);
         }

@@ -9,7 +9,9 @@ use super::{Attachment, Block, Body, Io, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
 use crate::net::tcp::lookup::FlowKey;
 use crate::net::tcp::seq::Seq;
-use crate::net::tcp::{Connection, Error, Events, Readiness, SendFlags, Settings};
+use crate::net::tcp::{
+    Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
+};
 use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
 use crate::sys::errand;
@@ -181,8 +183,14 @@ impl<S> State<S> {
         if let Some(kept) = kept {
             tcp.keep(&mut io, index, kept);
         }
-        tcp.with(&mut io, index, |connection, wire| connection.close(now, wire));
+        let state = tcp.with(&mut io, index, |connection, wire| {
+            connection.close(now, wire);
+            connection.state()
+        });
         tcp.output(&mut io, index);
+        if matches!(state, Some(TcpState::FinWait1 | TcpState::FinWait2)) {
+            tcp.look_after_closed(now);
+        }
         self.after_tcp();
     }
 

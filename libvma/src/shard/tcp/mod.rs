@@ -167,6 +167,8 @@ pub(super) struct Tcp {
     holding: Vec<Named>,
     /// It has not been told yet.
     unattended: bool,
+    /// Until then a connection that the program has closed may get bytes of a peer that does not know yet.
+    closing_until: Instant,
     /// Made for the first segment that is passed to the kernel.
     injector: Option<Injector>,
 }
@@ -209,6 +211,7 @@ impl Tcp {
             watch: Watch::new(setup.pending),
             holding: Vec::new(),
             unattended: false,
+            closing_until: Instant::from_nanos(0),
             injector: None,
         }
     }

@@ -14,6 +14,8 @@ const CLOCK_STRIDE: u32 = 64;
 const MOST_HOLDING: usize = 64;
 /// How long a connection waits that found no room on its ring.
 const RETRY_NANOS: u64 = 1_000_000;
+/// How long after a close() the internal thread looks more often.
+const CLOSING_NANOS: u64 = 100_000_000;
 
 impl<S> State<S> {
     /// Time passed since the last call on the shard: its next reading is a new one. Every poll begins
@@ -74,6 +76,11 @@ impl<S> State<S> {
                 tcp.review_holding();
             }
         }
+    }
+
+    /// When the time ends in which a peer may send to a connection that was closed a moment ago.
+    pub fn closing_until(&self) -> Instant {
+        self.tcp.as_deref().map_or(Instant::from_nanos(0), |tcp| tcp.closing_until)
     }
 
     /// Did data begin to be held that the internal thread does not know of? Told once.
@@ -164,6 +171,15 @@ impl<S> State<S> {
 }
 
 impl Tcp {
+    /// What the peer sends to a closed connection is answered by a reset, though the program may not call for a long
+    /// time. A busy program closes many: the internal thread is told now and then only.
+    pub(super) fn look_after_closed(&mut self, now: Instant) {
+        if now >= self.closing_until {
+            self.closing_until = now.plus_nanos(CLOSING_NANOS);
+            self.unattended = true;
+        }
+    }
+
     /// Forgets those that hold nothing any more; is one left?
     fn review_holding(&mut self) -> bool {
         let blocks = &self.blocks;

@@ -75,8 +75,8 @@ pub struct Stream {
     pub defer_accept: Option<u32>,
     /// A thread accepts from the shadow: others that tried would block in the kernel.
     pub os_accepting: bool,
-    /// Sends into a pipe within the host, to look at the link after so many.
-    pub local_sends: u32,
+    /// Sends, to look at the link or the rings after so many.
+    pub sends: u32,
     /// listen()'s, as the program said it.
     pub backlog: i32,
     /// A listener's flows were installed at listen(), before anybody waited.
@@ -139,7 +139,7 @@ impl Stream {
             peek_offset: None,
             defer_accept: None,
             os_accepting: false,
-            local_sends: 0,
+            sends: 0,
             backlog: 0,
             ahead: false,
             left: false,

@@ -7,6 +7,9 @@ use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, vi
 use crate::net::tcp::{SendFlags, State as TcpState};
 use crate::shard::SocketId;
 
+/// Sends without a look at the rings in between: one that only sends would not see the peer close.
+const BLIND: u32 = 16;
+
 /// Sends what it can. `Errno(EPIPE)`: the caller raises SIGPIPE unless MSG_NOSIGNAL.
 pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Outcome<usize> {
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
@@ -21,8 +24,12 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
     if view.has_pipe {
         return local::send::send(stack, state, id, &view, data, flags);
     }
-    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
-    let timeout = stream.and_then(|stream| stream.send_timeout);
+    let (mut timeout, mut looks) = (None, false);
+    if let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) {
+        timeout = stream.send_timeout;
+        stream.sends = stream.sends.wrapping_add(1);
+        looks = stream.sends.is_multiple_of(BLIND);
+    }
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner = Manner { blocking, timeout, watches: Watches::Nothing, call: Call::Send };
     let total: usize = data.iter().map(|piece| piece.len()).sum();
@@ -30,11 +37,14 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
         SendFlags { more: flags & libc::MSG_MORE != 0, urgent: flags & libc::MSG_OOB != 0 };
     let (mut sent, mut unattended) = (0, false);
     let ended = until_or_partly(stack, state, id, manner, |state| {
-        let handshaking = state.connection(id).is_some_and(|connection| {
-            matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived)
-        });
-        if handshaking {
-            return Step::Nothing;
+        match state.connection(id).map(|connection| connection.state()) {
+            Some(TcpState::SynSent | TcpState::SynReceived) => return Step::Nothing,
+            // The peer sends no more. If it has closed, what came after that was answered by a reset.
+            Some(TcpState::CloseWait) => looks = true,
+            _ => {}
+        }
+        if core::mem::take(&mut looks) {
+            state.poll();
         }
         if sent > 0 && has_failed(state, id) {
             // The next call tells why; asking here would use that up.

@@ -91,7 +91,11 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     let kept = port_kept(&mut state, id, descriptor);
     state.orphan_connection(id, kept);
     state.detach(id);
+    let unattended = state.take_unattended();
     drop(state);
+    if unattended {
+        stack.wake_internal_thread();
+    }
     if let Some((counters, limit)) = counters {
         stack.stats.append(descriptor, &counters, limit);
     }

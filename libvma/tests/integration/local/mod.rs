@@ -6,6 +6,7 @@
 //! sends before it is accepted, and the end): a number that does not depend on how much follows.
 //! Otherwise it sees all of it.
 
+mod closed_peer;
 mod crowds;
 mod forks;
 mod half_close;

@@ -29,8 +29,8 @@ pub fn send<'a>(
     let mut timeout = None;
     if let Some(stream) = socket.stream.as_mut() {
         timeout = stream.send_timeout;
-        stream.local_sends = stream.local_sends.wrapping_add(1);
-        look_first |= stream.local_sends.is_multiple_of(BLIND);
+        stream.sends = stream.sends.wrapping_add(1);
+        look_first |= stream.sends.is_multiple_of(BLIND);
     }
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
     let manner =
