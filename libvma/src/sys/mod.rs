@@ -23,6 +23,7 @@ pub mod sockaddr;
 pub mod thread;
 pub mod time;
 pub mod unix_socket;
+pub mod user;
 pub mod wait;
 
 pub use fd::Fd;

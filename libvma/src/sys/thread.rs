@@ -86,6 +86,11 @@ pub fn put_off(signal: i32, info: &libc::siginfo_t, mask: &mut libc::sigset_t) {
     // SAFETY: a valid set and the number of a signal that has just been delivered.
     unsafe { libc::sigaddset(mask, signal) };
     LOCAL.with(|local| local.put_off.fetch_or(1 << (signal - 1), Ordering::Relaxed));
+    send_again(signal, info);
+}
+
+/// Sends this thread a signal that it has got already. Async-signal-safe.
+pub fn send_again(signal: i32, info: &libc::siginfo_t) {
     let thread = rustix::thread::gettid().as_raw_nonzero().get();
     let info = core::ptr::from_ref(info) as usize;
     let arguments = [process_id() as usize, thread as usize, signal as usize, info, 0, 0];

@@ -1,0 +1,106 @@
+//! Is memory of the program there? The kernel knows, at the price of a system call for each page (some 100 ns): for the calls that
+//! are no send, receive or wait. No signal comes of it, so the answer is right in a thread that blocks SIGSEGV, and without a handler.
+
+use super::PAGE;
+use crate::sys::wait::raw_syscall;
+
+/// Can the program's bytes be read?
+pub fn is_readable<T>(at: *const T, len: usize) -> bool {
+    are_pages(at.addr(), len, |address| {
+        /// No way to change a mask: the kernel reads the set before it refuses that.
+        const NO_WAY: usize = usize::MAX;
+        let set = address & !(size_of::<u64>() - 1);
+        // SAFETY: the kernel reads eight bytes and changes nothing.
+        unsafe { raw_syscall(libc::SYS_rt_sigprocmask, [NO_WAY, set, 0, size_of::<u64>(), 0, 0]) }
+    })
+}
+
+/// Can the bytes be written? The kernel writes a word of each page as it is, in one atomic operation.
+pub fn is_writable<T>(at: *mut T, len: usize) -> bool {
+    are_pages(at.addr(), len, |address| {
+        const OR_NOTHING: usize = (libc::FUTEX_OP_OR as usize) << 28;
+        let operation = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
+        let nobody_waits = 0u32;
+        let word = address & !(size_of::<u32>() - 1);
+        let own = core::ptr::from_ref(&nobody_waits).expose_provenance();
+        // SAFETY: the kernel combines the word with 0, and wakes no thread of the own word.
+        unsafe { raw_syscall(libc::SYS_futex, [own, operation, 0, 0, word, OR_NOTHING]) }
+    })
+}
+
+/// Does the system call find the first byte of each page?
+fn are_pages(at: usize, len: usize, call: impl Fn(usize) -> isize) -> bool {
+    let Some(behind) = len.checked_sub(1) else { return true };
+    let Some(last) = at.checked_add(behind).filter(|_| at >= PAGE) else {
+        // A null set would be none.
+        return false;
+    };
+    let mut address = at;
+    loop {
+        if call(address) == -(libc::EFAULT as isize) {
+            return false;
+        }
+        match (address / PAGE + 1).checked_mul(PAGE) {
+            Some(next) if next <= last => address = next,
+            _ => return true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three pages: one to write, one to read, one for nothing.
+    fn pages() -> *mut u8 {
+        let (access, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory.
+        let all = unsafe { libc::mmap(core::ptr::null_mut(), 3 * PAGE, access, flags, -1, 0) };
+        assert_ne!(all, libc::MAP_FAILED);
+        // SAFETY: within the new memory.
+        unsafe { libc::mprotect(all.wrapping_byte_add(PAGE), PAGE, libc::PROT_READ) };
+        // SAFETY: as above.
+        unsafe { libc::mprotect(all.wrapping_byte_add(2 * PAGE), PAGE, libc::PROT_NONE) };
+        all.cast()
+    }
+
+    /// In a thread that blocks the signals.
+    #[test]
+    fn the_kernel_tells_what_may_be_read_and_what_may_be_written() {
+        // SAFETY: all-zero bytes are a valid set.
+        let mut set: libc::sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: a valid set.
+        unsafe { libc::sigfillset(&mut set) };
+        // SAFETY: as above; the mask is this thread's.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut()) };
+        let pages = pages();
+        let at = |offset: usize| pages.wrapping_add(offset);
+        let readable =
+            [(0, 1), (0, 2 * PAGE), (PAGE - 1, 2), (2 * PAGE - 1, 1), (2 * PAGE, 0), (3, 9)];
+        for (offset, len) in readable {
+            assert!(is_readable(at(offset), len), "{offset} {len}");
+        }
+        for (offset, len) in [(0, 2 * PAGE + 1), (2 * PAGE - 1, 2), (2 * PAGE, 1)] {
+            assert!(!is_readable(at(offset), len), "{offset} {len}");
+        }
+        for (offset, len) in [(0, PAGE), (PAGE - 1, 1), (PAGE, 0), (3, 9)] {
+            assert!(is_writable(at(offset), len), "{offset} {len}");
+        }
+        for (offset, len) in [(0, PAGE + 1), (PAGE, 1), (PAGE - 1, 2), (2 * PAGE, 1)] {
+            assert!(!is_writable(at(offset), len), "{offset} {len}");
+        }
+        assert!(!is_readable(core::ptr::null::<u8>(), 1));
+        assert!(!is_writable(core::ptr::null_mut::<u8>(), 1));
+        assert!(!is_readable(core::ptr::without_provenance::<u8>(1 << 63), 8));
+        assert!(!is_readable(core::ptr::without_provenance::<u8>(usize::MAX), 2));
+    }
+
+    #[test]
+    fn asking_changes_nothing() {
+        let mut bytes = [0xa5u8; 2 * PAGE];
+        let (start, len) = (bytes.as_mut_ptr(), bytes.len());
+        assert!(is_writable(start, len) && is_readable(start, len));
+        assert_eq!(bytes, [0xa5; 2 * PAGE]);
+    }
+}
