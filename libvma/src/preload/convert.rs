@@ -7,6 +7,7 @@ use std::net::SocketAddrV4;
 
 use crate::sys::shadow::from_sockaddr;
 use crate::sys::sockaddr::{Family, Named, SocketName};
+use crate::sys::user;
 
 /// UIO_MAXIOV.
 const MOST_BUFFERS: usize = 1024;
@@ -32,9 +33,7 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     }
     // Beyond sockaddr_storage (or negative) the kernel says EINVAL.
     let sane = len as usize <= size_of::<libc::sockaddr_storage>();
-    if !sane
-        || !is_plausible(address, len as usize)
-        || (len as usize) < size_of::<libc::sockaddr_in>()
+    if !sane || !can_read(address, len as usize) || (len as usize) < size_of::<libc::sockaddr_in>()
     {
         return Destination::Foreign;
     }
@@ -101,6 +100,11 @@ unsafe fn named_by_ipv6(address: *const libc::sockaddr, len: libc::socklen_t) ->
     Named::read(unsafe { bytes(address.cast(), len as usize) })
 }
 
+/// Does the kernel read an address of this length?
+pub fn is_sane(len: libc::socklen_t) -> bool {
+    (1..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize))
+}
+
 /// The family of a `sockaddr`; None if there is not enough of it, or too much.
 ///
 /// # Safety
@@ -111,7 +115,7 @@ pub unsafe fn family(
 ) -> Option<libc::sa_family_t> {
     const FAMILY: usize = size_of::<libc::sa_family_t>();
     let sane = (FAMILY..=size_of::<libc::sockaddr_storage>()).contains(&(len as usize));
-    if !sane || !is_plausible(address, len as usize) {
+    if !sane || !can_read(address, len as usize) {
         return None;
     }
     // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
@@ -124,9 +128,44 @@ pub unsafe fn family(
 pub fn is_plausible<T>(at: *const T, len: usize) -> bool {
     /// vm.mmap_min_addr, below which nothing is ever mapped.
     const LEAST: usize = 65536;
+    at.addr() >= LEAST && is_in_range(at, len)
+}
+
+/// Does it lie outside the kernel's half of the addresses?
+#[inline]
+pub fn is_in_range<T>(at: *const T, len: usize) -> bool {
     const MOST: usize = 1 << 56;
-    let at = at.addr();
-    at >= LEAST && at.checked_add(len).is_some_and(|end| end <= MOST)
+    at.addr().checked_add(len).is_some_and(|end| end <= MOST)
+}
+
+/// Is it memory that the program can read? Otherwise the kernel says EFAULT.
+#[inline]
+pub fn can_read<T>(at: *const T, len: usize) -> bool {
+    is_plausible(at, len) && user::is_readable(at, len)
+}
+
+/// Is it memory that the program can write? Only for what the call writes in any case, see [`user`].
+#[inline]
+pub fn can_write<T>(at: *mut T, len: usize) -> bool {
+    is_plausible(at, len) && user::is_writable(at, len)
+}
+
+/// As [`can_read`] at the price of a system call, for the calls that are no send, receive or wait: right also in a thread that
+/// blocks SIGSEGV.
+pub fn asked_readable<T>(at: *const T, len: usize) -> bool {
+    is_plausible(at, len) && user::asked::is_readable(at, len)
+}
+
+/// As [`asked_readable`], of memory that the call is about to write.
+pub fn asked_writable<T>(at: *mut T, len: usize) -> bool {
+    is_plausible(at, len) && user::asked::is_writable(at, len)
+}
+
+/// Can lengths and flags be written that recvmsg(2) returns in its header?
+#[inline]
+pub fn can_answer(header: &mut libc::msghdr) -> bool {
+    let named = header.msg_name.is_null() || can_write(&raw mut header.msg_namelen, 4);
+    named && can_write(&raw mut header.msg_controllen, 8) && can_write(&raw mut header.msg_flags, 4)
 }
 
 /// Writes a source address as recvfrom(2) does: cut to the room, the length always the full one.
@@ -144,7 +183,7 @@ pub unsafe fn put_address(
         return Ok(());
     }
     // SAFETY: as promised.
-    unsafe { put_name(&SocketName::new(address, family), out, len) }
+    unsafe { put::<false>(&SocketName::new(address, family), out, len) }
 }
 
 /// Writes the name that a stream has for an address as getsockname(2) does: the length is judged first, and a
@@ -152,13 +191,25 @@ pub unsafe fn put_address(
 ///
 /// # Safety
 /// As [`put_address`].
-#[inline]
 pub unsafe fn put_name(
     name: &SocketName,
     out: *mut libc::sockaddr,
     len: *mut libc::socklen_t,
 ) -> Result<(), i32> {
-    if !is_plausible(len, 4) {
+    // SAFETY: as promised.
+    unsafe { put::<true>(name, out, len) }
+}
+
+/// # Safety
+/// As [`put_address`].
+#[inline(always)]
+unsafe fn put<const ASKS: bool>(
+    name: &SocketName,
+    out: *mut libc::sockaddr,
+    len: *mut libc::socklen_t,
+) -> Result<(), i32> {
+    let length_is_writable = || if ASKS { asked_writable(len, 4) } else { can_write(len, 4) };
+    if !(if ASKS { asked_readable(len, 4) } else { can_read(len, 4) }) {
         return Err(libc::EFAULT);
     }
     let name = name.bytes();
@@ -168,11 +219,14 @@ pub unsafe fn put_name(
         return Err(libc::EINVAL);
     }
     let room = (said as usize).min(name.len());
-    if room > 0 && !is_plausible(out, room) {
+    if room > 0 && !(if ASKS { asked_writable(out, room) } else { can_write(out, room) }) {
         return Err(libc::EFAULT);
     }
     // SAFETY: `room` bytes are readable in `name` and, by the promise, writable at `out`.
     unsafe { core::ptr::copy_nonoverlapping(name.as_ptr(), out.cast::<u8>(), room) };
+    if !length_is_writable() {
+        return Err(libc::EFAULT);
+    }
     // SAFETY: as above.
     unsafe { len.write(name.len() as libc::socklen_t) };
     Ok(())
@@ -243,7 +297,7 @@ impl<T> Buffers<T> {
         if count > MOST_BUFFERS {
             return Err(VectorError::Vector(libc::EMSGSIZE));
         }
-        if count > 0 && !is_plausible(vector, count * size_of::<libc::iovec>()) {
+        if count > 0 && !can_read(vector, count * size_of::<libc::iovec>()) {
             return Err(VectorError::Vector(libc::EFAULT));
         }
         let empty = || make(libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 });
@@ -287,7 +341,7 @@ pub unsafe fn sources<'a>(
     unsafe { Buffers::read(vector, count, make) }
 }
 
-/// Buffers to receive into.
+/// Buffers to receive into. As with those to send from, it is seen when bytes are copied whether the memory is there.
 ///
 /// # Safety
 /// `vector` points to `count` iovecs, each null or writable for `'a`. They may overlap only if the
@@ -309,12 +363,15 @@ pub fn millis(timeout: c_int) -> Option<u64> {
     u64::try_from(timeout).ok().map(|millis| millis * 1_000_000)
 }
 
-/// A timespec as nanoseconds; null is for ever. EINVAL as the kernel judges it.
+/// A timespec as nanoseconds; null is for ever. EFAULT or EINVAL as the kernel judges it.
 ///
 /// # Safety
 /// `timeout` is null or points to a timespec.
 pub unsafe fn timespec(timeout: *const libc::timespec) -> Result<Option<u64>, i32> {
-    // SAFETY: as promised.
+    if !timeout.is_null() && !can_read(timeout, size_of::<libc::timespec>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: as promised, and there.
     let Some(timeout) = (unsafe { timeout.as_ref() }) else { return Ok(None) };
     match (u64::try_from(timeout.tv_sec), u64::try_from(timeout.tv_nsec)) {
         (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => {
@@ -322,4 +379,18 @@ pub unsafe fn timespec(timeout: *const libc::timespec) -> Result<Option<u64>, i3
         }
         _ => Err(libc::EINVAL),
     }
+}
+
+/// The signal mask of a call: EFAULT if it cannot be read. The kernel reads a bit for each of its 64 signals.
+///
+/// # Safety
+/// `mask` is null or points to a signal set.
+pub unsafe fn signal_set<'a>(
+    mask: *const libc::sigset_t,
+) -> Result<Option<&'a libc::sigset_t>, i32> {
+    if !mask.is_null() && !can_read(mask, size_of::<u64>()) {
+        return Err(libc::EFAULT);
+    }
+    // SAFETY: as promised.
+    Ok(unsafe { mask.as_ref() })
 }

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::OnceLock;
 
-use super::real;
+use super::{real, signal};
 use crate::log::log_line;
 use crate::sys::thread;
 
@@ -12,12 +12,13 @@ const FRAMES: usize = 25;
 /// What stood there before: the program's handler, or the default.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Installs the handler. A program that installs one of its own later has only that.
+/// Installs the handler as if the program did: a bad pointer of a call is no crash (`fault.rs`). A program that installs
+/// one of its own later has only that.
 pub fn watch() {
     // SAFETY: all-zero bytes are a valid sigaction.
     let mut before: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: only asks; `before` outlives the call.
-    if unsafe { real::sigaction(libc::SIGSEGV, core::ptr::null(), &mut before) } != 0
+    if unsafe { signal::sigaction(libc::SIGSEGV, core::ptr::null(), &mut before) } != 0
         || BEFORE.set(before).is_err()
     {
         return;
@@ -30,7 +31,7 @@ pub fn watch() {
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the action is valid and its handler lives as long as the library.
-    unsafe { real::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut()) };
+    unsafe { signal::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut()) };
 }
 
 extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {

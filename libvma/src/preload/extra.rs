@@ -61,7 +61,7 @@ pub unsafe fn table(
     value: *mut c_void,
     len: *mut libc::socklen_t,
 ) -> Option<c_int> {
-    if (level, name) != (libc::SOL_SOCKET, SO_GET_API) || !convert::is_plausible(len, 4) {
+    if (level, name) != (libc::SOL_SOCKET, SO_GET_API) || !convert::asked_writable(len, 4) {
         return None;
     }
     // SAFETY: the length of the call, by its contract.
@@ -69,7 +69,7 @@ pub unsafe fn table(
     if (*room as usize) < size_of::<*const Api>() {
         return None;
     }
-    if !convert::is_plausible(value, size_of::<*const Api>()) {
+    if !convert::asked_writable(value, size_of::<*const Api>()) {
         errno::set(libc::EFAULT);
         return Some(-1);
     }
@@ -99,7 +99,7 @@ pub unsafe fn set_option(
     if !matches!(name, SO_USER_DATA | SO_FLOW_TAG | SO_SHUTDOWN_RX) {
         return None;
     }
-    if !convert::is_plausible(value, len as usize) {
+    if !convert::asked_readable(value, len as usize) {
         return Some(fail(libc::EFAULT));
     }
     if name == SO_SHUTDOWN_RX {
@@ -130,7 +130,7 @@ pub unsafe fn option(
     if !matches!(name, SO_USER_DATA | SO_FLOW_TAG) {
         return None;
     }
-    if !convert::is_plausible(len, size_of::<libc::socklen_t>()) {
+    if !convert::asked_writable(len, size_of::<libc::socklen_t>()) {
         return Some(fail(libc::EFAULT));
     }
     // SAFETY: the length of the call, by its contract.
@@ -142,6 +142,9 @@ pub unsafe fn option(
         Ok(found) => found,
         Err(error) => return Some(fail(error)),
     };
+    if !convert::asked_writable(value.cast::<u8>(), count) {
+        return Some(fail(libc::EFAULT));
+    }
     // SAFETY: the program's room, which is at least so many bytes.
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), count) };
     *room = count as libc::socklen_t;
@@ -154,7 +157,7 @@ fn fail(errno: c_int) -> c_int {
 }
 
 unsafe extern "C" fn add_conf_rule(line: *const c_char) -> c_int {
-    if !convert::is_plausible(line, 1) {
+    if !convert::asked_readable(line, 1) {
         return 1;
     }
     let before = errno::get();

@@ -12,7 +12,7 @@ use crate::socket::{WhyOs, attach};
 /// `block` is null or points to an aiocb.
 unsafe fn hand_over_block(block: *const c_void) {
     // The descriptor is the first member, in aiocb64, too.
-    if convert::is_plausible(block, size_of::<c_int>()) {
+    if convert::asked_readable(block, size_of::<c_int>()) {
         // SAFETY: as promised.
         file::hand_over(unsafe { block.cast::<c_int>().read_unaligned() });
     }
@@ -22,7 +22,7 @@ unsafe fn hand_over_block(block: *const c_void) {
 /// `list` points to so many pointers, each null or to an aiocb.
 unsafe fn hand_over_blocks(list: *const *const c_void, count: c_int) {
     let count = usize::try_from(count).unwrap_or(0);
-    if !convert::is_plausible(list, count.saturating_mul(size_of::<*const c_void>())) {
+    if !convert::asked_readable(list, count.saturating_mul(size_of::<*const c_void>())) {
         return;
     }
     for at in 0..count {

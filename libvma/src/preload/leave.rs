@@ -85,7 +85,7 @@ pub unsafe fn before_exec(by: By, program: *const c_char) {
 /// # Safety
 /// As [`before_exec`].
 unsafe fn is_found(by: By, program: *const c_char) -> bool {
-    if !convert::is_plausible(program, 1) {
+    if !convert::asked_readable(program, 1) {
         return false;
     }
     // SAFETY: a string, by the contract of the call.

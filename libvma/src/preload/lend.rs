@@ -42,7 +42,7 @@ pub unsafe extern "C" fn recvfrom_zcopy(
     from: *mut c_void,
     from_len: *mut u32,
 ) -> c_int {
-    if !convert::is_plausible(flags, size_of::<c_int>()) {
+    if !convert::can_read(flags, size_of::<c_int>()) {
         errno::set(libc::EFAULT);
         return -1;
     }
@@ -72,6 +72,10 @@ pub unsafe extern "C" fn recvfrom_zcopy(
         // SAFETY: the program's arguments.
         None => (unsafe { call.plainly() }, 0),
     };
+    if !convert::can_write(flags, size_of::<c_int>()) {
+        errno::set(libc::EFAULT);
+        return -1;
+    }
     // SAFETY: as above.
     unsafe { flags.write_unaligned(asked & !MSG_ZCOPY | told) };
     result as c_int
@@ -108,15 +112,19 @@ impl Call {
         }
     }
 
-    /// Writes what the program gets of a packet: as many fragments as find room. Returns how many bytes these are.
+    /// Writes what the program gets of a packet: as many fragments as find room. Returns how many bytes these are, or EFAULT.
     ///
     /// # Safety
     /// The buffer is the program's, and [`Call::check_room`] was good.
-    unsafe fn tell(&self, process: &Process, id: SocketId, mut bytes: Box<[u8]>) -> usize {
+    unsafe fn tell(&self, process: &Process, id: SocketId, mut bytes: Box<[u8]>) -> Option<Lent> {
         let held = &process.stack.extra.held;
         let number = held.next_number();
         let fragment = IoVec { base: bytes.as_mut_ptr().cast(), len: bytes.len() };
         let fits = self.len >= ROOM_FOR_STREAM;
+        if !convert::can_write(self.buffer, if fits { ROOM_FOR_STREAM } else { ROOM_FOR_DATAGRAM })
+        {
+            return failed(libc::EFAULT);
+        }
         let packets: *mut Packets = self.buffer.cast();
         let packet: *mut Packet = packets.wrapping_add(1).cast();
         // SAFETY: there is room for it, as promised.
@@ -129,7 +137,7 @@ impl Call {
             unsafe { packet.wrapping_add(1).cast::<IoVec>().write_unaligned(fragment) };
         }
         held.keep(number, id, self.socket, bytes);
-        if fits { fragment.len } else { 0 }
+        Some(Lent::Packet(if fits { fragment.len } else { 0 }))
     }
 }
 
@@ -177,7 +185,7 @@ unsafe fn datagram(
                 return failed(error);
             }
             // SAFETY: there is room.
-            Some(Lent::Packet(unsafe { call.tell(process, id, bytes.into_boxed_slice()) }))
+            unsafe { call.tell(process, id, bytes.into_boxed_slice()) }
         }
         Reception::Failed => Some(Lent::Plain(-1)),
         Reception::Pass => None,
@@ -211,7 +219,7 @@ unsafe fn stream_bytes(process: &'static Process, id: SocketId, call: &Call) -> 
             }
             bytes.truncate(len);
             // SAFETY: there is room.
-            Some(Lent::Packet(unsafe { call.tell(process, id, bytes.into_boxed_slice()) }))
+            unsafe { call.tell(process, id, bytes.into_boxed_slice()) }
         }
         Outcome::Errno(error) => failed(error),
         Outcome::Os(_) => None,

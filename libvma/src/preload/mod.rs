@@ -2,7 +2,7 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `rehearsal`, `extra`, `lend`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `cancel`, `crash`, `syscall`, `take_over` and
+//! `socket`, `receive`, `send`, `rehearsal`, `extra`, `lend`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `fault`, `cancel`, `crash`, `syscall`, `take_over` and
 //! `aliases` hold the functions by theme. `calls.list` says of every function of libc and of every system call what is done about it.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
@@ -12,6 +12,7 @@ mod convert;
 mod crash;
 mod errno;
 mod extra;
+mod fault;
 mod file;
 mod flagged;
 mod fork;

@@ -19,6 +19,7 @@ use crate::process::{self, Process, inherit};
 use crate::socket::report::kernels;
 use crate::socket::stream::listen;
 use crate::socket::{SocketId, clock};
+use crate::sys::user;
 use crate::sys::wait::PollFd;
 
 type Events = *mut libc::epoll_event;
@@ -110,24 +111,56 @@ pub fn after_listen(process: &'static Process, id: SocketId) {
 unsafe fn list<'a>(fds: *mut libc::pollfd, count: libc::nfds_t) -> &'a mut [PollFd] {
     let nobodys = process::current().is_none() && !inherit::is_child();
     let len = (count as usize).saturating_mul(size_of::<PollFd>());
-    if nobodys || count > 1 << 20 || !convert::is_plausible(fds, len) {
+    if nobodys || count > 1 << 20 || !convert::can_read(fds, len) {
         return &mut [];
     }
     // SAFETY: as promised.
     unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }
 }
 
+/// Can `revents` be written? The other fields are the program's, which may change them meanwhile.
+#[inline]
+fn can_be_told(fds: &mut [PollFd]) -> bool {
+    const PAGE: usize = 4096 / size_of::<PollFd>();
+    let there = |entry: &mut PollFd| user::is_writable(&raw mut entry.revents, size_of::<i16>());
+    fds.iter_mut().step_by(PAGE).all(there) && fds.last_mut().is_none_or(there)
+}
+
+/// poll and ppoll; `kernel` is the same call of libc.
+///
+/// # Safety
+/// As [`list`].
+#[inline]
+unsafe fn poll_all(
+    (fds, count): (*mut libc::pollfd, libc::nfds_t),
+    timeout: Option<u64>,
+    mask: Option<&libc::sigset_t>,
+    kernel: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: as promised.
+    let list = unsafe { list(fds, count) };
+    let _calls = calls_on(list);
+    let result = match can_be_told(list) {
+        true => poll_ours(list, Told::Unasked, timeout, mask),
+        // The kernel waits before it writes.
+        false => poll_ours(&mut list.to_vec(), Told::Unasked, timeout, mask)
+            .map(|result| result.and(Err(libc::EFAULT))),
+    };
+    result.map_or_else(kernel, |result| errno::result(result) as c_int)
+}
+
+fn failed(error: i32) -> c_int {
+    errno::set(error);
+    -1
+}
+
 cancellable! {
     /// poll(2).
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: passed on.
+        let kernel = || unsafe { real::poll(fds, count, timeout) };
         // SAFETY: the program's array, by the contract of the call.
-        let list = unsafe { list(fds, count) };
-        let _calls = calls_on(list);
-        match poll_ours(list, Told::Unasked, millis(timeout), None) {
-            Some(result) => errno::result(result) as c_int,
-            // SAFETY: passed on.
-            None => unsafe { real::poll(fds, count, timeout) },
-        }
+        unsafe { poll_all((fds, count), millis(timeout), None, kernel) }
     }
 
     /// ppoll(2).
@@ -138,20 +171,19 @@ cancellable! {
         mask: *const libc::sigset_t,
     ) -> c_int {
         // SAFETY: null or a timespec, by the contract of the call.
-        let Ok(limit) = (unsafe { convert::timespec(timeout) }) else {
-            errno::set(libc::EINVAL);
-            return -1;
+        let limit = match unsafe { convert::timespec(timeout) } {
+            Ok(limit) => limit,
+            Err(error) => return failed(error),
         };
         // SAFETY: null or a signal set, by the contract of the call.
-        let set = unsafe { mask.as_ref() };
+        let set = match unsafe { convert::signal_set(mask) } {
+            Ok(set) => set,
+            Err(error) => return failed(error),
+        };
+        // SAFETY: passed on.
+        let kernel = || unsafe { real::ppoll(fds, count, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
-        let list = unsafe { list(fds, count) };
-        let _calls = calls_on(list);
-        match poll_ours(list, Told::Unasked, limit, set) {
-            Some(result) => errno::result(result) as c_int,
-            // SAFETY: passed on.
-            None => unsafe { real::ppoll(fds, count, timeout, mask) },
-        }
+        unsafe { poll_all((fds, count), limit, set, kernel) }
     }
 
     /// poll with a check of the array's size, by which _FORTIFY_SOURCE replaces it.
@@ -188,13 +220,13 @@ cancellable! {
         except: FdSet,
         timeout: *mut libc::timeval,
     ) -> c_int {
+        if !timeout.is_null() && !convert::can_read(timeout, size_of::<libc::timeval>()) {
+            return failed(libc::EFAULT);
+        }
         // SAFETY: null or a timeval, by the contract of the call.
         let limit = match unsafe { timeout.as_ref() } {
             None => None,
-            Some(limit) if limit.tv_sec < 0 || limit.tv_usec < 0 => {
-                errno::set(libc::EINVAL);
-                return -1;
-            }
+            Some(limit) if limit.tv_sec < 0 || limit.tv_usec < 0 => return failed(libc::EINVAL),
             Some(limit) => Some(
                 (limit.tv_sec as u64)
                     .saturating_mul(1_000_000_000)
@@ -209,8 +241,12 @@ cancellable! {
             // SAFETY: passed on.
             None => return unsafe { real::select(count, read, write, except, timeout) },
         };
-        // SAFETY: as above.
-        if let (Some(limit), Some(out)) = (limit, unsafe { timeout.as_mut() }) {
+        // A timeout that cannot be written stays as it is, says the kernel.
+        if let Some(limit) = limit
+            && convert::can_write(timeout, size_of::<libc::timeval>())
+            // SAFETY: as above.
+            && let Some(out) = unsafe { timeout.as_mut() }
+        {
             let spent = clock::now().saturating_duration_since(since).as_nanos();
             let left = limit.saturating_sub(u64::try_from(spent).unwrap_or(u64::MAX));
             out.tv_sec = (left / 1_000_000_000) as libc::time_t;
@@ -229,12 +265,15 @@ cancellable! {
         mask: *const libc::sigset_t,
     ) -> c_int {
         // SAFETY: null or a timespec, by the contract of the call.
-        let Ok(limit) = (unsafe { convert::timespec(timeout) }) else {
-            errno::set(libc::EINVAL);
-            return -1;
+        let limit = match unsafe { convert::timespec(timeout) } {
+            Ok(limit) => limit,
+            Err(error) => return failed(error),
         };
         // SAFETY: null or a signal set, by the contract of the call.
-        let set = unsafe { mask.as_ref() };
+        let set = match unsafe { convert::signal_set(mask) } {
+            Ok(set) => set,
+            Err(error) => return failed(error),
+        };
         // SAFETY: the program's sets, by the contract of the call.
         let (result, _calls) = unsafe { select_ours(count, [read, write, except], limit, set) };
         match result {
@@ -263,7 +302,10 @@ cancellable! {
     ) -> c_int {
         let room = Room { epfd, events, max };
         // SAFETY: null or a signal set, by the contract of the call.
-        let set = unsafe { mask.as_ref() };
+        let set = match unsafe { convert::signal_set(mask) } {
+            Ok(set) => set,
+            Err(error) => return failed(error),
+        };
         // SAFETY: passed on.
         let kernel = || unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
@@ -279,13 +321,16 @@ cancellable! {
         mask: *const libc::sigset_t,
     ) -> c_int {
         // SAFETY: null or a timespec, by the contract of the call.
-        let Ok(limit) = (unsafe { convert::timespec(timeout) }) else {
-            errno::set(libc::EINVAL);
-            return -1;
+        let limit = match unsafe { convert::timespec(timeout) } {
+            Ok(limit) => limit,
+            Err(error) => return failed(error),
         };
         let room = Room { epfd, events, max };
         // SAFETY: null or a signal set, by the contract of the call.
-        let set = unsafe { mask.as_ref() };
+        let set = match unsafe { convert::signal_set(mask) } {
+            Ok(set) => set,
+            Err(error) => return failed(error),
+        };
         // SAFETY: passed on.
         let kernel = || unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) };
         // SAFETY: the program's array, by the contract of the call.
@@ -357,19 +402,22 @@ unsafe fn select_ours(
     // select(getdtablesize(), ...) is an old habit, and the sets are not that large.
     let nfds = if nfds > libc::FD_SETSIZE { nfds.min(table_size()) } else { nfds };
     let bytes = sets::words(nfds) * size_of::<usize>();
-    if sets.iter().any(|set| !set.is_null() && !convert::is_plausible(*set, bytes)) {
+    if sets.iter().any(|set| !set.is_null() && !convert::can_read(*set, bytes)) {
         return (None, Vec::new());
     }
+    // All of each set is written, after the wait and but for an error: the program may change the sets until then.
+    let can_be_told = || sets.iter().all(|set| set.is_null() || convert::can_write(*set, bytes));
     // SAFETY: as promised.
-    let mut sets = sets.map(|set| unsafe { words(set.cast(), nfds) });
-    let mut list = sets::to_list(nfds, &sets);
+    let mut words = sets.map(|set| unsafe { words(set.cast(), nfds) });
+    let mut list = sets::to_list(nfds, &words);
     let calls = calls_on(&list);
     let result = poll_ours(&mut list, Told::Asked, timeout, mask).map(|result| match result? {
+        _ if !can_be_told() => Err(libc::EFAULT),
         0 => {
-            sets::clear_all(nfds, &mut sets);
+            sets::clear_all(nfds, &mut words);
             Ok(0)
         }
-        _ => sets::from_list(nfds, &list, &mut sets),
+        _ => sets::from_list(nfds, &list, &mut words),
     });
     (result, calls)
 }

@@ -61,11 +61,11 @@ unsafe fn receive_message(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> isize {
-    if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+    if !convert::can_read(message, size_of::<libc::msghdr>()) {
         errno::set(libc::EFAULT);
         return -1;
     }
-    // SAFETY: a msghdr by the contract of the call.
+    // SAFETY: a msghdr by the contract of the call; nothing is written before it is known to be writable.
     let header = unsafe { &mut *message };
     if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
         errno::set(libc::EINVAL);
@@ -89,6 +89,10 @@ unsafe fn receive_message(
     match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
         Reception::Done(Received::FromOs(len)) => len,
         Reception::Done(Received::Datagram { len, source, family, flags, control }) => {
+            if !convert::can_answer(header) {
+                errno::set(libc::EFAULT);
+                return -1;
+            }
             let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
             // SAFETY: the program's name buffer and its length, by the contract of the call.
             let named = unsafe { convert::put_address(source, family, name, name_len) };
@@ -372,10 +376,9 @@ cancellable! {
         let mut flags_now = flags & !libc::MSG_WAITFORONE;
         let mut received = 0;
         while received < count as usize {
-            // SAFETY: the array has `count` entries, by the contract of the call.
-            let entry = unsafe { messages.add(received) };
-            // SAFETY: as above.
-            let header = unsafe { &raw mut (*entry).msg_hdr };
+            let entry = messages.wrapping_add(received);
+            // A mmsghdr starts with its msghdr.
+            let header = entry.cast::<libc::msghdr>();
             let len = match found {
                 // SAFETY: a msghdr of the program's array.
                 Found::Stream(..) => unsafe {
@@ -391,8 +394,14 @@ cancellable! {
                 }
                 break;
             }
+            // SAFETY: an entry of the program's array, whose header was there.
+            let told = unsafe { &raw mut (*entry).msg_len };
+            if !convert::can_write(told, size_of::<c_uint>()) {
+                errno::set(libc::EFAULT);
+                break;
+            }
             // SAFETY: as above.
-            unsafe { (*entry).msg_len = len as c_uint };
+            unsafe { told.write(len as c_uint) };
             received += 1;
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags_now |= libc::MSG_DONTWAIT;
@@ -405,8 +414,13 @@ cancellable! {
         if received == 0 && count > 0 {
             return -1;
         }
-        // SAFETY: null or a timespec, by the contract of the call.
-        if let (Some(limit), Some(out)) = (limit, unsafe { timeout.as_mut() }) {
+        if let Some(limit) = limit {
+            if !convert::can_write(timeout, size_of::<libc::timespec>()) {
+                errno::set(libc::EFAULT);
+                return -1;
+            }
+            // SAFETY: a timespec, by the contract of the call.
+            let out = unsafe { &mut *timeout };
             let spent = clock::now().saturating_duration_since(since).as_nanos();
             let left = limit.saturating_sub(u64::try_from(spent).unwrap_or(u64::MAX));
             out.tv_sec = (left / 1_000_000_000) as libc::time_t;

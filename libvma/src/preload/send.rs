@@ -88,7 +88,7 @@ pub(super) unsafe fn control(header: &libc::msghdr) -> Option<&[u8]> {
     if len == 0 {
         return None;
     }
-    let readable = len <= MOST && convert::is_plausible(at, len);
+    let readable = len <= MOST && convert::can_read(at, len);
     // SAFETY: as promised.
     Some(if readable { unsafe { convert::bytes(at.cast(), len) } } else { &[] })
 }
@@ -137,7 +137,7 @@ unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr
 /// `message` is null or a msghdr.
 #[inline]
 unsafe fn look_for_descriptors(message: *const libc::msghdr) {
-    if process::current().is_none() || !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+    if process::current().is_none() || !convert::can_read(message, size_of::<libc::msghdr>()) {
         return;
     }
     // SAFETY: as promised.
@@ -145,7 +145,7 @@ unsafe fn look_for_descriptors(message: *const libc::msghdr) {
         && !header.msg_control.is_null()
         && header.msg_controllen >= size_of::<libc::cmsghdr>()
         // The kernel says EFAULT.
-        && convert::is_plausible(header.msg_control, header.msg_controllen)
+        && convert::can_read(header.msg_control, header.msg_controllen)
         && let Some(process) = process::current()
     {
         // SAFETY: the control area is the program's, of the length it says.
@@ -287,7 +287,7 @@ cancellable! {
             },
             found => found,
         };
-        if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+        if !convert::can_read(message, size_of::<libc::msghdr>()) {
             return passed::sent(fd, os());
         }
         // SAFETY: a msghdr by the contract of the call.
@@ -330,8 +330,7 @@ cancellable! {
                 if !convert::is_plausible(messages, 0) {
                     break;
                 }
-                // SAFETY: the array has `count` entries, by the contract of the call.
-                let entry = unsafe { messages.add(at) };
+                let entry = messages.wrapping_add(at);
                 // SAFETY: a mmsghdr of the program's array starts with its msghdr.
                 unsafe { look_for_descriptors(entry.cast()) };
             }
@@ -353,9 +352,12 @@ cancellable! {
         let mut sent = 0;
         // The kernel takes at most UIO_MAXIOV messages a call.
         while sent < count.min(1024) as usize {
-            // SAFETY: the array has `count` entries, by the contract of the call.
-            let entry = unsafe { messages.add(sent) };
-            // SAFETY: as above.
+            let entry = messages.wrapping_add(sent);
+            if !convert::can_read(entry, size_of::<libc::mmsghdr>()) {
+                errno::set(libc::EFAULT);
+                break;
+            }
+            // SAFETY: the array has `count` entries, by the contract of the call, and this one is there.
             let header = unsafe { &(*entry).msg_hdr };
             // SAFETY: the program's vector and address, by the contract of the call.
             let payload = unsafe { convert::sources(header.msg_iov, header.msg_iovlen) };
@@ -392,8 +394,14 @@ cancellable! {
             if len < 0 {
                 break;
             }
-            // SAFETY: an entry of the program's array.
-            unsafe { (*entry).msg_len = len as c_uint };
+            // SAFETY: an entry of the program's array, which is there.
+            let told = unsafe { &raw mut (*entry).msg_len };
+            if !convert::can_write(told, size_of::<c_uint>()) {
+                errno::set(libc::EFAULT);
+                break;
+            }
+            // SAFETY: as above.
+            unsafe { told.write(len as c_uint) };
             sent += 1;
         }
         flush(process, &mut pending);

@@ -10,9 +10,10 @@
 use core::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-use super::{export, real};
+use super::{export, fault, fork, real};
 use crate::log::log_line;
-use crate::sys::thread;
+use crate::process;
+use crate::sys::{thread, user};
 
 const SIGNALS: usize = 65;
 
@@ -53,7 +54,8 @@ static WRAPPING: AtomicBool = AtomicBool::new(false);
 /// `VMA_HANDLE_SIGINTR`: SIGINT is logged, whatever the program does about it.
 static ANNOUNCING: AtomicBool = AtomicBool::new(false);
 
-/// Signals that a fault raises: their handlers repair or report, and run on any stack.
+/// Signals that a fault raises: their handlers repair or report, and run on any stack. Those of a bad pointer have a
+/// handler of the library's, too: `fault.rs`.
 const FAULTS: &[c_int] = &[
     libc::SIGSEGV,
     libc::SIGBUS,
@@ -129,11 +131,29 @@ fn wrapper_address() -> usize {
     (wrapper as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)) as usize
 }
 
+/// What the program installed, or has by default: handler and flags.
+pub fn installed(signal: c_int) -> (usize, c_int) {
+    let slot = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n));
+    slot.map_or((libc::SIG_DFL, 0), |slot| {
+        (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire))
+    })
+}
+
+/// SA_RESETHAND of a signal that the library's own handler stays installed for.
+pub fn forget_handler(signal: c_int, handler: usize) {
+    if let Some(slot) = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n)) {
+        let (order, fail) = (Ordering::AcqRel, Ordering::Relaxed);
+        let _ = slot.handler.compare_exchange(handler, libc::SIG_DFL, order, fail);
+    }
+}
+
 /// Wraps the handlers that were installed before the first Internet socket.
 pub fn wrap_existing() {
+    user::prepare();
     WRAPPING.store(true, Ordering::Release);
     for signal in 1..SIGNALS as c_int {
-        if FAULTS.contains(&signal) {
+        let watched = fault::is_watched(signal);
+        if FAULTS.contains(&signal) && !watched {
             continue;
         }
         // SAFETY: all-zero bytes are a valid sigaction.
@@ -142,7 +162,7 @@ pub fn wrap_existing() {
         if unsafe { real::sigaction(signal, core::ptr::null(), &mut action) } != 0 {
             continue;
         }
-        if is_handler(action.sa_sigaction) {
+        if watched || is_handler(action.sa_sigaction) {
             // SAFETY: the action is one that the kernel gave for this signal.
             unsafe { install(signal, &action, core::ptr::null_mut()) };
         }
@@ -168,7 +188,26 @@ fn is_announced(signal: c_int, address: usize) -> bool {
 }
 
 fn is_handler(address: usize) -> bool {
-    address != libc::SIG_DFL && address != libc::SIG_IGN && address != wrapper_address()
+    address != libc::SIG_DFL && address != libc::SIG_IGN && !is_own(address)
+}
+
+/// Is it a handler of the library's?
+fn is_own(address: usize) -> bool {
+    address == wrapper_address() || address == fault::address()
+}
+
+/// Is the library's handler to stand in an action's place? Not in a vfork() child, whose handlers are its own, but whose
+/// memory is its parent's.
+fn is_to_be_wrapped(signal: c_int, address: usize) -> bool {
+    if !WRAPPING.load(Ordering::Acquire) {
+        return false;
+    }
+    if fault::is_watched(signal) {
+        return address != libc::SIG_IGN
+            && !is_own(address)
+            && !process::current().is_some_and(fork::is_vfork_child);
+    }
+    (is_handler(address) || is_announced(signal, address)) && !FAULTS.contains(&signal)
 }
 
 /// Installs an action of the program, wrapped if it is a handler.
@@ -182,9 +221,7 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
     };
     let before = (slot.handler.load(Ordering::Acquire), slot.flags.load(Ordering::Acquire));
     let nested = slot.nests.load(Ordering::Acquire);
-    let wrapped = WRAPPING.load(Ordering::Acquire)
-        && (is_handler(action.sa_sigaction) || is_announced(signal, action.sa_sigaction))
-        && !FAULTS.contains(&signal);
+    let wrapped = is_to_be_wrapped(signal, action.sa_sigaction);
     let mut changed = *action;
     if wrapped {
         // The wrapper may run as soon as the kernel has it: its target first.
@@ -193,8 +230,13 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
         slot.nests.store(action.sa_flags & libc::SA_NODEFER != 0 && !masked, Ordering::Release);
         slot.flags.store(action.sa_flags, Ordering::Release);
         slot.handler.store(action.sa_sigaction, Ordering::Release);
-        changed.sa_sigaction = wrapper_address();
-        changed.sa_flags = changed.sa_flags & !CHANGED | libc::SA_SIGINFO;
+        if fault::is_watched(signal) {
+            changed.sa_flags = fault::flags(action);
+            changed.sa_sigaction = fault::address();
+        } else {
+            changed.sa_flags = changed.sa_flags & !CHANGED | libc::SA_SIGINFO;
+            changed.sa_sigaction = wrapper_address();
+        }
     }
     // SAFETY: `changed` is a valid action, `old` as promised.
     let result = unsafe { real::sigaction(signal, &changed, old) };
@@ -217,10 +259,13 @@ unsafe fn install(signal: c_int, action: &libc::sigaction, old: *mut libc::sigac
 unsafe fn unwrap_old(old: *mut libc::sigaction, installed: (usize, c_int)) {
     // SAFETY: as promised.
     let Some(old) = (unsafe { old.as_mut() }) else { return };
-    if old.sa_sigaction == wrapper_address() {
-        old.sa_sigaction = installed.0;
-        old.sa_flags = old.sa_flags & !CHANGED | installed.1 & CHANGED;
-    }
+    let changed = match old.sa_sigaction {
+        address if address == wrapper_address() => CHANGED,
+        address if address == fault::address() => fault::CHANGED,
+        _ => return,
+    };
+    old.sa_sigaction = installed.0;
+    old.sa_flags = old.sa_flags & !changed | installed.1 & changed;
 }
 
 /// signal(2) and its kin: installs a handler with flags, and with the signal itself in the mask if that is
@@ -253,13 +298,13 @@ fn bit_of(number: c_int) -> u64 {
     u32::try_from(number - 1).ok().and_then(|at| 1u64.checked_shl(at)).unwrap_or(0)
 }
 
-/// Is the library's wrapper installed for this signal?
+/// Is a handler of the library's installed for this signal?
 fn is_wrapped(number: c_int) -> bool {
     // SAFETY: all-zero bytes are a valid sigaction.
     let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
     // SAFETY: only asks; `action` outlives the call.
     let asked = unsafe { real::sigaction(number, core::ptr::null(), &mut action) };
-    asked == 0 && action.sa_sigaction == wrapper_address()
+    asked == 0 && is_own(action.sa_sigaction)
 }
 
 export! {
@@ -332,7 +377,7 @@ export! {
         if !WRAPPING.load(Ordering::Acquire) || handler == libc::SIG_ERR || handler == SIG_HOLD {
             // SAFETY: passed on. SIG_HOLD installs nothing.
             let old = unsafe { real::sigset(number, handler) };
-            return if old == wrapper_address() { handler_of(number) } else { old };
+            return if is_own(old) { handler_of(number) } else { old };
         }
         let old = install_simply(number, handler, 0, false);
         if old == libc::SIG_ERR {

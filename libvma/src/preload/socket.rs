@@ -203,8 +203,9 @@ export! {
         if let Found::Stream(process, id) = find(fd)
             && socket::stream::is_connected(&process.stack, id)
         {
-            // The shadow of an accepted connection is not bound.
-            errno::set(libc::EINVAL);
+            // The shadow of an accepted connection is not bound. The kernel reads the address first.
+            let unreadable = convert::is_sane(len) && !convert::asked_readable(address, len as usize);
+            errno::set(if unreadable { libc::EFAULT } else { libc::EINVAL });
             return -1;
         }
         // SAFETY: passed on.
@@ -356,7 +357,12 @@ export! {
             return result;
         }
         // SAFETY: passed on.
-        unsafe { real::getsockopt(fd, level, name, value, len) }
+        let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+        if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+            // SAFETY: the kernel has written so many bytes.
+            unsafe { add_kept_error(fd, value.cast(), len) };
+        }
+        result
     }
 
     /// fcntl(2). The third argument is a number or a pointer; either fits a register.
@@ -402,6 +408,10 @@ export! {
             && let Some(len) = receive::next_len(&process.stack, id)
         {
             let out: *mut c_int = core::ptr::with_exposed_provenance_mut(argument);
+            if !convert::asked_writable(out, size_of::<c_int>()) {
+                errno::set(libc::EFAULT);
+                return -1;
+            }
             // SAFETY: FIONREAD's argument points to an int, by the contract of the call.
             unsafe { out.write(len as c_int) };
             return 0;
@@ -414,6 +424,25 @@ export! {
             options::after_flags(&process.stack, id);
         }
         result
+    }
+}
+
+/// SO_ERROR of a UDP socket, of which the kernel knows nothing: what recvmmsg() has kept for the next call.
+///
+/// # Safety
+/// The kernel has written `*len` bytes to `value`.
+#[cold]
+unsafe fn add_kept_error(fd: c_int, value: *mut c_int, len: Len) {
+    // SAFETY: as promised.
+    let whole = unsafe { *len } as usize == size_of::<c_int>();
+    if let Some((process, id)) = ours(fd)
+        && whole
+        // SAFETY: as promised; the program's pointer may be unaligned.
+        && unsafe { value.read_unaligned() } == 0
+        && let Some(error) = receive::take_kept_error(&process.stack, id)
+    {
+        // SAFETY: as above.
+        unsafe { value.write_unaligned(error) };
     }
 }
 

@@ -1,17 +1,19 @@
 //! What the exported functions do with a TCP socket of ours.
 
-use core::ffi::{c_int, c_uint, c_ulong, c_void};
+mod settings;
+
+pub use settings::{after_flags, after_owner, ioctl, option, set_option};
+
+use core::ffi::{c_int, c_uint, c_void};
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::convert::{self, Destination, VectorError};
-use super::{Found, errno, find, made, passed, real};
+use super::{errno, made, passed, real};
 use crate::fd::Object;
 use crate::process::Process;
 use crate::socket::stream::listen::{Adopted, Found as Accepted};
-use crate::socket::stream::options::Effect;
-use crate::socket::stream::tell::Value;
-use crate::socket::stream::{self, connect as connects, listen, local, options, tell};
+use crate::socket::stream::{self, connect as connects, listen, local};
 use crate::socket::{Outcome, SocketId, WhyOs};
 use crate::sys::sockaddr::{Family, SocketName};
 
@@ -35,6 +37,10 @@ pub unsafe fn connect(
     address: SockAddr,
     len: libc::socklen_t,
 ) -> c_int {
+    if convert::is_sane(len) && !convert::asked_readable(address, len as usize) {
+        // The kernel reads the address before anything else.
+        return failed(libc::EFAULT);
+    }
     let family = stream::family(&process.stack, id);
     // SAFETY: as promised.
     let peer = match unsafe { convert::peer(family, address, len) } {
@@ -248,16 +254,18 @@ pub unsafe fn no_source(result: isize, address: SockAddrOut, len: Len) -> isize 
     if result < 0 || address.is_null() {
         return result;
     }
-    if !convert::is_plausible(len, 4) {
+    if !convert::can_read(len, 4) {
         return failed(libc::EFAULT) as isize;
     }
-    // SAFETY: as promised.
-    let len = unsafe { &mut *len };
-    // The bytes are gone all the same.
-    if (*len as i32) < 0 {
+    // SAFETY: as promised, and there. The bytes are gone all the same.
+    if (unsafe { len.read() } as i32) < 0 {
         return failed(libc::EINVAL) as isize;
     }
-    *len = 0;
+    if !convert::can_write(len, 4) {
+        return failed(libc::EFAULT) as isize;
+    }
+    // SAFETY: as above.
+    unsafe { len.write(0) };
     result
 }
 
@@ -272,10 +280,10 @@ pub unsafe fn receive_message(
     message: *mut libc::msghdr,
     flags: c_int,
 ) -> isize {
-    if !convert::is_plausible(message, size_of::<libc::msghdr>()) {
+    if !convert::can_read(message, size_of::<libc::msghdr>()) {
         return failed(libc::EFAULT) as isize;
     }
-    // SAFETY: a msghdr by the contract of the call.
+    // SAFETY: a msghdr by the contract of the call; nothing is written before it is known to be writable.
     let header = unsafe { &mut *message };
     if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
         return failed(libc::EINVAL) as isize;
@@ -289,6 +297,8 @@ pub unsafe fn receive_message(
     // SAFETY: passed on.
     let os = || passed::received(fd, flags, unsafe { real::recvmsg(fd, message, flags) });
     match stream::receive::receive(&process.stack, id, buffers.as_mut_slice(), flags) {
+        // The bytes are gone all the same.
+        Outcome::Ours(_) if !convert::can_answer(header) => failed(libc::EFAULT) as isize,
         Outcome::Ours(len) => {
             if !header.msg_name.is_null() {
                 header.msg_namelen = 0;
@@ -310,7 +320,7 @@ pub fn wrong_destination(address: SockAddr, len: libc::socklen_t) -> Option<c_in
     if len as usize > size_of::<libc::sockaddr_storage>() {
         return Some(libc::EINVAL);
     }
-    (!convert::is_plausible(address, len as usize)).then_some(libc::EFAULT)
+    (!convert::can_read(address, len as usize)).then_some(libc::EFAULT)
 }
 
 /// A send call from a list of buffers.
@@ -380,7 +390,7 @@ pub unsafe fn wrong_control(message: &libc::msghdr) -> Option<c_int> {
     if message.msg_controllen == 0 {
         return None;
     }
-    if !convert::is_plausible(message.msg_control, message.msg_controllen) {
+    if !convert::can_read(message.msg_control, message.msg_controllen) {
         return Some(libc::EFAULT);
     }
     let mut at = 0usize;
@@ -438,161 +448,28 @@ pub unsafe fn send_messages(
     count: c_uint,
     flags: c_int,
 ) -> c_int {
+    let before = errno::get();
     let mut sent = 0;
     while sent < count.min(1024) as usize {
-        // SAFETY: the array has `count` entries, by the contract of the call.
-        let entry = unsafe { messages.add(sent) };
+        let entry = messages.wrapping_add(sent);
         // SAFETY: a mmsghdr of the program's array starts with its msghdr.
         let len = unsafe { super::send::sendmsg(fd, entry.cast(), flags) };
         if len < 0 {
             break;
         }
-        // SAFETY: an entry of the program's array.
-        unsafe { (*entry).msg_len = len as c_uint };
+        // SAFETY: an entry of the program's array, whose header was there.
+        let told = unsafe { &raw mut (*entry).msg_len };
+        if !convert::can_write(told, size_of::<c_uint>()) {
+            errno::set(libc::EFAULT);
+            break;
+        }
+        // SAFETY: as above.
+        unsafe { told.write(len as c_uint) };
         sent += 1;
     }
-    if sent == 0 && count > 0 { -1 } else { sent as c_int }
-}
-
-/// # Safety
-/// As setsockopt(2).
-pub unsafe fn set_option(
-    process: &'static Process,
-    id: SocketId,
-    fd: c_int,
-    (level, name): (c_int, c_int),
-    value: *const c_void,
-    len: libc::socklen_t,
-) -> c_int {
-    let before = errno::get();
-    let good = len > 0 && (len as c_int) > 0 && convert::is_plausible(value, len as usize);
-    // SAFETY: the program's value, by the contract of the call; empty if it cannot be one.
-    let bytes = if good { unsafe { convert::bytes(value.cast(), len as usize) } } else { &[] };
-    if good && let Some(answer) = options::before_set(&process.stack, id, level, name, bytes) {
-        if answer == 0 {
-            // As far as the kernel has it: connections it accepts inherit it.
-            // SAFETY: passed on.
-            unsafe { real::setsockopt(fd, level, name, value, len) };
-            errno::set(before);
-            return 0;
-        }
-        return failed(answer);
+    if sent == 0 && count > 0 {
+        return -1;
     }
-    // The kernel changes the family of a socket that has the connection itself.
-    if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
-        && bytes.starts_with(&libc::AF_INET.to_ne_bytes())
-        && stream::family(&process.stack, id) == Family::Ipv6
-        && stream::is_connected(&process.stack, id)
-    {
-        process.release_stream(id, WhyOs::Option { level, name });
-    }
-    // SAFETY: passed on.
-    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if result == 0
-        && let Effect::Os(why) = options::after_set(&process.stack, id, level, name, bytes)
-    {
-        if let Err(errno) = why.judge(process.stack.config.exceptions) {
-            return failed(errno);
-        }
-        process.release_stream(id, why);
-    }
-    if result == 0 {
-        errno::set(before);
-    }
-    result
-}
-
-/// None: the shadow answers.
-///
-/// # Safety
-/// As getsockopt(2).
-pub unsafe fn option(
-    process: &'static Process,
-    id: SocketId,
-    (level, name): (c_int, c_int),
-    value: *mut c_void,
-    len: Len,
-) -> Option<c_int> {
-    // A bad pointer is the kernel's to refuse, before anything is taken.
-    if !convert::is_plausible(len, 4) || !convert::is_plausible(value, 1) {
-        return None;
-    }
-    // SAFETY: a length by the contract of the call.
-    let room = usize::try_from(unsafe { len.read() } as c_int).ok()?;
-    let number;
-    let told = tell::option(&process.stack, id, level, name)?;
-    let bytes = match &told {
-        Value::Number(value) => {
-            number = value.to_ne_bytes();
-            &number[..]
-        }
-        Value::Bytes(bytes) => bytes,
-    };
-    if (level, name) == (libc::SOL_SOCKET, libc::SO_PEERNAME) && room > bytes.len() {
-        // As the kernel: it takes the room for the length that is expected.
-        return Some(failed(libc::EINVAL));
-    }
-    if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_PATHMTU) && room < bytes.len() {
-        return Some(failed(libc::EINVAL));
-    }
-    let bytes = bytes.get(..room).unwrap_or(bytes);
-    // SAFETY: the program has room for that many bytes, by the contract of the call.
-    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast::<u8>(), bytes.len()) };
-    // SAFETY: as above.
-    unsafe { len.write(bytes.len() as libc::socklen_t) };
-    Some(0)
-}
-
-/// # Safety
-/// As ioctl(2).
-pub unsafe fn ioctl(
-    process: &'static Process,
-    id: SocketId,
-    fd: c_int,
-    request: c_ulong,
-    argument: usize,
-) -> c_int {
-    let out: *mut c_int = core::ptr::with_exposed_provenance_mut(argument);
-    if convert::is_plausible(out, size_of::<c_int>())
-        && let Some(told) = tell::ioctl(&process.stack, id, request)
-    {
-        return match told {
-            Ok(number) => {
-                // SAFETY: these requests point to an int, by the contract of the call.
-                unsafe { out.write(number) };
-                0
-            }
-            Err(error) => failed(error),
-        };
-    }
-    // SAFETY: passed on.
-    let result = unsafe { real::ioctl(fd, request, argument) };
-    if result == 0 && matches!(request, FIOSETOWN | SIOCSPGRP) {
-        after_owner(fd);
-    }
-    let flags = [libc::FIONBIO as c_ulong, libc::FIOASYNC as c_ulong];
-    if result == 0 && flags.contains(&request) {
-        after_flags(process, id);
-    }
-    result
-}
-
-const FIOSETOWN: c_ulong = 0x8901;
-const SIOCSPGRP: c_ulong = 0x8902;
-
-/// Somebody wants SIGURG, which comes from the kernel's socket only.
-pub fn after_owner(fd: c_int) {
-    if let Found::Stream(process, id) = find(fd)
-        // SAFETY: F_GETOWN takes no pointer.
-        && unsafe { real::fcntl(fd, libc::F_GETOWN, 0) } != 0
-    {
-        process.release_stream(id, WhyOs::Arguments);
-    }
-}
-
-pub fn after_flags(process: &'static Process, id: SocketId) {
-    if stream::after_flags(&process.stack, id) {
-        // SIGIO comes from the kernel's socket only.
-        process.release_stream(id, WhyOs::Arguments);
-    }
+    errno::set(before);
+    sent as c_int
 }

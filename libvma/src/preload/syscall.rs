@@ -121,7 +121,7 @@ unsafe fn mask_at(mask: usize, len: usize) -> Option<Mask> {
         return Some(Mask::None);
     }
     let from: *const u64 = at(mask);
-    if len != size_of::<u64>() || !convert::is_plausible(from, len) {
+    if len != size_of::<u64>() || !convert::can_read(from, len) {
         return None;
     }
     // SAFETY: an all-zero sigset_t is a valid (empty) set.
@@ -164,13 +164,13 @@ unsafe fn counting_down(
 unsafe fn hand_over_blocks(list: *const *const c_int, count: usize) {
     /// aio_fildes in struct iocb (linux/aio_abi.h), in ints.
     const DESCRIPTOR: usize = 5;
-    let plausible = convert::is_plausible(list, count.saturating_mul(size_of::<usize>()));
+    let plausible = convert::asked_readable(list, count.saturating_mul(size_of::<usize>()));
     for at in 0..if plausible { count } else { 0 } {
         // SAFETY: as promised.
         let block = unsafe { list.add(at) };
         // SAFETY: as promised.
         let block = unsafe { *block };
-        if convert::is_plausible(block, 64) {
+        if convert::asked_readable(block, 64) {
             let descriptor = block.wrapping_add(DESCRIPTOR);
             // SAFETY: a block has 64 bytes.
             file::hand_over(unsafe { descriptor.read_unaligned() });

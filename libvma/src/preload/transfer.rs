@@ -32,7 +32,7 @@ unsafe fn send_file(
     count: usize,
 ) -> Result<usize, c_int> {
     let given = !offset.is_null();
-    if given && !convert::is_plausible(offset, 8) {
+    if given && !convert::asked_readable(offset, 8) {
         return Err(libc::EFAULT);
     }
     // Before the kernel looks at what it is.
@@ -90,6 +90,9 @@ unsafe fn send_file(
     }
     let end = start.saturating_add(sent as i64);
     if given {
+        if !convert::asked_writable(offset, 8) {
+            return Err(libc::EFAULT);
+        }
         // SAFETY: as promised.
         unsafe { offset.write(end) };
     } else {

@@ -9,6 +9,7 @@ use super::poll::BUDGET;
 use super::receive::Parsed;
 use super::{SocketId, State};
 use crate::device::shm::Arrival;
+use crate::sys::user;
 
 /// What a caller got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +60,11 @@ impl<S> State<S> {
                 self.input_packet(ring_id, received);
                 return None;
             };
+            if !user::takes(target) {
+                // The datagram is lost by the way of the others.
+                self.input_packet(ring_id, received);
+                return None;
+            }
             target.copy_from_slice(payload);
             ring.release(received.frame);
             let source = SocketAddrV4::new(plain.parsed.ip.src, plain.parsed.udp.src_port);

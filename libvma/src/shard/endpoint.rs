@@ -136,7 +136,7 @@ impl Endpoint {
 
     /// Datagrams found no room; returns how many they were.
     #[cold]
-    pub(super) fn count_lost(&mut self, train: Train, len: usize) -> u32 {
+    pub fn count_lost(&mut self, train: Train, len: usize) -> u32 {
         let count = train.count(len as u32);
         self.counters.rx_dropped_packets += u64::from(count);
         self.counters.rx_dropped_bytes += len as u64;

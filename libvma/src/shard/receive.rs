@@ -16,6 +16,7 @@ use crate::net::udp::lookup::Tuple;
 use crate::net::wire::udp::PartialChecksum;
 use crate::net::wire::{ethernet, ipv4, udp};
 use crate::sys::time::realtime_nanos;
+use crate::sys::user;
 
 /// The bytes of the longest train that is received whole: the kernel's loopback cuts packets that have 65536
 /// bytes with their headers (GSO_LEGACY_MAX_SIZE of Linux 6.18).
@@ -354,16 +355,17 @@ impl<S> State<S> {
         }
     }
 
-    /// Copies a datagram's payload out; returns how many bytes found room.
+    /// Copies a datagram's payload out; returns how many bytes found room. None: the buffers are no memory that can be
+    /// written.
     #[inline]
-    pub fn copy_out(&self, datagram: &Datagram, out: &mut [IoSliceMut<'_>]) -> usize {
+    pub fn copy_out(&self, datagram: &Datagram, out: &mut [IoSliceMut<'_>]) -> Option<usize> {
         let (skip, len) = (datagram.skip as usize, datagram.len as usize);
         match &datagram.body {
             Body::Heap(payload) => {
                 scatter(core::iter::once(payload.get(skip..).unwrap_or_default()), len, out)
             }
             Body::Frames { ring, frame, offset } => {
-                let Some(ring) = self.ring(*ring) else { return 0 };
+                let Some(ring) = self.ring(*ring) else { return Some(0) };
                 let offset = usize::from(*offset) + skip;
                 match (ring.first_bytes(frame).get(offset..offset + len), &mut *out) {
                     // Nearly always: in one piece, into one buffer.
@@ -371,9 +373,12 @@ impl<S> State<S> {
                         let count = len.min(buffer.len());
                         let (target, source) = (buffer.get_mut(..count), payload.get(..count));
                         if let (Some(target), Some(source)) = (target, source) {
+                            if !user::takes(target) {
+                                return None;
+                            }
                             bulk_copy(target, source);
                         }
-                        count
+                        Some(count)
                     }
                     _ => scatter(skipping(ring.pieces(frame), offset), len, out),
                 }
@@ -469,7 +474,7 @@ fn scatter<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     len: usize,
     out: &mut [IoSliceMut<'_>],
-) -> usize {
+) -> Option<usize> {
     let mut copied = 0;
     let mut buffers = out.iter_mut();
     let mut room: &mut [u8] = &mut [];
@@ -479,20 +484,23 @@ fn scatter<'a>(
             if room.is_empty() {
                 match buffers.next() {
                     Some(buffer) => room = &mut buffer[..],
-                    None => return copied,
+                    None => return Some(copied),
                 }
                 continue;
             }
             let count = piece.len().min(room.len());
             let (target, rest) = room.split_at_mut(count);
             let (source, left) = piece.split_at(count);
+            if !user::takes(target) {
+                return None;
+            }
             bulk_copy(target, source);
             room = rest;
             piece = left;
             copied += count;
         }
     }
-    copied
+    Some(copied)
 }
 
 #[cfg(test)]
@@ -507,7 +515,7 @@ mod tests {
         let mut out =
             [IoSliceMut::new(&mut a), IoSliceMut::new(&mut empty), IoSliceMut::new(&mut b)];
         let pieces = [&b"ab"[..], &b"cdef"[..], &b"ghij"[..]];
-        assert_eq!(scatter(pieces.into_iter(), 6, &mut out), 6);
+        assert_eq!(scatter(pieces.into_iter(), 6, &mut out), Some(6));
         assert_eq!((&a, &b), (b"abc", b"def\0"));
     }
 
@@ -515,7 +523,7 @@ mod tests {
     fn scatter_reports_what_found_room() {
         let mut a = [0u8; 2];
         let mut out = [IoSliceMut::new(&mut a)];
-        assert_eq!(scatter([&b"abcd"[..]].into_iter(), 4, &mut out), 2);
+        assert_eq!(scatter([&b"abcd"[..]].into_iter(), 4, &mut out), Some(2));
     }
 
     #[test]

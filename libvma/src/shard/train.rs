@@ -7,6 +7,7 @@ use super::State;
 use super::transmit::{Egress, Gather, HEADERS, SendError, emit_link_and_ip};
 use crate::device::Ring;
 use crate::net::wire::{ethernet, ipv4, udp};
+use crate::sys::user;
 
 impl<S> State<S> {
     /// Queues the datagrams of a train that are behind the first `done` bytes; `done` then tells how many are
@@ -17,6 +18,10 @@ impl<S> State<S> {
         segment: u16,
         done: &mut usize,
     ) -> Result<(), SendError> {
+        if *done == 0 && !user::all_give(egress.payload, egress.skip, egress.len) {
+            // As a whole.
+            return Err(SendError::Fault);
+        }
         let ring = self.rings.get_mut(egress.hop.ring.index()).ok_or(SendError::NoRing)?;
         if ring.is_local() {
             self.send_marked(egress, segment)?;

@@ -14,7 +14,7 @@ use crate::net::udp::lookup::Tuple;
 use crate::net::wire::checksum::{Sum, copy_and_sum};
 use crate::net::wire::ethernet::{self, EtherType, MacAddr};
 use crate::net::wire::{ipv4, udp};
-use crate::sys::errand;
+use crate::sys::{errand, user};
 
 pub(super) const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
 
@@ -63,6 +63,8 @@ pub enum SendError {
     TooBig,
     /// The ring is gone.
     NoRing,
+    /// The payload is in memory that is not there.
+    Fault,
 }
 
 impl<S> State<S> {
@@ -97,10 +99,15 @@ impl<S> State<S> {
         ip.ident = self.ident;
         let ring = self.rings.get_mut(usize::from(egress.hop.ring.0)).ok_or(SendError::NoRing)?;
 
-        if ip_payload + ipv4::HEADER_LEN <= egress.hop.mtu as usize {
-            send_whole(ring, egress, segment, ip, udp)?;
-        } else if egress.never_fragment {
+        let fits = ip_payload + ipv4::HEADER_LEN <= egress.hop.mtu as usize;
+        if !fits && egress.never_fragment {
             return Err(SendError::TooBig);
+        }
+        if !user::all_give(egress.payload, egress.skip, egress.len) {
+            return Err(SendError::Fault);
+        }
+        if fits {
+            send_whole(ring, egress, segment, ip, udp)?;
         } else {
             send_fragments(ring, egress, ip, udp)?;
         }

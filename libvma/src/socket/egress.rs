@@ -17,7 +17,7 @@ use crate::net::wire::ipv4;
 use crate::net::wire::udp::{self, MAX_DATA_LEN};
 use crate::shard::{Egress, Envelope, NextHop, Progress, RingId, SendError, SocketId, envelope};
 use crate::sys::sockaddr::Family;
-use crate::sys::{shadow, thread};
+use crate::sys::{shadow, thread, user};
 
 /// A send call as the program made it.
 pub struct Request<'a> {
@@ -186,7 +186,8 @@ fn send_enveloped(
         && socket.state == State::Offloaded
         && (segment == 0 || len <= segment.into() && socket.options.checksum)
         && !(socket.order.may_have_error() || socket.os_corked || route.by_kernel > 0);
-    if !ordinary {
+    // The long way tells of memory that is not there.
+    if !ordinary || !user::all_give(request.payload, 0, len) {
         return None;
     }
     let kick = !request.more_follow;
@@ -361,6 +362,10 @@ fn failed(
         SendError::TooBig => {
             counters.tx_errors += 1;
             return Outcome::Errno(libc::EMSGSIZE);
+        }
+        SendError::Fault => {
+            counters.tx_errors += 1;
+            return Outcome::Errno(libc::EFAULT);
         }
         SendError::NoFrame => {
             if let Err(errno) = dropped(stack.config.tx_nonblocked_eagains) {

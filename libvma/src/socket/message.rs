@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use crate::shard::datagram::Datagram;
 use crate::sys::shadow::to_sockaddr;
 use crate::sys::time::realtime_nanos;
+use crate::sys::user;
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -116,6 +117,10 @@ impl<'a> ControlWriter<'a> {
             len = room;
         }
         let out = &mut self.room[self.written..self.written + len];
+        if !user::takes(out) {
+            // The kernel's put_cmsg() fails, and no caller of it looks.
+            return;
+        }
         out[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
         out[8..12].copy_from_slice(&level.to_ne_bytes());
         out[12..16].copy_from_slice(&kind.to_ne_bytes());

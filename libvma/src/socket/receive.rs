@@ -121,7 +121,7 @@ impl<'a> Source<'a> for Receiving<'_, '_> {
                     if endpoint.rx_thread == 0 {
                         endpoint.rx_thread = thread::cached_id();
                     }
-                    return Look::Found(Outcome::Ours(take(&mut state, id, request)));
+                    return Look::Found(take(&mut state, id, request));
                 }
                 (_, State::Os(why)) if view.front.is_none() => {
                     return Look::Found(Outcome::Os(why));
@@ -290,6 +290,13 @@ pub fn keep_error(stack: &Stack, id: SocketId, errno: i32) {
     }
 }
 
+/// Takes what [`keep_error`] has kept.
+pub fn take_kept_error(stack: &Stack, id: SocketId) -> Option<i32> {
+    let mut state = stack.shard.lock().ok()?;
+    let (_, socket) = state.socket(id)?;
+    Some(core::mem::take(&mut socket.pending_error)).filter(|error| *error != 0)
+}
+
 /// The size of the next datagram (FIONREAD), if one is queued.
 pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
@@ -345,14 +352,16 @@ fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
     Received::Datagram { len, source, family, flags, control: 0 }
 }
 
-/// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)).
-fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> Received {
+/// Copies the front datagram out. MSG_PEEK leaves it, MSG_TRUNC returns its real length (recv(2)). With a bad buffer it is
+/// lost, as with the kernel.
+fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> Outcome<Received> {
     // Out of the queue, so that the shard can lend its bytes; a peeked one goes back to the front.
     let Some(mut datagram) = state.pop(id) else {
-        return Received::FromOs(0);
+        return Outcome::Ours(Received::FromOs(0));
     };
     let rest = datagram.uncouple();
-    let copied = state.copy_out(&datagram, request.buffers);
+    let taken = state.copy_out(&datagram, request.buffers);
+    let copied = taken.unwrap_or(0);
     let len = datagram.len as usize;
     // The kernel starts from this flag of the call.
     let mut flags = request.flags & libc::MSG_CMSG_CLOEXEC;
@@ -361,7 +370,9 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
     }
     let mut control = 0;
     let own = state.interface_address(datagram.interface);
-    if let (Some(room), Some((_, socket))) = (request.control.as_deref_mut(), state.socket(id)) {
+    if taken.is_some()
+        && let (Some(room), Some((_, socket))) = (request.control.as_deref_mut(), state.socket(id))
+    {
         let mut writer = ControlWriter::new(room);
         writer.describe(&datagram, socket, own);
         control = writer.written();
@@ -381,14 +392,25 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
             (false, None) => Left::Nothing,
         });
     }
+    let received = match taken {
+        Some(_) => {
+            Outcome::Ours(Received::Datagram { len: returned, source, family, flags, control })
+        }
+        None => Outcome::Errno(libc::EFAULT),
+    };
     if peeks {
         if let Some(rest) = rest {
             datagram.couple(rest);
         }
         state.put_back(id, datagram);
-        return Received::Datagram { len: returned, source, family, flags, control };
+        return received;
     }
-    if let Some((endpoint, _)) = state.socket(id) {
+    if taken.is_none()
+        && let Some((endpoint, _)) = state.socket(id)
+    {
+        // udp_recvmsg() of the kernel counts it so.
+        endpoint.count_lost(datagram.train, len);
+    } else if let Some((endpoint, _)) = state.socket(id) {
         endpoint.counters.rx_packets += u64::from(datagram.train.count(datagram.len));
         endpoint.counters.rx_bytes += len as u64;
     }
@@ -399,7 +421,7 @@ fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> R
             state.put_back(id, datagram);
         }
     }
-    Received::Datagram { len: returned, source, family, flags, control }
+    received
 }
 
 /// Looks at the shadow. None: it has nothing.

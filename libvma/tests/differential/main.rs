@@ -117,6 +117,18 @@ fn pointers_to_nowhere_fail_alike() {
     alike("bad_pointers");
 }
 
+// covers: LIM-45
+#[test]
+fn memory_that_is_not_there_fails_alike() {
+    alike("faults");
+}
+
+// covers: LIM-45
+#[test]
+fn faults_of_the_program_are_its_own() {
+    alike("fault_handlers");
+}
+
 // covers: API-08, API-21, FIX-08, LIM-44, NET-01, NET-23
 #[test]
 fn datagrams_are_sent_alike() {

@@ -11,6 +11,8 @@ static const struct {
 	{ "names", names_cases },
 	{ "bad_descriptors", bad_descriptor_cases },
 	{ "bad_pointers", bad_pointer_cases },
+	{ "faults", fault_cases },
+	{ "fault_handlers", fault_handler_cases },
 	{ "options", option_cases },
 	{ "send", send_cases },
 	{ "receive", receive_cases },

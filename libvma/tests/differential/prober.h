@@ -61,7 +61,7 @@ typedef struct {
 	enum { NO_STREAMS, STREAMS_OURS, STREAMS_SHARED } streams;
 } probe_case;
 
-extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases[],
+extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases[], fault_cases[], fault_handler_cases[],
 	option_cases[], send_cases[], receive_cases[], ancillary_cases[], train_cases[], limit_cases[], multicast_cases[], wait_cases[], epoll_cases[],
 	signal_cases[], longjmp_cases[], descriptor_cases[], process_cases[], thread_cases[];
 extern const probe_case tcp_connect_cases[], tcp_accept_cases[], tcp_send_cases[],

@@ -14,6 +14,7 @@ mod dual_stack;
 mod dual_stack_datagrams;
 mod extra;
 mod fallback;
+mod faults;
 mod hostile;
 mod inherited;
 mod integrity;

@@ -9,8 +9,8 @@ use crate::shard::SleeperId;
 use crate::socket::Stack;
 use crate::socket::block::{Guard, Look, Over, Round, Source, block};
 use crate::socket::wait::{Patience, Wait};
-use crate::sys::thread;
 use crate::sys::wait::{PollFd, PollSet};
+use crate::sys::{thread, user};
 
 /// A wait as the program asked for it, and the two things only libc can do for it.
 pub struct Call<'a> {
@@ -29,6 +29,8 @@ struct Found<'a> {
     out: &'a mut [Event],
     count: usize,
     shared: Marks,
+    /// An event found no memory to be written to.
+    failed: bool,
 }
 
 /// Which of the events are of registrations that the kernel has, too: its event of the same
@@ -57,7 +59,7 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         handled,
         call,
         patience,
-        found: Found { out, count: 0, shared: Marks::default() },
+        found: Found { out, count: 0, shared: Marks::default(), failed: false },
         asked: false,
         kernel_spoke: true,
         counting: Counting::begin(&epoll.calls, own_number),
@@ -143,6 +145,9 @@ impl Waiting<'_, '_> {
         if self.found.collect(stack, epoll, first, disarm, &mut self.counting) && first {
             self.patience = self.patience.without_polling();
         }
+        if self.found.failed && self.found.count == 0 {
+            return Err(libc::EFAULT);
+        }
         if turn && !kernel_first {
             self.ask_kernel(stack)?;
         }
@@ -173,7 +178,11 @@ impl Found<'_> {
         let Some((ours, room)) = halves.filter(|(_, room)| !room.is_empty()) else {
             return Ok(());
         };
-        let mut found = kernel(room)?;
+        let mut found = match kernel(room) {
+            // The events before it count.
+            Err(libc::EFAULT) if !ours.is_empty() => 0,
+            found => found?,
+        };
         if found > 0 {
             let events = room.get_mut(..found).unwrap_or_default();
             note_shadows(stack, epoll, events);
@@ -217,7 +226,7 @@ impl Found<'_> {
             state.poll_patiently();
         }
         let last = state.last_entry(epoll.set);
-        while self.count < self.out.len() && spent.is_none() {
+        while self.count < self.out.len() && spent.is_none() && !self.failed {
             let Some(id) = state.next_listed(epoll.set, last) else { break };
             let Some(seen) = look(&mut state, id) else { continue };
             let mut stays = false;
@@ -242,6 +251,12 @@ impl Found<'_> {
                 match (same, room.first_mut()) {
                     (Some(event), _) => event.events |= events,
                     (None, Some(slot)) => {
+                        if !user::is_writable(slot, size_of::<Event>()) {
+                            interest.news = true;
+                            stays = true;
+                            self.failed = true;
+                            continue;
+                        }
                         *slot = Event { events, u64: interest.data };
                         if seen.shared {
                             self.shared.set(self.count);

@@ -100,7 +100,7 @@ pub unsafe fn control_alone(
             return Some(None);
         }
         // SAFETY: an event, by the contract of the call.
-        convert::is_plausible(event, size_of::<Event>()).then(|| Some(unsafe { *event }))
+        convert::can_read(event, size_of::<Event>()).then(|| Some(unsafe { *event }))
     };
     // What programs do with every request.
     if let Some(Object::Epoll(number)) = process.fds.get(epfd)
@@ -165,10 +165,10 @@ pub struct Room {
 }
 
 impl Room {
-    /// The kernel knows what is wrong if it is not.
+    /// The kernel knows what is wrong if it is not: of the memory it looks at the range only, until it has an event.
     fn is_valid(&self) -> bool {
         let len = (self.max.max(0) as usize).saturating_mul(size_of::<libc::epoll_event>());
-        self.max > 0 && convert::is_plausible(self.events, len)
+        self.max > 0 && convert::is_in_range(self.events, len)
     }
 }
 
@@ -236,7 +236,9 @@ unsafe fn wait_ours(
     let process = process::current()?;
     let Object::Epoll(id) = process.fds.get(epfd)? else { return None };
     let instance = process.epolls.get(id)?;
-    // SAFETY: as promised.
+    // A null pointer makes no slice; nothing is at this address either.
+    let events = if events.is_null() { core::ptr::without_provenance_mut(1) } else { events };
+    // SAFETY: as promised; what is not there is seen before it is written.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     let mut kernel = |room: &mut [epoll::Event]| {
         let most = c_int::try_from(room.len()).unwrap_or(c_int::MAX);

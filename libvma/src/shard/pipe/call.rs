@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 
 use super::{Leftover, Offer, Pipe, SocketId, State, clock};
 use crate::device::shm::{self, LinkId};
+use crate::sys::user::Copied;
 
 impl<S> State<S> {
     /// The socket's pipe.
@@ -156,7 +157,7 @@ impl<S> State<S> {
     }
 
     /// Sends bytes of the pieces behind the first `skip`, of `total` in all; returns how many found
-    /// room.
+    /// room, and whether memory behind them is not there.
     #[inline]
     pub fn pipe_write(
         &mut self,
@@ -164,10 +165,10 @@ impl<S> State<S> {
         data: &[IoSlice<'_>],
         skip: usize,
         total: usize,
-    ) -> usize {
+    ) -> Copied {
         let written = self
             .with_pipe(id, |pipe, ring| pipe.write(ring, data, skip, total.saturating_sub(skip)));
-        written.unwrap_or(0)
+        written.unwrap_or_default()
     }
 
     /// How many bytes of the socket's find room now, in one message.

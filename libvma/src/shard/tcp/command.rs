@@ -16,6 +16,7 @@ use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
 use crate::sys::errand;
 use crate::sys::kernel_start::Start;
+use crate::sys::user::{self, Copied};
 
 /// A connection to open.
 pub struct Opening {
@@ -28,6 +29,37 @@ pub struct Opening {
     pub flows: Vec<(RingId, Flow)>,
     /// As the kernel would begin, where that is known.
     pub start: Option<Start>,
+}
+
+/// The pieces behind so many bytes.
+#[inline]
+fn behind<'a>(data: &'a [IoSlice<'_>], mut skip: usize) -> impl Iterator<Item = &'a [u8]> {
+    data.iter().filter_map(move |piece| {
+        let here = skip.min(piece.len());
+        skip -= here;
+        piece.get(here..).filter(|rest| !rest.is_empty())
+    })
+}
+
+/// Queues what is before memory that is not there.
+#[cold]
+fn send_good(
+    connection: &mut Connection<Body>,
+    now: Instant,
+    data: &[IoSlice<'_>],
+    (skip, mut good): (usize, usize),
+    flags: SendFlags,
+) -> Result<Copied, Error> {
+    if good == 0 {
+        // What is wrong with the connection comes first.
+        return connection.may_write().map(|()| Copied { bytes: 0, fault: true });
+    }
+    let pieces = behind(data, skip).map_while(|piece| {
+        let piece = piece.get(..good).unwrap_or(piece);
+        good -= piece.len();
+        Some(piece).filter(|piece| !piece.is_empty())
+    });
+    connection.send(now, pieces, flags).map(|bytes| Copied { bytes, fault: true })
 }
 
 /// The addresses and ports are those of another connection.
@@ -115,7 +147,8 @@ impl<S> State<S> {
         Some(result)
     }
 
-    /// Queues bytes for sending and sends what may be sent. 0: no room.
+    /// Queues bytes for sending and sends what may be sent. 0: no room. Only bytes that find room are looked at; as in the kernel
+    /// those before memory that is not there are sent.
     #[inline]
     pub fn stream_send(
         &mut self,
@@ -123,19 +156,19 @@ impl<S> State<S> {
         data: &[IoSlice<'_>],
         skip: usize,
         flags: SendFlags,
-    ) -> Option<Result<usize, Error>> {
+    ) -> Option<Result<Copied, Error>> {
         self.begin();
         let index = self.connection_of(id)?;
         let (tcp, mut io) = self.tcp()?;
         let now = tcp.now();
-        let mut skip = skip;
-        let pieces = data.iter().filter_map(|piece| {
-            let here = skip.min(piece.len());
-            skip -= here;
-            piece.get(here..).filter(|rest| !rest.is_empty())
-        });
         let (result, holds) = tcp.with(&mut io, index, |connection, wire| {
-            let result = connection.send(now, pieces, flags);
+            let good = user::gives(data, skip, connection.send_room());
+            let result = if good.fault {
+                send_good(connection, now, data, (skip, good.bytes), flags)
+            } else {
+                let sent = connection.send(now, behind(data, skip), flags);
+                sent.map(|bytes| Copied { bytes, fault: false })
+            };
             wire.eager = true;
             if connection.wants_output() {
                 connection.output(now, wire);

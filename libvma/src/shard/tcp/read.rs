@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 
 use super::{Body, body};
 use crate::shard::{SocketId, State};
+use crate::sys::user;
 
 /// What a short look at the queue found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,9 @@ impl<S> State<S> {
         let (Some(source), Some(target)) = (source, out.get_mut(..len)) else {
             return Taken::Unusual;
         };
+        if !user::takes(target) {
+            return Taken::Unusual;
+        }
         target.copy_from_slice(source);
         let counters = &mut endpoint.counters;
         counters.rx_ready_bytes_max = piece.len.max(counters.rx_ready_bytes_max);
@@ -60,7 +64,10 @@ impl<S> State<S> {
     }
 
     /// Copies what was received into the buffers, of which `filled` bytes are in use already, and
-    /// takes it off the queue. To `peek` from a byte of the queue on leaves it there.
+    /// takes it off the queue. To `peek` from a byte of the queue on leaves it there. None: the connection is gone, or the
+    /// buffers are no memory that can be written.
+    ///
+    /// As in the kernel a segment is copied as a whole or not at all.
     pub fn stream_read(
         &mut self,
         id: SocketId,
@@ -73,6 +80,13 @@ impl<S> State<S> {
         let block = tcp.block(index)?;
         let from = peek.unwrap_or(0);
         let len = (block.connection.readable() as usize).saturating_sub(from);
+        let len = match user::all_take(out, filled, len) {
+            true => len,
+            false => {
+                let pieces = block.connection.pieces().map(|piece| piece.len as usize);
+                whole_pieces(pieces, from, |count| user::all_take(out, filled, count))?
+            }
+        };
         let pieces = block.connection.pieces();
         let copied = body::copy_out(io.rings, pieces, (from, len), out, filled);
         if peek.is_some() || copied == 0 {
@@ -131,5 +145,39 @@ impl<S> State<S> {
         }
         tcp.output(&mut io, index);
         self.after_tcp();
+    }
+}
+
+/// How many bytes from `from` on the buffers take, in whole pieces. None: not even the first one.
+#[cold]
+fn whole_pieces(
+    pieces: impl Iterator<Item = usize>,
+    from: usize,
+    mut fit: impl FnMut(usize) -> bool,
+) -> Option<usize> {
+    let (mut end, mut taken) = (0usize, None);
+    for len in pieces {
+        end = end.saturating_add(len);
+        let count = end.saturating_sub(from);
+        if count > 0 {
+            if !fit(count) {
+                break;
+            }
+            taken = Some(count);
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_are_read_as_a_whole_or_not_at_all() {
+        let whole =
+            |from, room| whole_pieces([10, 20, 30].into_iter(), from, |count| count <= room);
+        assert_eq!([whole(0, 9), whole(0, 10), whole(0, 59)], [None, Some(10), Some(30)]);
+        assert_eq!([whole(5, 4), whole(5, 24), whole(30, 29)], [None, Some(5), None]);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::device::Ring;
 use crate::shard::{SocketId, State};
+use crate::sys::user;
 
 /// Longer segments leave by another way, which has no frame to take back.
 const MOST: usize = 4096;
@@ -11,7 +12,9 @@ impl<S> State<S> {
     #[cold]
     pub fn rehearse_stream(&mut self, id: SocketId, payload: &[u8]) -> Option<bool> {
         self.begin();
-        let walks = !self.is_captured() && payload.len() <= MOST;
+        let walks = !self.is_captured()
+            && payload.len() <= MOST
+            && user::is_readable(payload.as_ptr(), payload.len());
         let index = self.connection_of(id)?;
         let (tcp, mut io) = self.tcp()?;
         let ring = tcp.block(index)?.way.ring();

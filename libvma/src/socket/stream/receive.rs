@@ -8,6 +8,7 @@ use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Taken;
 use crate::socket::filter::{self, Judgement};
+use crate::sys::user;
 
 /// One receive call.
 pub fn receive(
@@ -176,7 +177,9 @@ fn look(
         return if *copied == 0 { Step::Nothing } else { Step::Part };
     }
     note_waiting(state, id);
-    let count = read(state, id, buffers, (start, *copied), room, flags);
+    let Some(count) = read(state, id, buffers, (start, *copied), room, flags) else {
+        return Step::Done(Err(libc::EFAULT));
+    };
     *copied += count;
     if flags & libc::MSG_PEEK == 0 {
         count_received(state, id, count);
@@ -210,7 +213,7 @@ fn look(
     }
 }
 
-/// Takes what there is; returns how much.
+/// Takes what there is; returns how much. None: the buffers are no memory that can be written.
 fn read(
     state: &mut Guard<'_>,
     id: SocketId,
@@ -218,7 +221,7 @@ fn read(
     (start, copied): (usize, usize),
     room: usize,
     flags: i32,
-) -> usize {
+) -> Option<usize> {
     let peek = flags & libc::MSG_PEEK != 0;
     if let Some(connection) = state.connection(id)
         && connection.is_at_hidden_mark()
@@ -226,7 +229,7 @@ fn read(
     {
         if copied > 0 {
             // A read does not cross the mark.
-            return 0;
+            return Some(0);
         }
         if !peek {
             state.stream_consume(id, 1);
@@ -240,10 +243,13 @@ fn read(
         if len > 0 && !peek {
             state.stream_consume(id, len);
         }
-        return len;
+        return Some(len);
     }
     let from = peek.then_some(start + copied);
-    state.stream_read(id, buffers, copied, from).unwrap_or(0)
+    match state.connection(id) {
+        Some(_) => state.stream_read(id, buffers, copied, from),
+        None => Some(0),
+    }
 }
 
 /// The urgent byte (MSG_OOB), as Linux's tcp_recv_urg().
@@ -267,6 +273,10 @@ fn urgent(
                 && let Some(connection) = state.connection(id)
             {
                 connection.take_urgent();
+            }
+            if !user::all_take(buffers, 0, 1) {
+                // It is taken all the same.
+                return Outcome::Errno(libc::EFAULT);
             }
             let place = buffers.iter_mut().find_map(|buffer| buffer.first_mut());
             Outcome::Ours(usize::from(place.map(|place| *place = byte).is_some()))

@@ -6,6 +6,7 @@ use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_pa
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::{SendFlags, State as TcpState};
 use crate::shard::SocketId;
+use crate::sys::user::Copied;
 
 /// Sends without a look at the rings in between: one that only sends would not see the peer close.
 const BLIND: u32 = 16;
@@ -55,9 +56,12 @@ pub fn send(stack: &Stack, id: SocketId, data: &[IoSlice<'_>], flags: i32) -> Ou
         match queued {
             None => return Step::Done(Err(libc::EPIPE)),
             Some(Err(error)) => return Step::Done(Err(errno(error))),
-            Some(Ok(count)) => {
-                count_sent(state, id, count);
-                sent += count;
+            Some(Ok(Copied { bytes, fault })) => {
+                count_sent(state, id, bytes);
+                sent += bytes;
+                if fault {
+                    return Step::Done(Err(libc::EFAULT));
+                }
             }
         }
         match sent {

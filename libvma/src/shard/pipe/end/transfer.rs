@@ -6,6 +6,7 @@ use super::{Bond, PORTION, Pipe, clamped};
 use crate::net::bulk_copy::bulk_copy;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
+use crate::sys::user::{self, Copied};
 
 /// So much goes into a slot: no need to ask for room.
 const SURE: usize = 88;
@@ -127,7 +128,7 @@ impl Pipe {
         self.outgoing.sent - self.outgoing.read_by_peer
     }
 
-    /// Sends bytes of the pieces behind the first `skip`; returns how many found room.
+    /// Sends bytes of the pieces behind the first `skip`; returns how many found room. Only those are looked at.
     #[inline]
     pub(in crate::shard::pipe) fn write(
         &mut self,
@@ -135,9 +136,9 @@ impl Pipe {
         data: &[IoSlice<'_>],
         mut skip: usize,
         total: usize,
-    ) -> usize {
-        let Some(to) = self.peer else { return 0 };
-        let mut written = 0;
+    ) -> Copied {
+        let Some(to) = self.peer else { return Copied::default() };
+        let (mut written, mut fault) = (0, false);
         let mut at = 0;
         while written < total {
             let mut count = PORTION.min(self.free()).min(total - written);
@@ -145,6 +146,10 @@ impl Pipe {
                 count = count.min(carrier.room(self.link));
             }
             if count == 0 {
+                break;
+            }
+            if !user::all_give(data.get(at..).unwrap_or_default(), skip, count) {
+                fault = true;
                 break;
             }
             let incoming = &mut self.incoming;
@@ -177,9 +182,10 @@ impl Pipe {
             outgoing.kernel_told = kernel;
             written += count;
         }
-        self.crowded = written < total && self.free() > 0;
-        self.wants_room |= written < total;
-        written
+        let waits = written < total && !fault;
+        self.crowded = waits && self.free() > 0;
+        self.wants_room |= waits;
+        Copied { bytes: written, fault }
     }
 
     /// The program sends no more.

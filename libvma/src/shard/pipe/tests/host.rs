@@ -290,7 +290,8 @@ impl Host {
             }
             Way::Pipe => {
                 let data = bytes.chunks(3).map(IoSlice::new).collect::<Vec<_>>();
-                let count = self.with(|pipe, carrier| pipe.write(carrier, &data, 0, bytes.len()));
+                let written = self.with(|pipe, carrier| pipe.write(carrier, &data, 0, bytes.len()));
+                let count = written.bytes;
                 let now = self.now;
                 let overflows = count < bytes.len()
                     && self.with(|pipe, carrier| pipe.may_overflow(carrier, now));

@@ -7,8 +7,8 @@ use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
 use crate::shard::pipe::Turn;
 use crate::shard::{Direction, SocketId};
-use crate::sys::cancel;
 use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::{cancel, user};
 
 /// What one look came to.
 enum Look {
@@ -18,6 +18,8 @@ enum Look {
     Again,
     End,
     Failed(i32),
+    /// The buffers are no memory that can be written. Nothing was taken.
+    NoMemory,
 }
 
 /// Where the bytes go.
@@ -97,6 +99,7 @@ pub fn receive(
                 }
                 Look::Again => {}
                 Look::End => return Step::Done(Ok(())),
+                Look::NoMemory => return Step::Done(Err(libc::EFAULT)),
                 Look::Failed(errno) => {
                     if target.copied > 0
                         && let Some(pipe) = state.pipe(id)
@@ -153,6 +156,10 @@ fn look(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, polls: u32
         Turn::Pipe => {
             let there = pipe.readable();
             if there > 0 {
+                let count = there.min(target.room - target.copied);
+                if !target.discards() && !user::all_take(target.buffers, target.copied, count) {
+                    return Look::NoMemory;
+                }
                 return Look::Took(take(state, id, target, there));
             }
             look_beside(state, id)
@@ -263,6 +270,7 @@ fn look_at_kernel(
             }
             Look::Nothing
         }
+        Err(libc::EFAULT) => Look::NoMemory,
         Err(errno) => end_of_kernel(state, id, Look::Failed(errno)),
     }
 }

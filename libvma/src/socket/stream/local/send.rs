@@ -8,6 +8,7 @@ use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, ready, shadow};
 use crate::shard::pipe::Way;
 use crate::shard::{Direction, SocketId};
+use crate::sys::user::{self, Copied};
 
 /// Sends without a look at the link in between: one that only sends would not see the peer close.
 const BLIND: u32 = 16;
@@ -49,8 +50,11 @@ pub fn send<'a>(
     let mut sent = 0;
     let ended = until_or_partly(stack, state, id, manner, |state| {
         match transfer(state, id, data, sent, total, flags, blocking) {
-            Ok(count) => {
-                sent += count;
+            Ok(Copied { bytes, fault }) => {
+                sent += bytes;
+                if fault {
+                    return Step::Done(Err(libc::EFAULT));
+                }
             }
             Err(errno) => return Step::Done(Err(errno)),
         }
@@ -97,28 +101,33 @@ fn transfer(
     total: usize,
     flags: i32,
     blocking: bool,
-) -> Result<usize, i32> {
+) -> Result<Copied, i32> {
     let Some(pipe) = state.pipe(id) else { return Err(libc::EPIPE) };
     match pipe.way() {
         Way::Pipe => {
-            let mut count = write(state, id, data, sent, total);
-            if count < total - sent {
+            let Copied { bytes: mut count, mut fault } = write(state, id, data, sent, total);
+            if count < total - sent && !fault {
                 super::attend_to_shadow(state, id);
-                count += overflow(state, id, data, sent + count, total, flags, blocking);
+                let more = overflow(state, id, data, sent + count, total, flags, blocking);
+                count += more.bytes;
+                fault = more.fault;
                 if count == 0 && state.pipe(id).is_some_and(|pipe| pipe.way() != Way::Pipe) {
                     // It ended in between.
                     return transfer(state, id, data, sent, total, flags, blocking);
                 }
-                if count == 0 {
+                if count == 0 && !fault {
                     // The link may have got room in between, whose notice is spent. If not, this asks for one.
-                    count = write(state, id, data, sent, total);
+                    return Ok(write(state, id, data, sent, total));
                 }
             }
-            Ok(count)
+            Ok(Copied { bytes: count, fault })
         }
         Way::Shut if sent == 0 && pipe.take_reset() => Err(libc::ECONNRESET),
         Way::Shut => Err(libc::EPIPE),
-        Way::Kernel | Way::Nowhere => send_by_kernel(state, id, data, sent, flags),
+        Way::Kernel | Way::Nowhere => {
+            let sent = send_by_kernel(state, id, data, sent, flags);
+            sent.map(|bytes| Copied { bytes, fault: false })
+        }
     }
 }
 
@@ -129,8 +138,9 @@ fn write(
     data: &[IoSlice<'_>],
     sent: usize,
     total: usize,
-) -> usize {
-    let count = state.pipe_write(id, data, sent, total);
+) -> Copied {
+    let copied = state.pipe_write(id, data, sent, total);
+    let count = copied.bytes;
     if state.is_captured() {
         let pieces = data.iter().map(|piece| &piece[..]);
         super::capture(state, id, Direction::Out, pieces, sent, count);
@@ -138,7 +148,7 @@ fn write(
     if let Some((endpoint, _)) = state.socket(id) {
         endpoint.counters.tx_bytes += count as u64;
     }
-    count
+    copied
 }
 
 /// So long a blocking call waits for room in the link before it sends by the kernel.
@@ -155,10 +165,10 @@ fn overflow(
     total: usize,
     flags: i32,
     blocking: bool,
-) -> usize {
+) -> Copied {
     if blocking && total > SMALL {
         // A bulk transfer waits for the link.
-        return 0;
+        return Copied::default();
     }
     let mut count = 0;
     let now = || crate::shard::clock::now().as_nanos();
@@ -166,13 +176,17 @@ fn overflow(
     loop {
         let way = state.pipe(id).map(|pipe| pipe.way());
         if sent + count == total || way != Some(Way::Pipe) || !state.may_pipe_overflow(id) {
-            return count;
+            return Copied { bytes: count, fault: false };
         }
         if now() >= end {
             break;
         }
         state.poll();
-        count += write(state, id, data, sent + count, total);
+        let Copied { bytes, fault } = write(state, id, data, sent + count, total);
+        count += bytes;
+        if fault {
+            return Copied { bytes: count, fault };
+        }
     }
     // What waits in the kernel for more would hold up what comes by the pipe.
     let flags = flags & !(libc::MSG_MORE | libc::MSG_DONTWAIT);
@@ -180,7 +194,8 @@ fn overflow(
     if let Some(pipe) = state.pipe(id).filter(|_| more > 0) {
         pipe.note_overflow(total - sent - count);
     }
-    if let Some(errno) = failed.filter(|errno| !shadow::is_passing(*errno)) {
+    let fault = failed == Some(libc::EFAULT);
+    if let Some(errno) = failed.filter(|errno| !fault && !shadow::is_passing(*errno)) {
         // The connection is over, which the shadow tells.
         if let Some((_, socket)) = state.socket(id) {
             socket.order.note_readable();
@@ -191,7 +206,7 @@ fn overflow(
         }
         super::attend_to_shadow(state, id);
     }
-    count + more
+    Copied { bytes: count + more, fault }
 }
 
 #[cold]
@@ -240,6 +255,10 @@ fn write_to_kernel(
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else {
         return (0, Some(libc::EBADF));
     };
+    // Several buffers are one portion to the kernel.
+    if data.len() > 1 && user::gives(data, skip, most.min(SMALL)).fault {
+        return (0, Some(libc::EFAULT));
+    }
     let mut count = 0;
     let mut failed = None;
     for piece in data {
