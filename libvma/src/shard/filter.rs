@@ -45,19 +45,19 @@ impl<S> State<S> {
             filters.sockets.entry(id).or_default().ended = false;
             return;
         }
-        let Some(filters) = &mut self.filters else { return };
-        let Some(withheld) = filters.sockets.get_mut(&id) else { return };
-        withheld.ended = true;
-        // Until the one that is being judged is queued, what comes waits behind it.
-        if !withheld.judging {
-            self.end_filter(id);
-        }
+        self.end_filter(id);
     }
 
-    /// Queues what is withheld, unjudged: the socket is about to be somebody else's.
+    /// Queues what is withheld, unjudged: the socket is about to be somebody else's. Behind a datagram that is being
+    /// judged it waits, and the socket is not retired before.
     #[cold]
     pub fn end_filter(&mut self, id: SocketId) {
         let Some(filters) = &mut self.filters else { return };
+        let Some(withheld) = filters.sockets.get_mut(&id) else { return };
+        withheld.ended = true;
+        if withheld.judging {
+            return;
+        }
         let Some(withheld) = filters.sockets.remove(&id) else { return };
         filters.waiting = filters.waiting.saturating_sub(withheld.datagrams.len());
         for datagram in withheld.datagrams {
@@ -141,7 +141,9 @@ impl<S> State<S> {
 
     /// A datagram was judged: it is queued, or it is over.
     pub fn judge(&mut self, id: SocketId, datagram: Datagram, keep: bool) {
+        let marks = if keep { 0 } else { datagram.after_kernel };
         self.queue_judged(id, datagram, keep);
+        self.inherit_marks(id, marks);
         let Some(filters) = &mut self.filters else { return };
         let Some(withheld) = filters.sockets.get_mut(&id) else { return };
         withheld.judging = false;
@@ -162,9 +164,18 @@ impl<S> State<S> {
         }
         endpoint.counters.rx_packets += 1;
         endpoint.counters.rx_bytes += u64::from(datagram.len);
-        // The next one comes after those that this one was to come after.
-        endpoint.marked = endpoint.marked.saturating_add(datagram.after_kernel);
         self.release(datagram);
+    }
+
+    /// After a dropped datagram the next one comes after those by the kernel that the dropped one was to come after.
+    fn inherit_marks(&mut self, id: SocketId, marks: u16) {
+        let filters = self.filters.as_mut();
+        let next = filters.and_then(|filters| filters.sockets.get_mut(&id));
+        if let Some(next) = next.and_then(|withheld| withheld.datagrams.front_mut()) {
+            next.after_kernel = next.after_kernel.saturating_add(marks);
+        } else if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.marked = endpoint.marked.saturating_add(marks);
+        }
     }
 
     /// The socket goes, with all that is withheld.
@@ -253,9 +264,30 @@ mod tests {
             seen.push((next.payload.to_vec(), next.datagram.after_kernel));
             state.judge(id, next.datagram, false);
         }
-        // Datagrams by the kernel come before the first of them.
-        assert_eq!(seen, [(b"aa".to_vec(), 3), (b"bb".to_vec(), 0), (b"c".to_vec(), 0)]);
+        // Datagrams by the kernel come before the first of them; when that is dropped, before the next.
+        assert_eq!(seen, [(b"aa".to_vec(), 3), (b"bb".to_vec(), 3), (b"c".to_vec(), 3)]);
+        assert_eq!(state.socket(id).unwrap().0.marked, 3);
         assert_eq!(state.socket(id).unwrap().0.charged, 0);
+    }
+
+    #[test]
+    fn a_datagram_that_is_being_judged_outlasts_the_end_of_its_filter() {
+        let shard = Shard::default();
+        let mut state = shard.lock().expect("free");
+        let id = filtered(&mut state);
+        state.withhold(id, datagram(b"a", 0));
+        let judged = state.next_withheld().expect("one waits");
+        state.withhold(id, datagram(b"b", 0));
+        // The socket becomes the kernel's: until this is over it is still looked at.
+        state.end_filter(id);
+        assert!(state.withholds(id) && state.next_withheld().is_none());
+        state.judge(id, judged.datagram, true);
+        assert!(!state.withholds(id));
+        let mut order = Vec::new();
+        while let Some(next) = state.pop(id) {
+            order.extend(state.bytes_of(&next));
+        }
+        assert_eq!(order, b"ab");
     }
 
     #[test]

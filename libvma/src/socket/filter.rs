@@ -4,12 +4,11 @@
 //! holds no lock meanwhile. Datagrams are withheld from the queue (`shard::filter`). Bytes of a stream stay where
 //! they are, and are read only when they have passed ([`Judgement`]). One packet of a socket at a time is being judged.
 
-use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::block::Guard;
-use super::stream::receive::receive_up_to;
-use super::{Outcome, SocketId, Stack, State};
+use super::stream::receive::read_as_judge;
+use super::{SocketId, Stack, State};
 use crate::extra::{Callback, Packet, Verdict};
 use crate::shard::Readiness;
 use crate::sys::shadow;
@@ -29,6 +28,8 @@ pub enum Judgement {
     Due,
     /// That is going on.
     UnderWay,
+    /// That is going on, and the callback is gone when it is over.
+    Ending,
     /// The callback left the bytes to receive calls: they may read all that is there.
     Passed,
 }
@@ -36,7 +37,7 @@ pub enum Judgement {
 impl Judgement {
     #[inline]
     pub fn withholds(self) -> bool {
-        matches!(self, Judgement::Due | Judgement::UnderWay)
+        matches!(self, Judgement::Due | Judgement::UnderWay | Judgement::Ending)
     }
 }
 
@@ -53,10 +54,15 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
     match &mut socket.stream {
         Some(stream) => {
             stream.judgement = match callback {
+                Some(_) if stream.judgement == Judgement::Ending => Judgement::UnderWay,
                 Some(_) if stream.judgement != Judgement::None => stream.judgement,
                 // Bytes that wait came before the callback.
                 Some(_) if readable => Judgement::Passed,
                 Some(_) => Judgement::Due,
+                // The bytes that are being judged are read by no other thread before the verdict.
+                None if matches!(stream.judgement, Judgement::UnderWay | Judgement::Ending) => {
+                    Judgement::Ending
+                }
                 None => Judgement::None,
             };
         }
@@ -72,7 +78,7 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
     } else {
         state.set_filter(id, callback.is_some());
     }
-    if callback.is_none() {
+    if callback.is_none() && judgement(&mut state, id) != Judgement::Ending {
         // With the shard's lock: another thread may be about to register one.
         callbacks.remove(id);
     }
@@ -130,7 +136,8 @@ fn set_judgement(state: &mut Guard<'_>, id: SocketId, judgement: Judgement) {
         // It may have been taken away meanwhile.
         && stream.judgement != Judgement::None
     {
-        stream.judgement = judgement;
+        let ends = stream.judgement == Judgement::Ending;
+        stream.judgement = if ends { Judgement::None } else { judgement };
     }
 }
 
@@ -205,9 +212,14 @@ fn judge_stream(stack: &Stack, id: SocketId) -> bool {
     drop(state);
     let verdict = judge_bytes(stack, id);
     let Ok(mut state) = stack.shard.lock() else { return false };
+    if judgement(&mut state, id) == Judgement::Ending {
+        stack.extra.callbacks.remove(id);
+    }
     match verdict {
         Some(Verdict::Drop | Verdict::Hold) => {
             set_judgement(&mut state, id, Judgement::Due);
+            // Others waited for the verdict.
+            state.announce(id);
             true
         }
         Some(Verdict::Receive) | None => {
@@ -225,15 +237,7 @@ fn pass(state: &mut Guard<'_>, id: SocketId) {
 /// None: there are no bytes, but perhaps an end.
 fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
     let mut bytes = vec![0; MOST_OF_STREAM];
-    let read = |bytes: &mut [u8], flags: i32| {
-        let room = bytes.len();
-        let flags = flags | libc::MSG_DONTWAIT;
-        match receive_up_to(stack, id, &mut [IoSliceMut::new(bytes)], room, flags) {
-            Outcome::Ours(len) => len,
-            Outcome::Errno(_) | Outcome::Os(_) => 0,
-        }
-    };
-    let len = read(&mut bytes, libc::MSG_PEEK);
+    let len = read_as_judge(stack, id, &mut bytes, libc::MSG_PEEK);
     bytes.truncate(len);
     let mut bytes = bytes.into_boxed_slice();
     let callback = stack.extra.callbacks.get(id).filter(|_| len > 0)?;
@@ -251,7 +255,7 @@ fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
     if verdict != Verdict::Receive {
         // They are the first ones still: no other thread could read.
         let mut taken = vec![0; len];
-        read(&mut taken, 0);
+        read_as_judge(stack, id, &mut taken, 0);
     }
     if verdict == Verdict::Hold {
         stack.extra.held.keep(number, id, callback.descriptor, bytes);

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 
 use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_partly};
-use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
+use super::{Guard, Outcome, Phase, Stack, Stream, WhyOs, errno, local, pending_error, view};
 use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Taken;
@@ -50,6 +50,7 @@ fn receive_judged(
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         let Some((endpoint, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
         let Some(stream) = &socket.stream else { return Outcome::Os(WhyOs::NotOurs) };
+        let withholds = is_withheld(stream);
         if stream.judgement == Judgement::None {
             drop(state);
             return receive_up_to(stack, id, buffers, room, flags);
@@ -61,9 +62,7 @@ fn receive_judged(
         let blocking = !socket.nonblocking && flags & libc::MSG_DONTWAIT == 0;
         let timeout = socket.options.receive_timeout;
         let manner = Manner { blocking, timeout, watches, call: Call::Receive };
-        // Neither connected nor listening: there is an error to tell.
-        let connected = matches!(stream.phase, Phase::Connecting | Phase::Connected);
-        (connected && stream.judgement.withholds(), manner)
+        (withholds, manner)
     };
     if withholds {
         let passed = until(stack, id, manner, |state| {
@@ -81,8 +80,57 @@ fn receive_judged(
     outcome
 }
 
+/// Reads for the receive callback of the socket, past [`Judgement::withholds`] and the program's SO_RCVLOWAT and
+/// SO_PEEK_OFF. Takes what is there, and no error: that is for the program.
+#[cold]
+pub fn read_as_judge(stack: &Stack, id: SocketId, bytes: &mut [u8], flags: i32) -> usize {
+    let Ok(mut state) = stack.shard.lock() else { return 0 };
+    let Some(view) = view(&mut state, id) else { return 0 };
+    let room = bytes.len();
+    let mut buffers = [IoSliceMut::new(bytes)];
+    if view.has_pipe {
+        let flags = flags | libc::MSG_DONTWAIT;
+        let whole = (&mut buffers[..], room);
+        return match local::receive::receive(stack, state, id, &view, whole, flags, Reader::Judge) {
+            Outcome::Ours(len) => len,
+            Outcome::Errno(_) | Outcome::Os(_) => 0,
+        };
+    }
+    if state.connection(id).is_none() {
+        return 0;
+    }
+    // The buffer is ours, and there.
+    let count = read(&mut state, id, &mut buffers, (0, 0), room, flags).unwrap_or(0);
+    if flags & libc::MSG_PEEK == 0 {
+        count_received(&mut state, id, count);
+    }
+    count
+}
+
+/// Whose look at the bytes it is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Reader {
+    Program,
+    /// The receive callback's: the bytes are withheld for it.
+    Judge,
+}
+
+/// Has the receive callback to judge first what there is? Of a stream that is neither connected nor about to be there is only
+/// an error to tell.
+fn is_withheld(stream: &Stream) -> bool {
+    let connected = matches!(stream.phase, Phase::Connecting | Phase::Connected);
+    connected && stream.judgement.withholds()
+}
+
+/// For each look of a call: another thread may judge what has come since the last one.
+#[inline]
+pub fn withholds(state: &mut Guard<'_>, id: SocketId) -> bool {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.is_some_and(|stream| is_withheld(stream))
+}
+
 /// As [`receive`]; with MSG_TRUNC the bytes are thrown away, and need no buffers.
-pub fn receive_up_to(
+fn receive_up_to(
     stack: &Stack,
     id: SocketId,
     buffers: &mut [IoSliceMut<'_>],
@@ -95,7 +143,8 @@ pub fn receive_up_to(
         return pending_error(&mut state, id).map_or(Outcome::Os(WhyOs::Unbound), Outcome::Errno);
     }
     if view.has_pipe {
-        return local::receive::receive(stack, state, id, &view, (buffers, room), flags);
+        let whole = (buffers, room);
+        return local::receive::receive(stack, state, id, &view, whole, flags, Reader::Program);
     }
     let Some((_, socket)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let timeout = socket.options.receive_timeout;
@@ -121,6 +170,9 @@ pub fn receive_up_to(
     let mut copied = 0;
     let start = peek_offset.unwrap_or(0) as usize;
     let ended = until_or_partly(stack, state, id, manner, |state| {
+        if stack.extra.callbacks.are_any() && withholds(state, id) {
+            return if copied == 0 { Step::Nothing } else { Step::Part };
+        }
         // Nearly always one short look is all: nothing yet, or one whole segment.
         if plain
             && copied == 0

@@ -2,7 +2,7 @@
  * Receive callbacks. Each packet says in its first byte what becomes of it: d(rop), h(old), everything else r(eceive).
  * The program says on standard output what it waits for; the test sends that.
  *
- * usage: filter datagrams | local | stream | threads
+ * usage: filter datagrams | local | stream | shared | threads
  */
 #include "extra.h"
 
@@ -262,6 +262,72 @@ static void stream(void)
 	say("done");
 }
 
+static _Atomic int parts, aside, go;
+
+/* d2 is judged by the main thread, slowly, while the other one is in the middle of its call. */
+static vma_recv_callback_retval_t slowly(int s, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
+					 void *context)
+{
+	(void)s, (void)sz_iov, (void)info, (void)context;
+	if (*(char *)iov[0].iov_base != 'd') {
+		parts++;
+		return VMA_PACKET_RECV;
+	}
+	CHECK(pthread_equal(pthread_self(), main_thread));
+	go = 1;
+	usleep(300000);
+	return VMA_PACKET_DROP;
+}
+
+/* Keeps the reader until then. */
+static vma_recv_callback_retval_t keep_aside(int s, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
+					     void *context)
+{
+	(void)s, (void)sz_iov, (void)iov, (void)info, (void)context;
+	CHECK(!pthread_equal(pthread_self(), main_thread));
+	aside = 1;
+	while (!go)
+		usleep(1000);
+	return VMA_PACKET_DROP;
+}
+
+static void *read_four(void *buffer)
+{
+	CHECK(recv(fd, buffer, 4, MSG_WAITALL) == 4);
+	return NULL;
+}
+
+static void shared(void)
+{
+	char buffer[4];
+	pthread_t reader;
+	struct pollfd one;
+	other = bound(SOCK_DGRAM, "10.99.0.1", 5000);
+	fd = socket(AF_INET, SOCK_STREAM, 0);
+	connected(fd, "10.99.0.2", 7000);
+	CHECK(vma->register_recv_callback(fd, slowly, NULL) == 0);
+	CHECK(vma->register_recv_callback(other, keep_aside, NULL) == 0);
+	CHECK(pthread_create(&reader, NULL, read_four, buffer) == 0);
+	say("part");
+	while (!parts)
+		usleep(1000);
+	usleep(100000);
+	say("aside");
+	while (!aside)
+		usleep(1000);
+	say("judged");
+	one = (struct pollfd){fd, POLLIN, 0};
+	while (!go)
+		CHECK(poll(&one, 1, 100) == 0);
+	say("rest");
+	CHECK(pthread_join(reader, NULL) == 0);
+	if (memcmp(buffer, "r1r3", 4)) {
+		fprintf(stderr, "%.4s instead of r1r3\n", buffer);
+		exit(1);
+	}
+	say("done");
+}
+
 #define MANY 20000
 #define BATCH 100
 static _Atomic int running, received;
@@ -322,6 +388,8 @@ int main(int count, char **words)
 		local();
 	else if (count > 1 && !strcmp(words[1], "stream"))
 		stream();
+	else if (count > 1 && !strcmp(words[1], "shared"))
+		shared();
 	else if (count > 1 && !strcmp(words[1], "threads"))
 		threads();
 	else

@@ -94,6 +94,26 @@ fn a_callback_judges_bytes_of_a_stream() {
     assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
 }
 
+#[test]
+fn a_reader_in_the_middle_of_its_call_waits_for_the_verdict_of_another_thread() {
+    let net = Namespaces::new();
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
+    let peer = net.socket(Side::B);
+    let mut running = filter(&net, "shared").start();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_nodelay(true).unwrap();
+    running.wait_for_text("part\n");
+    stream.write_all(b"r1").unwrap();
+    running.wait_for_text("aside\n");
+    peer.send_to(b"x", Side::A.at(5000)).unwrap();
+    running.wait_for_text("judged\n");
+    stream.write_all(b"d2").unwrap();
+    running.wait_for_text("rest\n");
+    stream.write_all(b"r3").unwrap();
+    let output = running.wait().ok();
+    assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
+}
+
 // covers: EXT-10, EXT-14
 #[test]
 fn several_threads_judge_in_order_and_lose_nothing() {

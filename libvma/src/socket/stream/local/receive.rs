@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use super::super::receive::{Reader, withholds};
 use super::super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
@@ -49,6 +50,7 @@ pub fn receive(
     view: &View,
     (buffers, room): (&mut [IoSliceMut<'_>], usize),
     flags: i32,
+    reader: Reader,
 ) -> Outcome<usize> {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // What there is of either is the kernel's.
@@ -77,6 +79,9 @@ pub fn receive(
     let mut target = Target { buffers, room, copied: 0, flags };
     let mut polls = 0u32;
     let ended = until_or_partly(stack, state, id, manner, |state| {
+        if reader == Reader::Program && stack.extra.callbacks.are_any() && withholds(state, id) {
+            return if target.copied == 0 { Step::Nothing } else { Step::Part };
+        }
         polls = polls.wrapping_add(1);
         loop {
             if target.peeks() {
@@ -101,7 +106,7 @@ pub fn receive(
                 Look::End => return Step::Done(Ok(())),
                 Look::NoMemory => return Step::Done(Err(libc::EFAULT)),
                 Look::Failed(errno) => {
-                    if target.copied > 0
+                    if (target.copied > 0 || reader == Reader::Judge)
                         && let Some(pipe) = state.pipe(id)
                     {
                         // The next call tells of it.
