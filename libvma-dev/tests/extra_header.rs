@@ -280,6 +280,34 @@ fn log_levels_have_the_published_values() {
     check(&levels.map(|(name, value)| (name.to_owned(), value as i64 as u64, value as i64 as u64)));
 }
 
+#[test]
+fn programs_in_c89_and_cpp98_include_the_header_without_a_warning() {
+    let folder = std::env::temp_dir().join(format!("vma-old-standards-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let source = folder.join("old.c");
+    let text =
+        "#include <mellanox/vma_extra.h>\nint main(void) { return vma_get_api() != NULL; }\n";
+    std::fs::write(&source, text).expect("a source file");
+    for compiler in [
+        &["gcc", "-std=c89"][..],
+        &["gcc", "-ansi", "-D_GNU_SOURCE"],
+        &["g++", "-x", "c++", "-std=c++98"],
+        &["clang", "-std=c89"],
+        &["clang++", "-x", "c++", "-std=c++98"],
+    ] {
+        let output = Command::new(compiler[0])
+            .args(&compiler[1..])
+            .args(["-pedantic", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+            .arg(include())
+            .arg(&source)
+            .output()
+            .expect("a compiler");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.is_empty(), "{compiler:?}: {said}");
+    }
+    let _ = std::fs::remove_dir_all(&folder);
+}
+
 // covers: EXT-08
 #[test]
 fn callbacks_and_functions_have_the_published_prototypes() {

@@ -24,6 +24,9 @@
 #ifndef MELLANOX_VMA_EXTRA_H
 #define MELLANOX_VMA_EXTRA_H
 
+/* Flexible arrays and numbers of 64 bits are extensions in C89 and C++98: no reason for -pedantic to complain. */
+#pragma GCC system_header
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -521,7 +524,7 @@ typedef enum {
  * The table of the library that is preloaded; NULL without one. A program that has loaded the library by dlopen()
  * calls the getsockopt() of that handle instead, with the same arguments. Call it once, at any time.
  */
-static inline struct vma_api_t *vma_get_api(void)
+static __inline__ struct vma_api_t *vma_get_api(void)
 {
 	struct vma_api_t *table = NULL;
 	socklen_t size = sizeof(table);
