@@ -196,10 +196,7 @@ impl<S> State<S> {
     /// Begins to give the connection to the kernel, or takes an offer back.
     pub fn stop_pipe(&mut self, id: SocketId) {
         let now = clock::now().as_nanos();
-        self.with_pipe(id, |pipe, ring| {
-            pipe.withdraw(ring, now);
-            pipe.stop(ring);
-        });
+        self.with_pipe(id, |pipe, ring| pipe.leave(ring, now));
     }
 
     /// Takes back an offer that nobody has taken; a pipe that is apart is over.
@@ -287,7 +284,7 @@ impl<S> State<S> {
         let idle = |pipe: &mut Pipe| {
             let waits = pipe.is_offered() || pipe.is_apart();
             let late = waits && pipe.since < offered_before;
-            pipe.owner.filter(|_| late || pipe.is_dissolved())
+            pipe.owner().filter(|_| late || pipe.is_dissolved())
         };
         self.pipes.all().filter_map(idle).collect()
     }
@@ -301,7 +298,7 @@ impl<S> State<S> {
 
     /// All sockets with a pipe.
     pub fn pipe_owners(&mut self) -> Vec<SocketId> {
-        self.pipes.all().filter_map(|pipe| pipe.owner).collect()
+        self.pipes.all().filter_map(|pipe| pipe.owner()).collect()
     }
 
     pub fn has_pipes(&self) -> bool {

@@ -13,6 +13,59 @@
 //! 5. To *give the pipe up* both ends stop, return what they have not read, and send what is returned
 //!    to them by the kernel, before all else. From then on the kernel's sockets are all there is.
 //!
+//! # States and messages
+//!
+//! `end::state` has the states and their transitions. A message that a state does not expect is a violation:
+//! both directions are over (RST, as for a peer that died). A message that finds no room in the link is `due`, and
+//! said with the next room; each message has its place in the order of the bytes.
+//!
+//! The connection:
+//!
+//! | state | next | by |
+//! |---|---|---|
+//! | Apart | Offered | client: there is a link, OFFER is said |
+//! | | Confirmed | server: it finds the offer, or the one that it expects comes; CONFIRM is said |
+//! | | Over | given up, or closed |
+//! | Offered | Confirmed | CONFIRM |
+//! | | Withdrawn | given up, or not taken for a second; WITHDRAW is said |
+//! | Withdrawn | Over | WITHDRAWN |
+//! | | Confirmed | CONFIRM that crossed WITHDRAW; if the connection leaves, it stops at once |
+//! | Confirmed | Over | STOPPED was said and came; CLOSED; WITHDRAW (closed) of the client; the link is cut |
+//!
+//! What is sent (`Sending`):
+//!
+//! | state | bytes go | next | by |
+//! |---|---|---|---|
+//! | Early | by the kernel | Pipe | server: CONFIRM is said, if not late; else the peer uses the pipe (DATA, CREDIT) or this end is late: SWITCH is said |
+//! | | | Stopped | given up, or STOP; STOP is said |
+//! | Pipe | by the pipe; by the kernel while the link is full, which the next DATA, SWITCH or FIN tells | Stopped | as before |
+//! | Stopped | nowhere, by the kernel if none went by the pipe | Reverted | STOPPED; before it RETURN fills the backlog |
+//! | Reverted | by the kernel, behind the backlog | | |
+//!
+//! What is received (`Receiving`):
+//!
+//! | state | bytes come | next | by |
+//! |---|---|---|---|
+//! | Early | by the kernel | Pipe, Ended | SWITCH (shut); client: CONFIRM that is not late |
+//! | | | Returning | STOP: there is nothing to return |
+//! | Pipe | by the pipe: DATA; by the kernel in between | Ended | FIN |
+//! | Pipe, Ended | | Stopped | STOP; this end stops, too |
+//! | Stopped | what came by the pipe | Returning | STOP is said here, too, the kernel's half is armed, and bytes of the kernel's between those of the queue are read |
+//! | Returning | by the kernel | Returned | RETURN with all that was unread, and STOPPED are said |
+//! | Returned | by the kernel | | |
+//! | Severed | what is left in the queue, then by the kernel | | |
+//!
+//! When the connection is over, `Receiving` goes from Early, Pipe or Stopped to Severed, and `Sending` from any state
+//! to Reverted.
+//!
+//! The peer's process may be killed in every state. The bytes that it sent before are in the link, or in the
+//! kernel, and are read; then the kernel's FIN or RST ends the connection. The survivor's connection is reset
+//!
+//! - if bytes that it sent by the pipe are unread (the note in the link's memory says how many are not),
+//! - if bytes that it has given back have not come by the kernel, or it had begun to give back,
+//! - by the kernel: bytes in the dead peer's socket were unread, or its socket was *armed* (SO_LINGER of 0), as it
+//!   is from before bytes come back until the kernel has them.
+//!
 //! `message` is what they say, `end` one end, `queue` what is unread, `table` all ends of a process,
 //! `call` what sockets ask. Nothing here knows sockets or makes system calls; reading and writing
 //! what is the kernel's is `socket::stream::local`'s.

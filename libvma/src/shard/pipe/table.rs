@@ -160,7 +160,7 @@ impl Pipes {
             self.drop_payload(carrier, payload);
             return None;
         };
-        let Some(owner) = pipe.owner else {
+        let Some(owner) = pipe.owner() else {
             return self.input_to_closed(carrier, to.index, message, payload);
         };
         self.returned |= matches!(message, Message::Stop { .. } | Message::Stopped { .. });
@@ -184,7 +184,7 @@ impl Pipes {
         if let Some(at) = self.expectant.iter().position(is_for) {
             let index = self.expectant.swap_remove(at).index;
             let pipe = self.get(index).filter(|pipe| pipe.is_apart())?;
-            let owner = pipe.owner?;
+            let owner = pipe.owner()?;
             let confirmed = pipe.confirm_late(carrier, link, from, offer.limit);
             let events = Events::READABLE.union(Events::WRITABLE);
             return confirmed.then_some((owner, events));
@@ -277,7 +277,7 @@ impl Pipes {
         match self.all().find(|pipe| pipe.is_with(link, from)) {
             // It was confirmed meanwhile.
             Some(pipe) if closed => {
-                let owner = pipe.owner?;
+                let owner = pipe.owner()?;
                 pipe.leave_alone();
                 Some((owner, Events::CLOSED))
             }
@@ -305,7 +305,7 @@ impl Pipes {
                 continue;
             };
             let events = pipe.relieved(carrier);
-            if let Some(owner) = pipe.owner {
+            if let Some(owner) = pipe.owner() {
                 told.extend((events != Events::NONE).then_some((owner, events)));
             } else if pipe.is_finished_with(carrier) {
                 ended.push(index as u32);
@@ -329,7 +329,7 @@ impl Pipes {
                 continue;
             };
             let events = pipe.cut(carrier);
-            if let Some(owner) = pipe.owner {
+            if let Some(owner) = pipe.owner() {
                 told.push((owner, events));
             } else if pipe.is_finished_with(carrier) {
                 ended.push(index as u32);

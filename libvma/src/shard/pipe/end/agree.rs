@@ -33,7 +33,9 @@ impl Pipe {
         limit: u32,
     ) -> bool {
         let confirmed = self.tell_confirmation(carrier, link, peer, limit, false);
-        self.outgoing.switched = confirmed;
+        if confirmed {
+            self.outgoing.state.switch(true);
+        }
         self.used = false;
         self.established = true;
         confirmed
@@ -77,7 +79,7 @@ impl Pipe {
         if !carrier.tell(link, message) {
             return false;
         }
-        (self.link, self.peer, self.bond) = (link, Some(peer), Bond::Confirmed);
+        (self.link, self.bond) = (link, Bond::Confirmed(peer));
         self.incoming.told_limit = self.incoming.limit;
         self.outgoing.window = clamped(limit.into());
         true

@@ -1,19 +1,35 @@
 //! The ways to an end: closing, giving the connection to the kernel, the peer's death.
 
-use super::{Bond, Owed, PORTION, Pipe};
+use super::{Bond, Holder, PORTION, Pipe, Sending};
 use crate::device::shm::LinkId;
 use crate::net::bulk_copy::bulk_copy;
 use crate::net::tcp::Events;
 use crate::shard::pipe::message::{Message, Name};
-use crate::shard::pipe::{Carrier, Leftover};
+use crate::shard::pipe::{Carrier, Leftover, SocketId};
 
 impl Pipe {
-    /// Begins to give the connection to the kernel.
-    pub(in crate::shard::pipe) fn stop(&mut self, carrier: &mut impl Carrier) {
-        self.leaves = true;
-        if self.bond == Bond::Confirmed && !self.outgoing.stopped {
-            self.outgoing.stopped = true;
-            self.owed.stop = true;
+    /// The socket, unless it is closed.
+    #[inline]
+    pub(in crate::shard::pipe) fn owner(&self) -> Option<SocketId> {
+        match self.holder {
+            Holder::Socket(id) => Some(id),
+            Holder::Closing | Holder::Closed | Holder::Leftover(_) => None,
+        }
+    }
+
+    /// Gives the connection to the kernel: takes an offer back, and if it is confirmed all the same, or is
+    /// already, begins to give the pipe up.
+    pub(in crate::shard::pipe) fn leave(&mut self, carrier: &mut impl Carrier, now: u64) {
+        self.withdraw(carrier, now);
+        if let Bond::Withdrawn { leaves } = &mut self.bond {
+            *leaves = true;
+        }
+        self.stop(carrier);
+    }
+
+    /// Begins to give the pipe up.
+    pub(super) fn stop(&mut self, carrier: &mut impl Carrier) {
+        if self.bond.is_confirmed() && self.outgoing.state.stop() {
             self.settle(carrier);
         }
     }
@@ -28,7 +44,8 @@ impl Pipe {
             self.end();
         }
         if self.is_offered() {
-            self.bond = Bond::Withdrawn;
+            let leaves = self.bond == Bond::Withdrawn { leaves: true };
+            self.bond = Bond::Withdrawn { leaves };
             self.since = now;
             carrier.tell(self.link, Message::Withdraw { from: self.own, closed: false });
         }
@@ -37,19 +54,19 @@ impl Pipe {
 
     /// The socket is closed. False: it is not said yet, the pipe stays until it is.
     pub(in crate::shard::pipe) fn close(&mut self, carrier: &mut impl Carrier) -> bool {
-        self.owner = None;
         self.incoming.clear(carrier);
         if self.bond == Bond::Over || self.is_apart() {
+            self.holder = Holder::Closed;
             return true;
         }
-        self.owed.closed = true;
+        self.holder = Holder::Closing;
         self.settle(carrier);
-        !self.owed.closed
+        self.is_closed()
     }
 
     /// Bytes that the peer has not read, as far as it has said or noted.
     pub(super) fn unread_there(&mut self, carrier: &impl Carrier) -> u64 {
-        let noted = self.peer.and_then(|peer| carrier.note_of_peer(self.link, peer.index));
+        let noted = self.bond.peer().and_then(|peer| carrier.note_of_peer(self.link, peer.index));
         let outgoing = &mut self.outgoing;
         let noted = noted.filter(|noted| *noted <= outgoing.sent).unwrap_or(0);
         outgoing.read_by_peer = outgoing.read_by_peer.max(noted);
@@ -59,7 +76,8 @@ impl Pipe {
     /// Would the peer lose something if the connection ended now? It may want to give unread bytes
     /// back, or is about to.
     pub(in crate::shard::pipe) fn must_remain(&mut self, carrier: &impl Carrier) -> bool {
-        self.bond == Bond::Confirmed && (self.outgoing.stopped || self.unread_there(carrier) > 0)
+        self.bond.is_confirmed()
+            && (self.outgoing.state.has_stopped() || self.unread_there(carrier) > 0)
             || !self.backlog().is_empty()
     }
 
@@ -69,15 +87,14 @@ impl Pipe {
         carrier: &mut impl Carrier,
         leftover: Box<dyn Leftover>,
     ) {
-        self.owner = None;
-        self.leftover = Some(leftover);
-        if !self.outgoing.shut {
+        self.holder = Holder::Leftover(leftover);
+        if !self.is_shut() {
             self.shut(carrier);
         }
     }
 
     pub(in crate::shard::pipe) fn has_remains(&self) -> bool {
-        self.leftover.is_some()
+        matches!(self.holder, Holder::Leftover(_))
     }
 
     /// Does the kernel have to take bytes of a closed socket?
@@ -87,11 +104,11 @@ impl Pipe {
 
     /// The peer sent something that nobody will read.
     pub(in crate::shard::pipe) fn refuse(&mut self, carrier: &mut impl Carrier) {
-        if let Some(to) = self.peer {
+        if let Some(to) = self.bond.peer() {
             carrier.tell(self.link, Message::Closed { to });
         }
-        if let Some(leftover) = &mut self.leftover {
-            leftover.reset();
+        if let Holder::Leftover(half) = &mut self.holder {
+            half.reset();
         }
         self.end();
         self.outgoing.backlog = Vec::new();
@@ -99,21 +116,21 @@ impl Pipe {
 
     /// Its socket is closed: is there nothing left to say or to do?
     pub(in crate::shard::pipe) fn is_finished_with(&mut self, carrier: &mut impl Carrier) -> bool {
-        if self.has_remains() { self.wind_up(carrier) } else { !self.owes() }
+        if self.has_remains() { self.wind_up(carrier) } else { self.is_closed() }
     }
 
     /// Does what is left to do for a closed socket. True when that is all.
     pub(in crate::shard::pipe) fn wind_up(&mut self, carrier: &mut impl Carrier) -> bool {
         if self.wants_arming()
-            && let Some(leftover) = &mut self.leftover
+            && let Holder::Leftover(half) = &mut self.holder
         {
-            leftover.arm(true);
+            half.arm(true);
             self.armed = true;
         }
         self.settle(carrier);
-        let backlog = self.outgoing.ready(self.bond);
-        let Some(leftover) = &mut self.leftover else { return false };
-        if self.dead {
+        let backlog = self.outgoing.ready();
+        let Holder::Leftover(leftover) = &mut self.holder else { return false };
+        if self.fault.is_dead() {
             leftover.reset();
             return true;
         }
@@ -132,19 +149,17 @@ impl Pipe {
             return false;
         }
         if core::mem::take(&mut self.armed)
-            && let Some(leftover) = &mut self.leftover
+            && let Holder::Leftover(half) = &mut self.holder
         {
-            leftover.arm(false);
+            half.arm(false);
         }
-        if let (Some(to), Bond::Confirmed) = (self.peer, self.bond) {
-            self.owed.closed = !carrier.tell(self.link, Message::Closed { to });
-        }
-        !self.owed.closed
+        // If the link has no room for it, another round says it.
+        self.bond.peer().is_none_or(|to| carrier.tell(self.link, Message::Closed { to }))
     }
 
     /// Is it the end of this peer's?
     pub(in crate::shard::pipe) fn is_with(&self, link: LinkId, peer: Name) -> bool {
-        self.link == link && self.peer == Some(peer)
+        self.link == link && self.bond == Bond::Confirmed(peer)
     }
 
     /// The link is over: what it brought can be read, the rest is the kernel's.
@@ -153,11 +168,11 @@ impl Pipe {
             return Events::NONE;
         }
         // Bytes that nobody will read. The peer has noted what it did read.
-        self.dead = self.unread_there(carrier) > 0 && !self.outgoing.complete
+        let dead = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted
             || self.lacks_bytes()
-            || self.incoming.returned && self.incoming.held() > 0;
-        if self.dead {
-            self.note_reset();
+            || self.incoming.state.is_returned() && self.incoming.held() > 0;
+        if dead {
+            self.fault.die();
         }
         self.end();
         Events::CLOSED
@@ -170,77 +185,91 @@ impl Pipe {
 
     /// Is the connection over, though the kernel does not know?
     pub fn is_dead(&self) -> bool {
-        self.dead
+        self.fault.is_dead()
     }
 
     /// Are both directions over, though the kernel does not know?
     pub fn has_ended(&self) -> bool {
-        self.dead || self.outgoing.shut && self.incoming.fin
+        self.is_dead() || self.is_shut() && self.is_finished()
     }
 
-    /// Is there something that could not be said?
-    pub(in crate::shard::pipe) fn owes(&self) -> bool {
-        self.owed != Owed::default()
+    /// The socket is closed, and the peer knows.
+    fn is_closed(&self) -> bool {
+        matches!(self.holder, Holder::Closed)
     }
 
+    /// There is no peer any more, and nothing to say to it.
     pub(super) fn end(&mut self) {
         self.bond = Bond::Over;
-        self.peer = None;
-        self.owed = Owed::default();
-        self.incoming.kernel.get_or_insert(0);
+        self.incoming.state.sever();
+        self.outgoing.state.sever();
+        if let Holder::Closing = self.holder {
+            self.holder = Holder::Closed;
+        }
     }
 
     /// Says what is owed, and goes on with what waits for room on the link. What is said first comes
     /// first here.
     pub(in crate::shard::pipe) fn settle(&mut self, carrier: &mut impl Carrier) {
-        if self.is_offered() && self.owed.closed {
+        if self.is_offered() && matches!(self.holder, Holder::Closing) {
             let message = Message::Withdraw { from: self.own, closed: true };
-            self.owed.closed = !carrier.tell(self.link, message);
+            if carrier.tell(self.link, message) {
+                self.holder = Holder::Closed;
+            }
         }
-        let Some(to) = self.peer else { return };
-        if self.owed.switch {
+        let Some(to) = self.bond.peer() else { return };
+        if self.outgoing.state == (Sending::Early { due: true }) {
             self.switch(carrier);
         }
-        if self.owed.credit {
+        if self.incoming.credit_due {
             self.credit(carrier);
         }
-        if self.owed.fin && !self.outgoing.stopped {
+        if self.outgoing.state == (Sending::Pipe { fin_due: true }) {
             self.tell_fin(carrier);
         }
         self.tell_overflow(carrier);
-        if self.owed.stop {
+        if let Sending::Stopped { due: true, .. } = self.outgoing.state {
             let kernel = self.outgoing.kernel;
-            self.owed.stop = !carrier.tell(self.link, Message::Stop { to, kernel });
+            if carrier.tell(self.link, Message::Stop { to, kernel }) {
+                self.outgoing.state.stop_told();
+            }
         }
-        if self.owed.closed && !self.owed.fin {
-            self.owed.closed = !carrier.tell(self.link, Message::Closed { to });
+        // An end that the peer is still to hear of comes first.
+        if matches!(self.holder, Holder::Closing)
+            && self.outgoing.state != (Sending::Pipe { fin_due: true })
+            && carrier.tell(self.link, Message::Closed { to })
+        {
+            self.holder = Holder::Closed;
         }
         self.give_back(carrier);
     }
 
     #[cold]
     pub(super) fn switch(&mut self, carrier: &mut impl Carrier) {
-        let Some(to) = self.peer else { return };
-        if self.outgoing.switched || self.outgoing.stopped {
-            self.owed.switch = false;
+        let Some(to) = self.bond.peer() else { return };
+        if !self.outgoing.state.may_switch() {
             return;
         }
-        let shut = self.outgoing.shut;
+        let shut = self.is_shut();
         let message = Message::Switch { to, kernel: self.outgoing.kernel, shut };
-        self.owed.switch = !carrier.tell(self.link, message);
-        self.outgoing.switched = !self.owed.switch;
+        let told = carrier.tell(self.link, message);
+        self.outgoing.state.switch(told);
         self.outgoing.kernel_told = self.outgoing.kernel;
     }
 
     /// Both have stopped: returns what was not read.
     pub(super) fn give_back(&mut self, carrier: &mut impl Carrier) {
-        let Some(to) = self.peer else { return };
-        let ready = self.outgoing.stopped && !self.owed.stop && self.incoming.stopped;
-        if !ready || self.stopped_said || self.wants_arming() || self.wants_prefetch() {
+        let Some(to) = self.bond.peer() else { return };
+        let is_told = match self.outgoing.state {
+            Sending::Stopped { due, .. } => !due,
+            Sending::Reverted => true,
+            Sending::Early { .. } | Sending::Pipe { .. } => false,
+        };
+        let ready = is_told && self.incoming.state.is_to_return();
+        if !ready || self.wants_arming() || self.wants_prefetch() {
             return;
         }
-        self.incoming.returned = true;
-        self.incoming.kernel.get_or_insert(0);
+        self.incoming.state.give_back();
         let queue = &mut self.incoming.queue;
         let mut portion = Vec::new();
         while !queue.is_empty() {
@@ -262,24 +291,25 @@ impl Pipe {
                 return;
             }
             queue.consume(carrier, count);
-            self.incoming.given += count as u64;
+            self.incoming.state.gave(count as u64);
         }
-        self.stopped_said = carrier.tell(self.link, Message::Stopped { to });
-        if self.stopped_said && self.outgoing.complete {
-            self.end();
+        if carrier.tell(self.link, Message::Stopped { to }) {
+            self.incoming.state.all_given();
+            if self.outgoing.state == Sending::Reverted {
+                self.end();
+            }
         }
     }
 
     /// The peer broke the rules.
     #[cold]
     pub(in crate::shard::pipe) fn condemn(&mut self, carrier: &mut impl Carrier) -> Events {
-        if let Some(to) = self.peer {
+        if let Some(to) = self.bond.peer() {
             carrier.tell(self.link, Message::Closed { to });
         }
         self.incoming.clear(carrier);
         self.end();
-        self.dead = true;
-        self.note_reset();
+        self.fault.die();
         Events::CLOSED
     }
 

@@ -1,6 +1,6 @@
 //! What follows from a message of the peer's, which is not believed beyond what it may say.
 
-use super::{Bond, Pipe, clamped};
+use super::{Bond, Pipe, Receiving, clamped};
 use crate::device::Received;
 use crate::net::tcp::Events;
 use crate::shard::pipe::Carrier;
@@ -35,40 +35,29 @@ impl Pipe {
                 self.confirmed(carrier, from, limit, late)
             }
             Message::Withdrawn { .. } => {
-                if self.bond != Bond::Withdrawn {
-                    return Ok(Events::NONE);
-                }
+                let Bond::Withdrawn { .. } = self.bond else { return Ok(Events::NONE) };
                 self.end();
                 Ok(Events::CLOSED)
             }
-            _ if self.bond != Bond::Confirmed => Ok(Events::NONE),
+            _ if !self.bond.is_confirmed() => Ok(Events::NONE),
             Message::Switch { kernel, shut, .. } => self.switched(kernel, shut),
             Message::Fin { kernel, .. } => {
-                if self.incoming.stopped || self.incoming.kernel.is_none() {
-                    return Err(Violation);
-                }
+                self.incoming.state.end()?;
                 self.incoming.learn(kernel);
-                self.incoming.fin = true;
                 Ok(Events::PEER_CLOSED)
             }
             Message::Stop { kernel, .. } => {
-                if self.incoming.kernel.is_some() {
+                if self.incoming.state.stop()? {
                     self.incoming.learn(kernel);
                 }
-                self.incoming.stopped = true;
-                // Whatever it said of its end, the kernel says it again.
-                self.incoming.fin = false;
                 self.stop(carrier);
                 self.settle(carrier);
                 Ok(Events::READABLE)
             }
             Message::Stopped { .. } => {
-                if !self.incoming.stopped || !self.outgoing.stopped {
-                    return Err(Violation);
-                }
-                self.outgoing.complete = true;
+                self.outgoing.state.returned()?;
                 self.settle(carrier);
-                if self.stopped_said {
+                if matches!(self.incoming.state, Receiving::Returned { .. }) {
                     self.end();
                 }
                 Ok(Events::CLOSED)
@@ -85,30 +74,26 @@ impl Pipe {
     /// kernel while the link was full.
     fn switched(&mut self, kernel: u64, shut: bool) -> Result<Events, Violation> {
         let incoming = &mut self.incoming;
-        if incoming.returned {
-            return Ok(Events::NONE);
-        }
-        if incoming.kernel.is_some() {
-            if shut || incoming.fin || kernel < incoming.kernel_told {
+        if incoming.state.switch(shut)? {
+            incoming.kernel = kernel.saturating_sub(incoming.kernel_taken);
+            incoming.kernel_told = kernel;
+        } else {
+            if kernel < incoming.kernel_told {
                 return Err(Violation);
             }
             incoming.learn(kernel);
-            return Ok(Events::READABLE);
         }
-        incoming.kernel = Some(kernel.saturating_sub(incoming.kernel_taken));
-        incoming.kernel_told = kernel;
-        incoming.fin = shut;
         Ok(Events::READABLE)
     }
 
     fn peer_closed(&mut self) -> Events {
         // Bytes that were given back to it are lost: it closed before it knew that this was all.
-        let torn = self.lacks_bytes() || self.incoming.returned && self.incoming.held() > 0;
+        let torn =
+            self.lacks_bytes() || self.incoming.state.is_returned() && self.incoming.held() > 0;
         // Bytes that it gave back before it closed were never read.
         let unread = !self.outgoing.backlog.is_empty();
         if torn || unread {
-            self.dead = true;
-            self.note_reset();
+            self.fault.die();
         }
         self.outgoing.backlog = Vec::new();
         self.outgoing.gone = 0;
@@ -128,13 +113,11 @@ impl Pipe {
         let incoming = &mut self.incoming;
         let held = (incoming.held() as u64).saturating_sub(incoming.prefetched);
         let held = held + u64::from(payload.len);
-        let allowed = held <= incoming.largest_limit
-            && !incoming.fin
-            && !incoming.stopped
-            && incoming.kernel.is_some();
-        if self.bond != Bond::Confirmed || !allowed {
+        let allowed = held <= incoming.largest_limit && incoming.state.takes_bytes();
+        // Without a peer the state is another, too.
+        if !allowed {
             carrier.release(payload.frame);
-            return if self.bond == Bond::Confirmed { Err(Violation) } else { Ok(Events::NONE) };
+            return if self.bond.is_confirmed() { Err(Violation) } else { Ok(Events::NONE) };
         }
         if kernel != incoming.kernel_told {
             incoming.learn(kernel);
@@ -145,7 +128,7 @@ impl Pipe {
             incoming.push_later(carrier, payload);
         }
         incoming.messages += 1;
-        if !self.outgoing.switched {
+        if self.outgoing.state.may_switch() {
             self.switch(carrier);
         }
         Ok(Events::READABLE.union(self.read_by_peer(read)?))
@@ -172,11 +155,11 @@ impl Pipe {
         read: u64,
         limit: u64,
     ) -> Result<Events, Violation> {
-        if self.bond != Bond::Confirmed {
+        if !self.bond.is_confirmed() {
             return Ok(Events::NONE);
         }
         self.outgoing.window = clamped(limit);
-        if !self.outgoing.switched {
+        if self.outgoing.state.may_switch() {
             self.switch(carrier);
         }
         self.read_by_peer(read)
@@ -189,20 +172,21 @@ impl Pipe {
         limit: u32,
         late: bool,
     ) -> Result<Events, Violation> {
-        if !self.is_offered() {
-            return Err(Violation);
-        }
-        self.bond = Bond::Confirmed;
-        self.peer = Some(from);
+        let leaves = match self.bond {
+            Bond::Offered => false,
+            Bond::Withdrawn { leaves } => leaves,
+            Bond::Apart | Bond::Confirmed(_) | Bond::Over => return Err(Violation),
+        };
+        self.bond = Bond::Confirmed(from);
         self.outgoing.window = clamped(limit.into());
         if !late {
             // The server's bytes all come by the pipe.
-            self.incoming.kernel = Some(0);
+            self.incoming.state.switch(false)?;
         }
         if self.incoming.told_limit != self.incoming.limit {
             self.credit(carrier);
         }
-        if self.leaves {
+        if leaves {
             self.stop(carrier);
         }
         Ok(Events::NONE)
@@ -214,12 +198,15 @@ impl Pipe {
         payload: Option<Received>,
     ) -> Result<Events, Violation> {
         let Some(Received { frame, len, .. }) = payload else { return Err(Violation) };
+        if !self.bond.is_confirmed() {
+            carrier.release(frame);
+            return Ok(Events::NONE);
+        }
         let outgoing = &mut self.outgoing;
         // What went by the kernel behind bytes that were not read comes back with them.
         let unread = outgoing.sent - outgoing.read_by_peer + outgoing.kernel;
-        let allowed = outgoing.stopped
-            && !outgoing.complete
-            && outgoing.backlog.len() as u64 + u64::from(len) <= unread;
+        let allowed =
+            outgoing.state.takes_back() && outgoing.backlog.len() as u64 + u64::from(len) <= unread;
         if allowed {
             let mut left = len as usize;
             for piece in carrier.pieces(&frame) {

@@ -1,18 +1,20 @@
 //! One end of a pipe: where each direction stands.
 //!
-//! `agree` is how it begins, `transfer` moves bytes, `overflow` is what goes by the kernel while the link is
+//! `state` has the states of both directions and of the whole, `agree` is how it begins, `transfer` moves bytes, `overflow` is what goes by the kernel while the link is
 //! full, `finish` every way to its end, `input` what follows from a message.
 
 mod agree;
 mod finish;
 mod input;
 mod overflow;
+mod state;
 mod transfer;
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
 use self::overflow::{Allowance, Part};
+use self::state::{Bond, Fault, Receiving, Sending, Writing};
 use super::message::Name;
 use super::queue::Queue;
 use super::{Leftover, SocketId};
@@ -48,33 +50,22 @@ pub enum Way {
     Shut,
 }
 
-/// How far a client's offer has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Bond {
-    /// There is no link yet: nobody has heard of the client's offer, or the server waits for it.
-    Apart,
-    Offered,
-    /// The answer to the withdrawal is still to come.
-    Withdrawn,
-    Confirmed,
-    /// There is no peer any more.
-    Over,
-}
-
-/// What could not be said because the link was full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Owed {
-    switch: bool,
-    credit: bool,
-    fin: bool,
-    stop: bool,
-    closed: bool,
+/// The user of a pipe's end.
+enum Holder {
+    Socket(SocketId),
+    /// The socket is closed. The peer is to be told, when the link has room.
+    Closing,
+    /// The peer knows, or there is none.
+    Closed,
+    /// The socket is closed while the peer has not read everything. This is the kernel's half.
+    Leftover(Box<dyn Leftover>),
 }
 
 /// What the peer sends.
 struct Incoming {
-    /// Bytes of the kernel's that come before the queue; None until the peer has said how many.
-    kernel: Option<u64>,
+    state: Receiving,
+    /// Bytes of the kernel's that come before the queue, as far as the peer has said.
+    kernel: u64,
     /// All bytes that were taken from the kernel.
     kernel_taken: u64,
     /// So many bytes in all go by the kernel, as far as is known.
@@ -91,24 +82,18 @@ struct Incoming {
     /// Bytes read by the program, or given back.
     read: u64,
     credited: u64,
+    /// The link had no room for CREDIT.
+    credit_due: bool,
     limit: u64,
     /// The limit that the peer knows.
     told_limit: u64,
     largest_limit: u64,
-    fin: bool,
-    /// The peer sends nothing by the pipe any more.
-    stopped: bool,
-    /// What was unread is being given back, or has been: the rest comes by the kernel.
-    returned: bool,
-    /// Bytes that were given back and have not come by the kernel yet. A connection that ends without
-    /// them has lost them.
-    given: u64,
 }
 
 /// What the program sends.
 struct Outgoing {
-    /// All bytes go by the pipe from here on.
-    switched: bool,
+    state: Sending,
+    writing: Writing,
     /// Bytes that went by the kernel, and how many of them the peer knows of.
     kernel: u64,
     kernel_told: u64,
@@ -118,13 +103,6 @@ struct Outgoing {
     sent: u64,
     read_by_peer: u64,
     window: u64,
-    shut: bool,
-    /// The kernel knows that.
-    end_told: bool,
-    /// We send nothing by the pipe any more.
-    stopped: bool,
-    /// All that the peer had not read is in the backlog.
-    complete: bool,
     /// Bytes that came back, which go by the kernel first.
     backlog: Vec<u8>,
     /// What of the backlog has gone.
@@ -133,8 +111,8 @@ struct Outgoing {
 
 impl Outgoing {
     /// The bytes that came back, if they are all that will.
-    fn ready(&self, bond: Bond) -> &[u8] {
-        let ready = self.complete || bond == Bond::Over;
+    fn ready(&self) -> &[u8] {
+        let ready = self.state == Sending::Reverted;
         self.backlog.get(self.gone..).filter(|_| ready).unwrap_or_default()
     }
 }
@@ -142,21 +120,14 @@ impl Outgoing {
 pub struct Pipe {
     /// [`LinkId::NONE`] until there is one.
     pub(in crate::shard::pipe) link: LinkId,
-    pub(in crate::shard::pipe) owner: Option<SocketId>,
+    holder: Holder,
     own: Name,
-    peer: Option<Name>,
     bond: Bond,
     incoming: Incoming,
     outgoing: Outgoing,
-    owed: Owed,
-    /// All that we had to return is returned.
-    stopped_said: bool,
-    /// The connection is to be the kernel's, whatever the answer to the offer is.
-    leaves: bool,
+    fault: Fault,
     /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
     armed: bool,
-    /// The kernel's half, if the socket is closed and the peer has not read everything.
-    leftover: Option<Box<dyn Leftover>>,
     /// The link had no room for what the window would have allowed.
     crowded: bool,
     /// A writer waits for room.
@@ -166,12 +137,6 @@ pub struct Pipe {
     /// The server: the client knows that this process uses the connection.
     used: bool,
     established: bool,
-    /// The peer broke the rules, or died with bytes of ours unread: both directions are over.
-    dead: bool,
-    /// An error that the program has not been told of.
-    reset: bool,
-    /// It was told that the peer died, which happens once.
-    reset_told: bool,
     /// When it was offered, or withdrawn, in nanoseconds.
     pub since: u64,
     /// The client: where it connects to.
@@ -183,12 +148,12 @@ impl Pipe {
         let limit = clamped(limit);
         Pipe {
             link: LinkId::NONE,
-            owner: Some(owner),
+            holder: Holder::Socket(owner),
             own,
-            peer: None,
             bond: Bond::Apart,
             incoming: Incoming {
-                kernel: None,
+                state: Receiving::Early,
+                kernel: 0,
                 kernel_taken: 0,
                 kernel_told: 0,
                 queue: Queue::default(),
@@ -198,16 +163,14 @@ impl Pipe {
                 messages: 0,
                 read: 0,
                 credited: 0,
+                credit_due: false,
                 limit,
                 told_limit: limit,
                 largest_limit: limit,
-                fin: false,
-                stopped: false,
-                returned: false,
-                given: 0,
             },
             outgoing: Outgoing {
-                switched: false,
+                state: Sending::Early { due: false },
+                writing: Writing::Open,
                 kernel: 0,
                 kernel_told: 0,
                 allowance: Allowance::default(),
@@ -215,26 +178,16 @@ impl Pipe {
                 sent: 0,
                 read_by_peer: 0,
                 window: 0,
-                shut: false,
-                end_told: false,
-                stopped: false,
-                complete: false,
                 backlog: Vec::new(),
                 gone: 0,
             },
-            owed: Owed::default(),
-            stopped_said: false,
+            fault: Fault::None,
             armed: false,
-            leaves: false,
-            leftover: None,
             crowded: false,
             wants_room: false,
             promised: false,
             used: true,
             established: false,
-            dead: false,
-            reset: false,
-            reset_told: false,
             since: now,
             destination: None,
         }
@@ -243,46 +196,40 @@ impl Pipe {
     #[inline]
     pub fn turn(&self) -> Turn {
         let incoming = &self.incoming;
-        match incoming.kernel {
-            None => return Turn::Kernel { most: u64::MAX },
-            Some(0) => {}
-            Some(most) => return Turn::Kernel { most },
+        match incoming.state {
+            Receiving::Early => Turn::Kernel { most: u64::MAX },
+            _ if incoming.kernel > 0 => Turn::Kernel { most: incoming.kernel },
+            state if !incoming.queue.is_empty() && !state.is_returned() => Turn::Pipe,
+            _ if self.fault.is_dead() => Turn::End,
+            Receiving::Pipe | Receiving::Stopped => Turn::Pipe,
+            // An end that the pipe has told holds, though the kernel's FIN may come a moment later.
+            Receiving::Ended => Turn::End,
+            Receiving::Returning { .. } | Receiving::Returned { .. } | Receiving::Severed => {
+                Turn::Kernel { most: u64::MAX }
+            }
         }
-        if !incoming.queue.is_empty() && !incoming.returned {
-            return Turn::Pipe;
-        }
-        if self.dead {
-            return Turn::End;
-        }
-        // An end that the pipe has told holds, though the kernel's FIN may come a moment later.
-        if incoming.fin && !incoming.returned {
-            return Turn::End;
-        }
-        if incoming.returned || self.bond == Bond::Over {
-            return Turn::Kernel { most: u64::MAX };
-        }
-        Turn::Pipe
     }
 
     #[inline]
     pub fn way(&self) -> Way {
         let outgoing = &self.outgoing;
-        if outgoing.shut || self.dead {
-            Way::Shut
-        } else if self.bond == Bond::Over || outgoing.complete {
-            if outgoing.backlog.is_empty() { Way::Kernel } else { Way::Nowhere }
-        } else if outgoing.stopped {
-            if outgoing.switched { Way::Nowhere } else { Way::Kernel }
-        } else if outgoing.switched {
-            Way::Pipe
-        } else {
-            Way::Kernel
+        match outgoing.state {
+            _ if outgoing.writing != Writing::Open || self.fault.is_dead() => Way::Shut,
+            Sending::Pipe { .. } => Way::Pipe,
+            Sending::Stopped { by_pipe: true, .. } => Way::Nowhere,
+            Sending::Reverted if !outgoing.backlog.is_empty() => Way::Nowhere,
+            Sending::Early { .. } | Sending::Stopped { by_pipe: false, .. } | Sending::Reverted => {
+                Way::Kernel
+            }
         }
     }
 
     /// Is the client still waiting for the other side to say that it uses the pipe?
     pub fn is_pending(&self) -> bool {
-        !self.outgoing.switched && self.bond != Bond::Over
+        matches!(
+            self.outgoing.state,
+            Sending::Early { .. } | Sending::Stopped { by_pipe: false, .. }
+        )
     }
 
     /// Of a client's connection that ends: where it went, and whether it was too short for a pipe to be worth
@@ -301,7 +248,7 @@ impl Pipe {
     }
 
     pub fn is_offered(&self) -> bool {
-        matches!(self.bond, Bond::Offered | Bond::Withdrawn)
+        self.bond.is_offered()
     }
 
     /// Is there no link with the peer yet, or no offer?
@@ -311,18 +258,18 @@ impl Pipe {
 
     /// Bytes that came by the pipe and were not read, whatever the turn is.
     pub fn unread(&self) -> usize {
-        if self.incoming.returned { 0 } else { self.incoming.held() }
+        if self.incoming.state.is_returned() { 0 } else { self.incoming.held() }
     }
 
     /// Bytes that can be read from the pipe when it is its turn.
     #[inline]
     pub fn readable(&self) -> usize {
-        if self.incoming.returned { 0 } else { self.incoming.queue.len() }
+        if self.incoming.state.is_returned() { 0 } else { self.incoming.queue.len() }
     }
 
     /// Has the peer said that it sends no more?
     pub fn is_finished(&self) -> bool {
-        self.incoming.fin
+        self.incoming.state == Receiving::Ended
     }
 
     /// How many bytes can be read, if the kernel's socket has so many? Those of the pipe behind the kernel's cannot
@@ -339,13 +286,13 @@ impl Pipe {
     pub fn is_end_here(&self, in_kernel: impl FnOnce() -> u64) -> bool {
         match self.turn() {
             Turn::End => true,
-            Turn::Pipe => self.incoming.fin,
-            Turn::Kernel { most } => self.incoming.fin && in_kernel() >= most,
+            Turn::Pipe => self.is_finished(),
+            Turn::Kernel { most } => self.is_finished() && in_kernel() >= most,
         }
     }
 
     pub fn is_shut(&self) -> bool {
-        self.outgoing.shut
+        self.outgoing.writing != Writing::Open
     }
 
     /// From here on everything is the kernel's to say.
@@ -367,53 +314,57 @@ impl Pipe {
     #[inline]
     pub fn would_tell_its_end(&self) -> bool {
         let incoming = &self.incoming;
-        let by_pipe = incoming.kernel == Some(0) && !incoming.fin && !incoming.stopped;
-        self.bond == Bond::Confirmed && by_pipe
+        incoming.state == Receiving::Pipe && incoming.kernel == 0
     }
 
     /// Did the peer die with bytes of ours unread? Told once.
     pub fn take_reset(&mut self) -> bool {
-        let told = core::mem::take(&mut self.reset);
-        self.reset_told |= told;
-        told
+        let due = self.fault.is_untold();
+        if due {
+            self.fault.tell(true);
+        }
+        due
     }
 
     /// The peer died with bytes of ours unread, or the kernel says that the connection is reset.
     pub fn note_reset(&mut self) {
-        self.reset = !self.reset_told;
+        self.fault.reset();
     }
 
     /// What was told is not known to the program after all: it is told again.
     pub fn keep_reset(&mut self) {
-        (self.reset, self.reset_told) = (true, false);
+        self.fault.tell(false);
     }
 
     /// The kernel's word was passed on to the program. False if the program knew already.
     pub fn tell_kernels_reset(&mut self) -> bool {
-        self.reset = false;
-        !core::mem::replace(&mut self.reset_told, true)
+        !self.fault.tell(true)
     }
 
-    /// Does the kernel not know yet that the program sends no more? To be asked when it is shut.
+    /// The program sends no more: does the kernel not know yet? From now on it does.
     pub fn take_untold_end(&mut self) -> bool {
-        !core::mem::replace(&mut self.outgoing.end_told, true)
+        let writing = &mut self.outgoing.writing;
+        let untold = *writing == Writing::Shut;
+        if untold {
+            *writing = Writing::ShutInKernel;
+        }
+        untold
     }
 
     pub fn is_reset(&self) -> bool {
-        self.reset
+        self.fault.is_untold()
     }
 
     /// Bytes that are to go by the kernel before all others.
     pub fn backlog(&self) -> &[u8] {
-        self.outgoing.ready(self.bond)
+        self.outgoing.ready()
     }
 
     /// Did, or may, bytes come back that are not the kernel's yet? A connection that ends before has lost
     /// them.
     pub fn has_bytes_on_their_way(&self) -> bool {
-        let may_come = self.bond == Bond::Confirmed && self.outgoing.stopped;
-        may_come && !self.outgoing.complete && self.unread_by_peer() > 0
-            || !self.outgoing.backlog.is_empty()
+        let may_come = matches!(self.outgoing.state, Sending::Stopped { .. });
+        may_come && self.unread_by_peer() > 0 || !self.outgoing.backlog.is_empty()
     }
 
     /// The kernel does not take the backlog any more: the peer must not see an end but an error, and the
@@ -425,24 +376,22 @@ impl Pipe {
 
     /// The kernel's end of the connection came before bytes that were given back: they are lost.
     pub fn lacks_bytes(&self) -> bool {
-        self.incoming.given > 0
+        self.incoming.state.given() > 0
     }
 
     /// The program must not take what it has read for all there was.
     pub fn note_loss(&mut self) {
-        self.incoming.given = 0;
-        self.dead = true;
-        self.note_reset();
+        self.incoming.state.came_by_kernel(u64::MAX);
+        self.fault.die();
     }
 
     /// Is it time to arm the kernel's half? The peer may rely on it when it has given back what it had not
     /// read, whatever becomes of this process.
     pub fn wants_arming(&self) -> bool {
         !self.armed
-            && self.bond == Bond::Confirmed
-            && self.outgoing.stopped
-            && self.incoming.stopped
-            && !self.stopped_said
+            && self.bond.is_confirmed()
+            && self.outgoing.state.has_stopped()
+            && self.incoming.state.is_to_return()
             && self.unread_by_peer() > 0
     }
 
@@ -468,22 +417,20 @@ impl Pipe {
             && !self.lacks_bytes()
             && self.unread() == 0
             && self.outgoing.backlog.is_empty()
-            && !self.incoming.fin
-            && !self.dead
-            && !self.reset
+            && !self.is_finished()
+            && !self.is_dead()
+            && !self.is_reset()
     }
 
     /// The program read bytes from the kernel.
     pub fn kernel_read(&mut self, count: u64) {
         let incoming = &mut self.incoming;
         incoming.kernel_taken += count;
-        match &mut incoming.kernel {
-            None => {}
-            Some(0) => incoming.given = incoming.given.saturating_sub(count),
-            Some(left) => {
-                *left = left.saturating_sub(count);
-                incoming.advance();
-            }
+        if incoming.kernel > 0 {
+            incoming.kernel = incoming.kernel.saturating_sub(count);
+            incoming.advance();
+        } else {
+            incoming.state.came_by_kernel(count);
         }
     }
 

@@ -14,7 +14,7 @@
 //! message of the pipe. If it finds them in the kernel's socket before, it takes what is in the link first:
 //! whatever was sent ahead of them is there.
 
-use super::{Bond, Incoming, Pipe};
+use super::{Incoming, Pipe, Receiving};
 use crate::device::Received;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
@@ -83,7 +83,7 @@ impl Incoming {
         self.kernel_told = total;
         match self.later.back_mut() {
             Some(last) if last.queue.is_empty() => last.kernel += more,
-            None if self.queue.is_empty() => *self.kernel.get_or_insert(0) += more,
+            None if self.queue.is_empty() => self.kernel += more,
             _ => self.later.push_back(Part { kernel: more, queue: Queue::default() }),
         }
     }
@@ -97,11 +97,11 @@ impl Incoming {
 
     /// Goes on to the next part if this one is read.
     pub fn advance(&mut self) {
-        while self.kernel == Some(0)
+        while self.kernel == 0
             && self.queue.is_empty()
             && let Some(next) = self.later.pop_front()
         {
-            self.kernel = Some(next.kernel);
+            self.kernel = next.kernel;
             self.later_len -= next.queue.len();
             self.queue = next.queue;
         }
@@ -125,11 +125,9 @@ impl Pipe {
     ) -> bool {
         // A window that looks full is not the link's doing.
         self.crowded
-            && self.bond == Bond::Confirmed
-            && self.outgoing.switched
-            && !self.outgoing.stopped
-            && !self.outgoing.shut
-            && !self.dead
+            && self.outgoing.state.is_by_pipe()
+            && !self.is_shut()
+            && !self.is_dead()
             && self.window_left() > 0
             && self.is_idle(carrier)
             && (self.promised || self.outgoing.allowance.is_left(now))
@@ -162,10 +160,10 @@ impl Pipe {
     /// Tells the reader of bytes that went by the kernel, unless it knows.
     pub(super) fn tell_overflow(&mut self, carrier: &mut impl Carrier) {
         let outgoing = &self.outgoing;
-        if outgoing.kernel == outgoing.kernel_told || !outgoing.switched || outgoing.stopped {
+        if outgoing.kernel == outgoing.kernel_told || !outgoing.state.is_by_pipe() {
             return;
         }
-        let Some(to) = self.peer else { return };
+        let Some(to) = self.bond.peer() else { return };
         let kernel = outgoing.kernel;
         let (kind, header) = Message::Switch { to, kernel, shut: false }.encode();
         // Not urgent: as many pipes may have to say so as fill the link.
@@ -175,29 +173,25 @@ impl Pipe {
     }
 
     pub(super) fn tell_fin(&mut self, carrier: &mut impl Carrier) {
-        let Some(to) = self.peer else { return };
+        let Some(to) = self.bond.peer() else { return };
         let kernel = self.outgoing.kernel;
-        self.owed.fin = !carrier.tell(self.link, Message::Fin { to, kernel });
-        if !self.owed.fin {
+        let told = carrier.tell(self.link, Message::Fin { to, kernel });
+        self.outgoing.state.end(told);
+        if told {
             self.outgoing.kernel_told = kernel;
         }
     }
 
     /// May the kernel's socket have bytes that the peer has not told of?
     pub fn may_find_bytes(&self) -> bool {
-        let incoming = &self.incoming;
-        self.bond == Bond::Confirmed
-            && incoming.kernel.is_some()
-            && !incoming.stopped
-            && !incoming.returned
-            && !self.dead
+        self.bond.is_confirmed() && self.incoming.state.is_by_pipe() && !self.is_dead()
     }
 
     /// The kernel's bytes come first until the peer says where they end: it may have said so already, and have
     /// sent more of them behind bytes of the pipe. What the kernel's socket has may be read after all that came
     /// by the link has been taken.
     pub fn may_have_switched(&self) -> bool {
-        self.bond != Bond::Over && self.incoming.kernel.is_none()
+        self.incoming.state == Receiving::Early
     }
 
     /// The kernel's socket had so many bytes, and since then all that had come by the link was taken: what the
@@ -212,11 +206,10 @@ impl Pipe {
     /// Must bytes of the kernel's be read before those of the pipe can be given back? What is given back comes
     /// by the kernel again, behind all that is there.
     pub fn wants_prefetch(&self) -> bool {
-        self.bond == Bond::Confirmed
-            && self.owner.is_some()
-            && self.outgoing.stopped
-            && self.incoming.stopped
-            && !self.incoming.returned
+        self.bond.is_confirmed()
+            && self.owner().is_some()
+            && self.outgoing.state.has_stopped()
+            && self.incoming.state == Receiving::Stopped
             && !self.incoming.later.is_empty()
     }
 
@@ -235,12 +228,12 @@ impl Pipe {
         if incoming.later.is_empty() {
             return;
         }
-        if let Some(kernel) = incoming.kernel.take_if(|kernel| *kernel > 0) {
+        let kernel = core::mem::take(&mut incoming.kernel);
+        if kernel > 0 {
             let queue = core::mem::take(&mut incoming.queue);
             incoming.later_len += queue.len();
             incoming.later.push_front(Part { kernel, queue });
         }
-        incoming.kernel.get_or_insert(0);
         let mut buffer = Vec::new();
         while let Some(next) = incoming.later.front_mut() {
             while next.kernel > 0 {

@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
-use super::{Bond, PORTION, Pipe, clamped};
+use super::{PORTION, Pipe, Receiving, Writing, clamped};
 use crate::net::bulk_copy::bulk_copy;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
@@ -37,7 +37,7 @@ impl Pipe {
         };
         carrier.set_note(self.link, self.own.index, incoming.read);
         // The answer carries it; without one it is said now and then.
-        let last = incoming.fin && incoming.queue.is_empty();
+        let last = incoming.state == Receiving::Ended && incoming.queue.is_empty();
         if incoming.read - incoming.credited >= incoming.limit / 4 || last {
             self.credit(carrier);
         }
@@ -54,11 +54,11 @@ impl Pipe {
 
     #[cold]
     pub(super) fn credit(&mut self, carrier: &mut impl Carrier) {
-        let (Some(to), Bond::Confirmed) = (self.peer, self.bond) else { return };
+        let Some(to) = self.bond.peer() else { return };
         let incoming = &mut self.incoming;
         let message = Message::Credit { to, read: incoming.read, limit: incoming.limit };
-        self.owed.credit = !carrier.tell(self.link, message);
-        if !self.owed.credit {
+        incoming.credit_due = !carrier.tell(self.link, message);
+        if !incoming.credit_due {
             incoming.credited = incoming.read;
             incoming.told_limit = incoming.limit;
         }
@@ -137,7 +137,7 @@ impl Pipe {
         mut skip: usize,
         total: usize,
     ) -> Copied {
-        let Some(to) = self.peer else { return Copied::default() };
+        let Some(to) = self.bond.peer() else { return Copied::default() };
         let (mut written, mut fault) = (0, false);
         let mut at = 0;
         while written < total {
@@ -190,17 +190,16 @@ impl Pipe {
 
     /// The program sends no more.
     pub(in crate::shard::pipe) fn shut(&mut self, carrier: &mut impl Carrier) {
-        self.outgoing.shut = true;
-        if let (Some(_), Bond::Confirmed) = (self.peer, self.bond)
-            && self.outgoing.switched
-            && !self.outgoing.stopped
-        {
+        if self.outgoing.writing == Writing::Open {
+            self.outgoing.writing = Writing::Shut;
+        }
+        if self.outgoing.state.is_by_pipe() {
             self.tell_fin(carrier);
         }
     }
 
     /// Is the end of what the program sends the kernel's to tell? (Else the peer has it by the pipe.)
     pub fn is_end_the_kernels(&self) -> bool {
-        !self.outgoing.switched || self.bond == Bond::Over || self.outgoing.complete
+        self.outgoing.state.is_end_the_kernels()
     }
 }

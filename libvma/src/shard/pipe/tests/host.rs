@@ -400,10 +400,7 @@ impl Host {
     }
 
     pub fn stop(&mut self) {
-        self.with(|pipe, carrier| {
-            pipe.withdraw(carrier, 0);
-            pipe.stop(carrier);
-        });
+        self.with(|pipe, carrier| pipe.leave(carrier, 0));
         self.arm();
     }
 
