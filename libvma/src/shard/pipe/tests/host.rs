@@ -27,6 +27,10 @@ pub type Wire = Rc<RefCell<VecDeque<Record>>>;
 pub struct Kernel {
     pub bytes: VecDeque<u8>,
     pub shut: bool,
+    /// The sender has ended it by RST, which is seen behind the bytes.
+    pub reset: bool,
+    /// There is no reader any more.
+    pub deaf: bool,
 }
 
 /// One end of a link in memory.
@@ -120,6 +124,10 @@ pub struct Host {
     pub sent: Vec<u8>,
     pub got: Vec<u8>,
     pub at_end: bool,
+    /// The program was told that the connection is reset.
+    pub failed: bool,
+    /// The kernel ends the connection by RST when the process ends (SO_LINGER).
+    armed: bool,
     pub shut: bool,
     pub events: Events,
     /// It looks for bytes in the kernel that nobody has told of.
@@ -168,6 +176,8 @@ pub fn hosts() -> (Host, Host) {
         sent: Vec::new(),
         got: Vec::new(),
         at_end: false,
+        failed: false,
+        armed: false,
         shut: false,
         events: Events::NONE,
         finds: own == 0,
@@ -221,6 +231,15 @@ impl Host {
 
     /// Takes one message of the peer's; false if there is none.
     pub fn deliver(&mut self) -> bool {
+        let taken = self.take_message();
+        if taken {
+            self.arm();
+        }
+        taken
+    }
+
+    /// The same without what follows from the message in the kernel.
+    pub fn take_message(&mut self) -> bool {
         let Some(record) = self.incoming.borrow_mut().pop_front() else { return false };
         let Record { kind, header, payload } = record;
         let payload = self.carrier.received(payload);
@@ -229,13 +248,12 @@ impl Host {
         if let Some((_, events)) = told {
             self.events = self.events.union(events);
         }
-        self.arm();
         true
     }
 
     /// What everyone who polls does: bytes that come between those of the pipe are read before these go back,
     /// and the kernel's half is armed before bytes come back.
-    fn arm(&mut self) {
+    pub fn arm(&mut self) {
         if let Some(index) = self.index
             && let Some(pipe) = self.pipes.get(index).filter(|pipe| pipe.wants_prefetch())
         {
@@ -246,6 +264,7 @@ impl Host {
             && let Some(pipe) = self.pipes.get(index).filter(|pipe| pipe.wants_arming())
         {
             pipe.arm(true);
+            self.armed = true;
             pipe.settle(&mut self.carrier);
         }
     }
@@ -258,6 +277,10 @@ impl Host {
     fn send_by_kernel(&mut self, bytes: &[u8]) -> usize {
         let mut kernel = self.kernel_out.borrow_mut();
         assert!(!kernel.shut || bytes.is_empty(), "sent after the end");
+        if kernel.deaf && !bytes.is_empty() {
+            self.kernel_in.borrow_mut().reset = true;
+            return bytes.len();
+        }
         let count = bytes.len().min(self.kernel_room.saturating_sub(kernel.bytes.len()));
         kernel.bytes.extend(&bytes[..count]);
         count
@@ -268,9 +291,15 @@ impl Host {
         if self.index.is_none() {
             return false;
         }
+        self.arm();
         let backlog = self.pipe().backlog().to_vec();
         let gone = self.send_by_kernel(&backlog);
         self.pipe().backlog_gone(gone);
+        if self.pipe().is_end_the_kernels() {
+            self.armed = !self.pipe().backlog().is_empty();
+            let armed = self.armed;
+            self.pipe().arm(armed);
+        }
         if self.shut && self.pipe().is_end_the_kernels() && self.pipe().backlog().is_empty() {
             self.kernel_out.borrow_mut().shut = true;
         }
@@ -345,13 +374,24 @@ impl Host {
             None => Turn::Kernel { most: u64::MAX },
         };
         match turn {
+            Turn::Kernel { .. } if self.index.is_some() && self.pipe().take_reset() => {
+                self.failed = true;
+                0
+            }
             Turn::Kernel { most } => {
                 let most = usize::try_from(most).unwrap_or(usize::MAX).min(room);
                 let mut kernel = self.kernel_in.borrow_mut();
                 let count = kernel.bytes.len().min(most);
-                self.at_end |= kernel.shut && kernel.bytes.is_empty() && room > 0;
+                let ended = kernel.shut && kernel.bytes.is_empty() && room > 0;
+                let reset = kernel.reset && kernel.bytes.is_empty();
                 self.got.extend(kernel.bytes.drain(..count));
                 drop(kernel);
+                if ended && !reset && self.index.is_some() && self.pipe().lacks_bytes() {
+                    self.pipe().note_loss();
+                } else {
+                    self.failed |= reset;
+                    self.at_end |= ended && !reset;
+                }
                 if self.index.is_some() {
                     self.pipe().kernel_read(count as u64);
                 }
@@ -370,7 +410,9 @@ impl Host {
                 count
             }
             Turn::End => {
-                self.at_end = true;
+                let failed = self.pipe().take_reset();
+                self.failed |= failed;
+                self.at_end |= !failed && !self.failed;
                 0
             }
         }
@@ -402,6 +444,46 @@ impl Host {
     pub fn stop(&mut self) {
         self.with(|pipe, carrier| pipe.leave(carrier, 0));
         self.arm();
+    }
+
+    /// The process is killed: the kernel closes its half.
+    pub fn kill(&mut self) {
+        let unread = !self.kernel_in.borrow().bytes.is_empty();
+        let mut kernel = self.kernel_out.borrow_mut();
+        kernel.shut = true;
+        kernel.reset |= self.armed || unread;
+        drop(kernel);
+        let mut kernel = self.kernel_in.borrow_mut();
+        kernel.deaf = true;
+        kernel.bytes.clear();
+        drop(kernel);
+        self.index = None;
+    }
+
+    /// The process ends, and has no time for what is still to come back.
+    pub fn exit(&mut self) {
+        while self.deliver() {}
+        self.tend();
+        let torn = {
+            let pipe = self.pipe();
+            pipe.unread() > 0 || pipe.is_dead() || pipe.has_bytes_on_their_way()
+        };
+        self.kernel_out.borrow_mut().reset |= torn;
+        self.with(|pipe, carrier| pipe.close(carrier));
+        self.kill();
+    }
+
+    /// The link is found to be over, when all that came by it has been taken.
+    pub fn lose_link(&mut self) {
+        while self.deliver() {}
+        self.pipes.cut(&mut self.carrier, link());
+    }
+
+    /// Does the program know, or can it see, that the connection is reset?
+    pub fn sees_reset(&mut self) -> bool {
+        self.failed
+            || self.kernel_in.borrow().reset
+            || self.index.is_some() && self.pipe().is_reset()
     }
 
     /// Frames that nobody has released.

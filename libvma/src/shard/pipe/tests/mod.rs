@@ -1,6 +1,7 @@
 //! Two processes' pipes over a link in memory, and the kernel's connection below as two queues.
 
 mod host;
+mod kills;
 mod overflow;
 mod random;
 mod scenes;
