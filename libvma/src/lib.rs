@@ -10,7 +10,8 @@
 pub mod extra;
 mod fd;
 pub mod mux;
-#[cfg(all(feature = "exports", not(test), not(fuzzing)))]
+// Not in Rust programs: one that links a crate defining `close` gets that `close` inside its own std.
+#[cfg(not(any(test, fuzzing)))]
 #[allow(unsafe_code, reason = "C functions: raw pointers from the program, libc's own functions")]
 pub mod preload;
 pub mod socket;
@@ -18,9 +19,7 @@ pub mod socket;
 // Where protocol and device meet.
 pub mod shard;
 
-// Protocol: bytes and time in, bytes and events out.
-pub mod frame;
-pub mod net;
+// Protocol is the crate `libvma_engine`: bytes and time in, bytes and events out.
 
 // The wire's side.
 #[allow(unsafe_code, reason = "memory and rings shared with the kernel")]

@@ -2,7 +2,7 @@
 //! from there into packets with every write, and once the window is full from those to the reader. smoltcp
 //! makes one more, into a receive buffer.
 
-use vma::net::bulk_copy::bulk_copy;
+use libvma_engine::bulk_copy::bulk_copy;
 
 use crate::packets::{Packet, Pool, Queue};
 use crate::{Contestant, Cycle, MESSAGE_LEN, Setup};

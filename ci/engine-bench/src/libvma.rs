@@ -4,16 +4,18 @@
 use core::net::Ipv4Addr;
 use core::time::Duration;
 
-use vma::net::bulk_copy::bulk_copy;
-use vma::net::tcp::isn::Secret;
-use vma::net::tcp::listen::{Context, ListenSettings, Listener, Verdict};
-use vma::net::tcp::lookup::{FlowKey, FlowTable};
-use vma::net::tcp::{Buffer, Connection, Link, Outgoing, Path, Piece, SendFlags, Settings, State};
-use vma::net::time::Instant;
-use vma::net::timer_wheel::TimerWheel;
-use vma::net::wire::checksum::copy_and_sum;
-use vma::net::wire::udp::PartialChecksum;
-use vma::net::wire::{ipv4, tcp};
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::tcp::isn::Secret;
+use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
+use libvma_engine::tcp::lookup::{FlowKey, FlowTable};
+use libvma_engine::tcp::{
+    Buffer, Connection, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
+};
+use libvma_engine::time::Instant;
+use libvma_engine::timer_wheel::TimerWheel;
+use libvma_engine::wire::checksum::copy_and_sum;
+use libvma_engine::wire::udp::PartialChecksum;
+use libvma_engine::wire::{ipv4, tcp};
 
 use crate::packets::{Packet, Pool, Queue, deliver};
 use crate::{Contestant, Cycle, MESSAGE_LEN, Setup};

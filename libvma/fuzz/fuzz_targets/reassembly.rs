@@ -7,9 +7,9 @@ use core::time::Duration;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use vma::net::ip::reassembly::{Reassembler, TIMEOUT};
-use vma::net::time::Instant;
-use vma::net::wire::ipv4::{Header, MAX_PAYLOAD_LEN, protocol};
+use libvma_engine::ip::reassembly::{Reassembler, TIMEOUT};
+use libvma_engine::time::Instant;
+use libvma_engine::wire::ipv4::{Header, MAX_PAYLOAD_LEN, protocol};
 
 #[derive(Arbitrary, Debug)]
 struct Input {

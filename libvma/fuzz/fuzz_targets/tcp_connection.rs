@@ -8,14 +8,14 @@ use core::time::Duration;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use vma::net::tcp::congestion::Algorithm;
-use vma::net::tcp::isn::Secret;
-use vma::net::tcp::listen::{Context, ListenSettings, Listener, Verdict};
-use vma::net::tcp::lookup::FlowKey;
-use vma::net::tcp::seq::Seq;
-use vma::net::tcp::{Buffer, Connection, Error, Link, Outgoing, Path, Piece, SendFlags, Settings};
-use vma::net::time::Instant;
-use vma::net::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
+use libvma_engine::tcp::congestion::Algorithm;
+use libvma_engine::tcp::isn::Secret;
+use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::seq::Seq;
+use libvma_engine::tcp::{Buffer, Connection, Error, Link, Outgoing, Path, Piece, SendFlags, Settings};
+use libvma_engine::time::Instant;
+use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
 
 /// What may happen.
 #[derive(Arbitrary, Debug)]

@@ -5,9 +5,9 @@
 use core::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
-use vma::net::wire::checksum::Sum;
-use vma::net::wire::tcp::{Header, MAX_HEADER_LEN};
-use vma::net::wire::udp::PartialChecksum;
+use libvma_engine::wire::checksum::Sum;
+use libvma_engine::wire::tcp::{Header, MAX_HEADER_LEN};
+use libvma_engine::wire::udp::PartialChecksum;
 
 const SRC: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const DST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

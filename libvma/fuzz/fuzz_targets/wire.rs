@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vma::net::wire::checksum::{Sum, copy_and_sum};
-use vma::net::wire::udp::PartialChecksum;
-use vma::net::wire::{ethernet, ipv4, udp};
+use libvma_engine::wire::checksum::{Sum, copy_and_sum};
+use libvma_engine::wire::udp::PartialChecksum;
+use libvma_engine::wire::{ethernet, ipv4, udp};
 
 fuzz_target!(|frame: &[u8]| {
     // As it came, where the checksum stops nearly everything; then with a right one.

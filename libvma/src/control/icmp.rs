@@ -3,14 +3,14 @@
 
 use std::net::Ipv4Addr;
 
+use libvma_engine::tcp::Error;
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::wire::checksum::Sum;
+use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, recv, socket_with};
 
-use crate::net::tcp::Error;
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::wire::checksum::Sum;
-use crate::net::wire::ipv4::protocol;
 use crate::sys::{Fd, shadow};
 
 /// A message about a segment of ours.

@@ -12,7 +12,7 @@ pub use tally::Tally;
 
 use core::net::Ipv4Addr;
 
-use crate::frame::Frame;
+use libvma_engine::frame::Frame;
 
 /// A received packet: a chain of frames.
 #[derive(Debug)]

@@ -8,12 +8,12 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use libvma_dev::stats;
+use libvma_engine::frame::Frame;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::shm::LinkId;
 use super::{Flow, Interface, OpenError, Tally, shm, xdp};
-use crate::frame::Frame;
 
 /// A shard's endpoint on one interface.
 pub enum Ring {

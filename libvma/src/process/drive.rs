@@ -6,7 +6,8 @@
 //! Only if nobody did, and there are connections, it sleeps on the rings' descriptors itself, and it
 //! stops as soon as somebody else polls again. Links with other processes count as connections do.
 
-use crate::net::time::Instant;
+use libvma_engine::time::Instant;
+
 use crate::shard;
 use crate::socket::{Socket, Stack};
 use crate::sys::time::monotonic_nanos;

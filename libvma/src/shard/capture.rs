@@ -7,17 +7,18 @@ use std::collections::HashMap;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::wire::checksum::Sum;
+use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
+use libvma_engine::wire::tcp::{Flags, HEADER_LEN, Header};
+use libvma_engine::wire::{ipv4, tcp};
+
 use super::poll::BUDGET;
 use super::{RingId, SocketId, State};
 use crate::capture::{Capture, Direction, Tap};
 use crate::device::shm::Arrival;
 use crate::device::{Received, Ring};
 use crate::log::log_line;
-use crate::net::drop_reason::DropReason;
-use crate::net::wire::checksum::Sum;
-use crate::net::wire::ethernet::{self, EtherType, MacAddr};
-use crate::net::wire::tcp::{Flags, HEADER_LEN, Header};
-use crate::net::wire::{ipv4, tcp};
 use crate::sys::time::realtime_nanos;
 
 /// The interface that packets within the host are told to be on: there is none.
@@ -234,8 +235,9 @@ fn stream_headers(
 
 #[cfg(test)]
 mod tests {
+    use libvma_engine::wire::udp::PartialChecksum;
+
     use super::*;
-    use crate::net::wire::udp::PartialChecksum;
 
     #[test]
     fn a_made_up_segment_is_a_good_one() {

@@ -2,7 +2,8 @@
 
 use core::ops::RangeInclusive;
 
-use crate::net::time::Instant;
+use libvma_engine::time::Instant;
+
 use crate::sys::time::{cycles, cycles_are_steady, monotonic_nanos};
 
 #[inline]

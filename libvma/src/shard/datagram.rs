@@ -3,8 +3,9 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
+use libvma_engine::frame::Frame;
+
 use super::RingId;
-use crate::frame::Frame;
 
 /// Where the payload is.
 pub enum Body {

@@ -4,12 +4,13 @@
 use std::io::IoSlice;
 use std::net::SocketAddrV4;
 
+use libvma_engine::wire::{ethernet, ipv4, udp};
+
 use super::local::PLAIN;
 use super::transmit::{Egress, emit_link_and_ip};
 use super::{Endpoint, RingId, SocketId, State};
 use crate::device::Ring;
 use crate::device::shm::{self, Full, LinkId, Progress};
-use crate::net::wire::{ethernet, ipv4, udp};
 
 /// The most bytes of a datagram that goes this way: what a slot of a link holds.
 pub const MOST: usize = shm::INLINE - PLAIN;

@@ -9,12 +9,13 @@
 use core::net::SocketAddrV4;
 use std::io::IoSliceMut;
 
+use libvma_engine::wire::checksum::Sum;
+use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
+use libvma_engine::wire::{ipv4, udp};
+
 use super::datagram::Datagram;
 use super::{RingId, SocketId, State};
 use crate::device::xdp::Injector;
-use crate::net::wire::checksum::Sum;
-use crate::net::wire::ethernet::{self, EtherType, MacAddr};
-use crate::net::wire::{ipv4, udp};
 use crate::sys::shadow;
 
 /// Three times "no operation", then the end of the list (RFC 791 section 3.1).

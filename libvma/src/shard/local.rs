@@ -11,16 +11,17 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::udp::lookup::Tuple;
+use libvma_engine::wire::ethernet::{self, MacAddr};
+use libvma_engine::wire::{ipv4, udp};
+
 use super::receive::{Parsed, tuple};
 use super::{NextHop, RingId, State};
 use crate::device::shm::{self, Arrival, LinkId};
 use crate::device::{Received, Ring};
 use crate::log::log_line;
-use crate::net::bulk_copy::bulk_copy;
-use crate::net::drop_reason::DropReason;
-use crate::net::udp::lookup::Tuple;
-use crate::net::wire::ethernet::{self, MacAddr};
-use crate::net::wire::{ipv4, udp};
 use crate::sys::shadow;
 use crate::sys::thread::current_cpu;
 

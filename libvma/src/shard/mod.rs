@@ -27,11 +27,12 @@ pub mod tcp;
 mod train;
 mod transmit;
 
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::ip::reassembly::Reassembler;
+use libvma_engine::udp::lookup::{Filter, Lookup};
+
 use crate::capture::Capture;
 use crate::device::{OpenError, Ring, shm, xdp};
-use crate::net::drop_reason::DropReason;
-use crate::net::ip::reassembly::Reassembler;
-use crate::net::udp::lookup::{Filter, Lookup};
 use crate::sys::lock::{Guard, Lock, Reentered};
 use crate::sys::{errand, thread};
 use std::sync::Arc;

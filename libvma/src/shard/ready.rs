@@ -11,10 +11,10 @@ mod set;
 pub use set::{Interest, Registration, SetId};
 pub(super) use set::{Set, Watch};
 
-pub use crate::net::tcp::Readiness;
+use libvma_engine::tcp::Events;
+pub use libvma_engine::tcp::Readiness;
 
 use super::{SocketId, State};
-use crate::net::tcp::Events;
 use crate::sys::wait::Waker;
 use crate::sys::{errand, thread};
 

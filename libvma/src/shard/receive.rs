@@ -4,17 +4,18 @@ use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::udp::lookup::Tuple;
+use libvma_engine::wire::udp::PartialChecksum;
+use libvma_engine::wire::{ethernet, ipv4, udp};
+
 use super::datagram::{Body, Datagram, Train, charge};
 use super::local::{PLAIN, after_kernel, segment};
 use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
 use crate::device::Received;
 use crate::device::Ring;
-use crate::net::bulk_copy::bulk_copy;
-use crate::net::drop_reason::DropReason;
-use crate::net::udp::lookup::Tuple;
-use crate::net::wire::udp::PartialChecksum;
-use crate::net::wire::{ethernet, ipv4, udp};
 use crate::sys::time::realtime_nanos;
 use crate::sys::user;
 
@@ -328,7 +329,7 @@ impl<S> State<S> {
         self.release_frame(id, received.frame);
     }
 
-    pub(super) fn release_frame(&mut self, id: RingId, frame: crate::frame::Frame) {
+    pub(super) fn release_frame(&mut self, id: RingId, frame: libvma_engine::frame::Frame) {
         if let Some(ring) = self.rings.get_mut(usize::from(id.0)) {
             ring.release(frame);
         }

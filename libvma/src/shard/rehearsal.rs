@@ -1,10 +1,11 @@
 //! Sends that are not made (VMA_SND_FLAGS_DUMMY): the same code as a send's, up to the kick. The frame is taken back from the
 //! ring before the device can see it.
 
+use libvma_engine::wire::{ipv4, udp};
+
 use super::transmit::HEADERS;
 use super::{Egress, State};
 use crate::device::Ring;
-use crate::net::wire::{ipv4, udp};
 
 impl<S> State<S> {
     /// Does what a send of this datagram does, but for the kick. A datagram that does not fit one packet, or would be captured, is left

@@ -3,10 +3,11 @@
 //! Within the host a train is one packet with a mark, which the receiver cuts or, with UDP_GRO, takes whole. An
 //! interface whose packets the kernel cuts gets it as one, too; elsewhere each datagram is a frame.
 
+use libvma_engine::wire::{ethernet, ipv4, udp};
+
 use super::State;
 use super::transmit::{Egress, Gather, HEADERS, SendError, emit_link_and_ip};
 use crate::device::Ring;
-use crate::net::wire::{ethernet, ipv4, udp};
 use crate::sys::user;
 
 impl<S> State<S> {

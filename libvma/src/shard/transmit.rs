@@ -4,16 +4,17 @@ use std::io::IoSlice;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::ip::fragment::{Fragment, fragments};
+use libvma_engine::udp::lookup::Tuple;
+use libvma_engine::wire::checksum::{Sum, copy_and_sum};
+use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
+use libvma_engine::wire::{ipv4, udp};
+
 use super::local::{mark_switch, mark_train};
 use super::{RingId, State};
 use crate::device::Ring;
 use crate::log::log_line;
-use crate::net::bulk_copy::bulk_copy;
-use crate::net::ip::fragment::{Fragment, fragments};
-use crate::net::udp::lookup::Tuple;
-use crate::net::wire::checksum::{Sum, copy_and_sum};
-use crate::net::wire::ethernet::{self, EtherType, MacAddr};
-use crate::net::wire::{ipv4, udp};
 use crate::sys::{errand, user};
 
 pub(super) const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;

@@ -5,6 +5,7 @@ mod flows;
 
 use std::net::Ipv4Addr;
 
+use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 
 use self::flows::{Place, Wanted};
@@ -14,7 +15,6 @@ use crate::config::XdpMode;
 use crate::config::rules::Moment;
 use crate::control::Control;
 use crate::log::log_line;
-use crate::net::wire::ipv4::protocol;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
 use crate::sys::sockaddr::Family;

@@ -6,13 +6,13 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::stats::{BLOCKING, Counters, read_text};
+use libvma_engine::tcp::connection::Transplant;
+use libvma_engine::tcp::{Connection, Info, Settings, State as TcpState};
 
 use super::report::kernels;
 use super::report::traffic::KernelsId;
 use super::stream::{Phase, Stream};
 use super::{Socket, SocketId, Stack, State, clock};
-use crate::net::tcp::connection::Transplant;
-use crate::net::tcp::{Connection, Info, Settings, State as TcpState};
 use crate::shard::tcp::Body;
 use crate::sys::shadow;
 

@@ -8,13 +8,14 @@ pub use rehearsal::rehearse;
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::wire::ipv4;
+use libvma_engine::wire::udp::{self, MAX_DATA_LEN};
+
 use super::ancillary::Ancillary;
 use super::block::Guard;
 use super::{CachedRoute, Outcome, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
 use crate::config::rules::Moment;
-use crate::net::wire::ipv4;
-use crate::net::wire::udp::{self, MAX_DATA_LEN};
 use crate::shard::{Egress, Envelope, NextHop, Progress, RingId, SendError, SocketId, envelope};
 use crate::sys::sockaddr::Family;
 use crate::sys::{shadow, thread, user};

@@ -35,13 +35,14 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use libvma_engine::drop_reason::DropReason;
+
 use self::order::Order;
 use self::outstanding::Outstanding;
 use crate::config::Config;
 use crate::control::Control;
 use crate::extra::Extra;
 use crate::log::log_line;
-use crate::net::drop_reason::DropReason;
 use crate::process::inherit;
 use crate::shard::{self, Envelope, Flow, NextHop};
 use crate::stats::{SocketCounters, StatsFile};

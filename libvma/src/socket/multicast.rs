@@ -4,8 +4,9 @@
 
 use std::net::Ipv4Addr;
 
+use libvma_engine::udp::lookup::{Membership, SourceMode};
+
 use super::{Socket, Stack, WhyOs, attach};
-use crate::net::udp::lookup::{Membership, SourceMode};
 use crate::shard::SocketId;
 use crate::sys::shadow;
 

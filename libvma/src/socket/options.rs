@@ -6,9 +6,10 @@
 
 use std::net::Ipv4Addr;
 
+use libvma_engine::udp::lookup::Membership;
+
 use super::{CachedRoute, Stack, WhyOs, attach, multicast};
 use crate::config::Config;
-use crate::net::udp::lookup::Membership;
 use crate::shard::SocketId;
 use crate::sys::shadow;
 

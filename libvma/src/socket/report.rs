@@ -10,13 +10,13 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::stats::{self, Counters, Drop, Pool, Ring, Snapshot, Socket as Told, Tcp};
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::tcp::Info;
 
 use self::traffic::KernelsId;
 use super::stream::{Phase, Stream, tell};
 use super::{Socket, SocketId, Stack, State, WhyOs, clock};
 use crate::log::log_line;
-use crate::net::drop_reason::DropReason;
-use crate::net::tcp::Info;
 use crate::shard;
 use crate::sys::{fd, shadow};
 

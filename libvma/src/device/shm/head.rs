@@ -1,8 +1,9 @@
 //! The received packets that somebody holds: a private copy of what stood in the slot, and which
 //! chunks the rest lies in. A frame is the number of its head.
 
+use libvma_engine::frame::{Extent, Frame, Pool};
+
 use super::lane::{INLINE, Inline, NEAR};
-use crate::frame::{Extent, Frame, Pool};
 
 /// Records that may be held at a time, over all links of a ring.
 const HEADS: u32 = 4096;

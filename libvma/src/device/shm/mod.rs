@@ -30,6 +30,7 @@ pub use transmit::Full;
 
 use core::net::Ipv4Addr;
 
+use libvma_engine::frame::Frame;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -42,7 +43,6 @@ use self::segment::system;
 use self::transmit::Outgoing;
 use super::{Interface, OpenError, Received, Tally};
 use crate::capture::Tap;
-use crate::frame::Frame;
 use crate::sys::{Fd, unix_socket};
 
 /// Names a link for as long as it exists, and never another one.

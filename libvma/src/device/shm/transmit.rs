@@ -1,12 +1,13 @@
 //! The way out of a shared-memory ring: packets, messages, the peers' bells.
 
+use libvma_engine::frame::{Frame, Pool};
+
 use super::lane::{INLINE, Inline, Progress, Violation};
 use super::link::{self, Link};
 use super::record::{HEADER, MOST_CHUNKS, MOST_INLINE_PAYLOAD, Shape};
 use super::segment::CHUNK;
 use super::{LinkId, Ring, link_mut};
 use crate::capture::{Direction, Tap};
-use crate::frame::{Frame, Pool};
 use crate::sys::time::realtime_nanos;
 
 /// No room in the link now, or no such link: [`super::Arrival::Relief`] tells when there is some

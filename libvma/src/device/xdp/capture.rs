@@ -1,8 +1,9 @@
 //! Sent frames, for a capture (`VMA_PCAP`). Received ones are the shard's to hand in.
 
+use libvma_engine::frame::Frame;
+
 use super::Ring;
 use crate::capture::{Direction, Tap};
-use crate::frame::Frame;
 use crate::sys::time::realtime_nanos;
 
 impl Ring {

@@ -29,6 +29,7 @@ pub use program::Mode;
 
 use std::collections::HashSet;
 
+use libvma_engine::frame::{Extent, Frame, Pool};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -43,7 +44,6 @@ use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
 use super::{Flow, Interface, OpenError, Received, Tally};
 use crate::capture::Tap;
-use crate::frame::{Extent, Frame, Pool};
 use crate::sys::errand;
 
 /// How much memory a ring may take, in frames of 2 KiB.

@@ -4,13 +4,13 @@
 
 use std::collections::VecDeque;
 
+use libvma_engine::frame::Extent;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::ring::{CONTINUED, Cursor, Descriptor};
 use super::super_frame::{LinkAddress, enable, roomy};
 use super::umem::{CHUNK, Umem};
-use crate::frame::Extent;
 use crate::sys::Fd;
 use crate::sys::wait::raw_syscall;
 

@@ -5,7 +5,7 @@ use core::ptr::NonNull;
 use rustix::fd::AsFd;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::frame::Extent;
+use libvma_engine::frame::Extent;
 
 /// A chunk holds a whole frame at the usual MTU; larger packets arrive as chains. Twice as many
 /// of these fit into the same memory as of 4096 byte chunks, which would take super-frames of 64 KiB

@@ -3,8 +3,9 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::udp::lookup::Filter;
+
 use super::*;
-use crate::net::udp::lookup::Filter;
 use crate::shard::datagram::charge;
 use crate::shard::{Egress, LinkId, Segment, SendError, Shard, Side};
 use crate::sys::Fd;

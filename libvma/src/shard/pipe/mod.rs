@@ -82,6 +82,7 @@ mod table;
 mod tests;
 
 pub use end::{LARGEST_WINDOW, Pipe, Turn, Way};
+use libvma_engine::frame::Frame;
 pub use message::Offer;
 pub use table::Pipes;
 
@@ -89,7 +90,6 @@ use self::message::Message;
 use super::{SocketId, State, clock};
 use crate::device::Received;
 use crate::device::shm::{self, LinkId};
-use crate::frame::Frame;
 
 /// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
 /// is closed when it is dropped.

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::io::IoSliceMut;
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::frame::Frame;
+
 use super::Carrier;
 use crate::device::Received;
-use crate::frame::Frame;
-use crate::net::bulk_copy::bulk_copy;
 
 enum Body {
     Frame(Frame),

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_engine::tcp::Events;
+
 use super::end::Pipe;
 use super::message::{Message, Name, Offer};
 use super::{Carrier, SocketId};
 use crate::device::Received;
 use crate::device::shm::LinkId;
-use crate::net::tcp::Events;
 
 /// The pipes of a shard.
 #[derive(Default)]

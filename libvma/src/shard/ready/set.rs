@@ -8,9 +8,10 @@
 use core::hash::{BuildHasherDefault, Hasher};
 use std::collections::{HashSet, VecDeque};
 
+use libvma_engine::tcp::Events;
+
 use super::SleeperId;
 use super::own_bells::Waiters;
-use crate::net::tcp::Events;
 use crate::shard::{SocketId, State};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,10 +2,11 @@
 
 use std::io::IoSliceMut;
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::frame::Frame;
+use libvma_engine::tcp::Piece;
+
 use crate::device::Ring;
-use crate::frame::Frame;
-use crate::net::bulk_copy::bulk_copy;
-use crate::net::tcp::Piece;
 use crate::shard::RingId;
 use crate::shard::receive::skipping;
 

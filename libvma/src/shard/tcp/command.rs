@@ -2,17 +2,18 @@
 
 use std::io::IoSlice;
 
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::seq::Seq;
+use libvma_engine::tcp::{
+    Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
+};
+use libvma_engine::time::Instant;
+
 use super::listen::five_tuple;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
 use super::{Attachment, Block, Body, Io, NEVER, Owner, Tcp, Wire, path};
 use crate::device::Ring;
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::seq::Seq;
-use crate::net::tcp::{
-    Connection, Error, Events, Readiness, SendFlags, Settings, State as TcpState,
-};
-use crate::net::time::Instant;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
 use crate::sys::errand;
 use crate::sys::kernel_start::Start;

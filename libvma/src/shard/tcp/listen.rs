@@ -3,18 +3,19 @@
 use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::tcp::connection::own_mss;
+use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
+use libvma_engine::tcp::lookup::{FlowKey, FlowTable};
+use libvma_engine::tcp::{Connection, Events, Settings};
+use libvma_engine::time::Instant;
+use libvma_engine::wire::tcp::Flags;
+
 use super::receive::Arrival;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
 use super::{Block, Body, InheritedState, Io, NEVER, Owner, Tcp, covers, path};
 use crate::device::Ring;
-use crate::net::drop_reason::DropReason;
-use crate::net::tcp::connection::own_mss;
-use crate::net::tcp::listen::{Context, ListenSettings, Listener, Verdict};
-use crate::net::tcp::lookup::{FlowKey, FlowTable};
-use crate::net::tcp::{Connection, Events, Settings};
-use crate::net::time::Instant;
-use crate::net::wire::tcp::Flags;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State, clock};
 
 /// A listener of the shard.
@@ -279,13 +280,13 @@ impl<S> State<S> {
 /// The flow of all connections at an address and port.
 pub fn three_tuple(key: &FlowKey) -> Flow {
     let FlowKey { local: destination, local_port: port, .. } = *key;
-    Flow::ThreeTuple { protocol: crate::net::wire::ipv4::protocol::TCP, destination, port }
+    Flow::ThreeTuple { protocol: libvma_engine::wire::ipv4::protocol::TCP, destination, port }
 }
 
 /// The flow of one connection.
 pub fn five_tuple(key: &FlowKey) -> Flow {
     Flow::FiveTuple {
-        protocol: crate::net::wire::ipv4::protocol::TCP,
+        protocol: libvma_engine::wire::ipv4::protocol::TCP,
         source: key.remote,
         source_port: key.remote_port,
         destination: key.local,

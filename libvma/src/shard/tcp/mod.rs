@@ -29,6 +29,12 @@ use std::sync::Arc;
 
 pub use body::Body;
 pub use command::{AddressInUse, Opening};
+use libvma_engine::tcp::State::TimeWait;
+use libvma_engine::tcp::isn::Secret;
+use libvma_engine::tcp::lookup::FlowTable;
+use libvma_engine::tcp::{Connection, Events, Path};
+use libvma_engine::time::Instant;
+use libvma_engine::timer_wheel::TimerWheel;
 pub use listen::{Accepted, ListenSpec, five_tuple, three_tuple};
 pub use read::Taken;
 pub(in crate::shard) use receive::way_back;
@@ -46,12 +52,6 @@ use super::clock::Clock;
 use super::{Flow, NextHop, RingId, SocketId, State};
 use crate::device::Ring;
 use crate::device::xdp::Injector;
-use crate::net::tcp::State::TimeWait;
-use crate::net::tcp::isn::Secret;
-use crate::net::tcp::lookup::FlowTable;
-use crate::net::tcp::{Connection, Events, Path};
-use crate::net::time::Instant;
-use crate::net::timer_wheel::TimerWheel;
 
 /// What the shard needs to speak TCP; made with the first stream socket.
 pub struct Setup {
@@ -432,8 +432,9 @@ fn covers(bound: Ipv4Addr, address: Ipv4Addr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use libvma_engine::tcp::lookup::FlowKey;
+
     use super::*;
-    use crate::net::tcp::lookup::FlowKey;
     use crate::shard::endpoint::Slot;
     use crate::socket::Socket;
     use crate::socket::stream::Stream;

@@ -2,13 +2,14 @@
 //! to it a moment ago, and what was under way when a connection became its own. They go on to the kernel
 //! as if they had just come; lost, each would cost its sender a timeout, and a handshake a reset.
 
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::wire::checksum::{Sum, pseudo_header};
+use libvma_engine::wire::ethernet;
+use libvma_engine::wire::ipv4::{Header, protocol};
+
 use super::receive::Arrival;
 use super::{Body, Io, Tcp, body, five_tuple};
 use crate::device::xdp::Injector;
-use crate::net::drop_reason::DropReason;
-use crate::net::wire::checksum::{Sum, pseudo_header};
-use crate::net::wire::ethernet;
-use crate::net::wire::ipv4::{Header, protocol};
 
 /// What the kernel takes back: less than a page. The sender of a longer one sends it again.
 const MOST: usize = 3000;

@@ -1,17 +1,18 @@
 //! Segments in: from a frame to the connection or listener it is for.
 
+use libvma_engine::drop_reason::DropReason;
+use libvma_engine::ip::reassembly::Reassembled;
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::{Link, Piece, reset_for};
+use libvma_engine::wire::tcp::Header;
+use libvma_engine::wire::udp::PartialChecksum;
+use libvma_engine::wire::{ethernet, ipv4};
+
 use super::way::LEAD;
 use super::wire::transmit;
 use super::{Body, Io, Tcp};
 use crate::device::Received;
 use crate::device::Ring;
-use crate::net::drop_reason::DropReason;
-use crate::net::ip::reassembly::Reassembled;
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::{Link, Piece, reset_for};
-use crate::net::wire::tcp::Header;
-use crate::net::wire::udp::PartialChecksum;
-use crate::net::wire::{ethernet, ipv4};
 use crate::shard::receive::skipping;
 use crate::shard::transmit::emit_link_and_ip;
 use crate::shard::{NextHop, RingId, State};

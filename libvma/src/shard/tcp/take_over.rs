@@ -1,11 +1,12 @@
 //! Going on with a connection that the kernel had: the inverse of `transplant`.
 
+use libvma_engine::tcp::connection::Resumed;
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::{Connection, Events, Settings};
+
 use super::watch::Watched;
 use super::way::{Envelope, Way};
 use super::{AddressInUse, Block, Body, NEVER, Owner, body, path};
-use crate::net::tcp::connection::Resumed;
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::{Connection, Events, Settings};
 use crate::shard::{Flow, NextHop, RingId, SocketId, State};
 
 /// An established connection to go on with.
@@ -89,9 +90,10 @@ mod tests {
     use core::time::Duration;
     use std::io::IoSliceMut;
 
+    use libvma_engine::tcp::seq::Seq;
+    use libvma_engine::tcp::{Readiness, State as TcpState};
+
     use super::*;
-    use crate::net::tcp::seq::Seq;
-    use crate::net::tcp::{Readiness, State as TcpState};
     use crate::shard::Shard;
     use crate::shard::tcp::Setup;
 

@@ -5,10 +5,11 @@
 
 use std::collections::HashSet;
 
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::{Connection, State as TcpState};
+use libvma_engine::time::Instant;
+
 use super::{Accepted, Io, Owner, Tcp, body, five_tuple};
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::{Connection, State as TcpState};
-use crate::net::time::Instant;
 use crate::shard::tcp::Body;
 use crate::shard::{Flow, NextHop, SocketId, State};
 

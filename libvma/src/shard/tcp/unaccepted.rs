@@ -1,16 +1,17 @@
 //! Connections that nobody has accepted, taken apart for the kernel's listener: what both ends agreed upon, and the
 //! peer's segments as they would come now.
 
+use libvma_engine::tcp::State as TcpState;
+use libvma_engine::wire::checksum::Sum;
+use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
+use libvma_engine::wire::ipv4::{self, protocol};
+use libvma_engine::wire::tcp::{Flags, Header, Options, Timestamps};
+
 use super::transplant::Cutting;
 use super::{Accepted, Orphan, five_tuple};
 use crate::device::Flow;
 pub use crate::device::xdp::Establisher;
 use crate::device::xdp::{Handshake, LOOPBACK_MAC};
-use crate::net::tcp::State as TcpState;
-use crate::net::wire::checksum::Sum;
-use crate::net::wire::ethernet::{self, EtherType, MacAddr};
-use crate::net::wire::ipv4::{self, protocol};
-use crate::net::wire::tcp::{Flags, Header, Options, Timestamps};
 use crate::shard::{SocketId, State};
 
 /// Data bytes of a segment: with its headers it fits into the frames of every interface.

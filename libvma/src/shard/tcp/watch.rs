@@ -9,9 +9,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::lookup::FlowKey;
+
 use super::{Block, Owner, Tcp};
-use crate::net::tcp::State as TcpState;
-use crate::net::tcp::lookup::FlowKey;
 use crate::shard::{SocketId, State};
 use crate::sys::wait::Waker;
 

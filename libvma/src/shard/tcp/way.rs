@@ -1,8 +1,9 @@
 //! A connection's way out: its ring, and the Ethernet and IP header of its segments, prepared once. A
 //! segment changes what depends on it.
 
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::wire::{ethernet, ipv4};
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::wire::{ethernet, ipv4};
+
 use crate::shard::{NextHop, RingId};
 
 /// Ethernet and IP.
@@ -147,10 +148,10 @@ fn word(bytes: &[u8], at: usize) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use libvma_engine::wire::ethernet::{EtherType, MacAddr};
     use proptest::prelude::*;
 
     use super::*;
-    use crate::net::wire::ethernet::{EtherType, MacAddr};
 
     fn hop(last: u8) -> NextHop {
         NextHop {

@@ -1,14 +1,15 @@
 //! Segments out: headers, checksum and payload into frames of a ring, in one copy.
 
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::{Link, Outgoing, Piece};
+use libvma_engine::wire::checksum::{Sum, copy_and_sum};
+use libvma_engine::wire::ipv4;
+use libvma_engine::wire::tcp::{Flags, Header, MAX_HEADER_LEN};
+
 use super::body::{self, Body, Heaps};
 use super::way::{LEAD, Lead, Way};
 use crate::device::Ring;
 use crate::log::log_line;
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::{Link, Outgoing, Piece};
-use crate::net::wire::checksum::{Sum, copy_and_sum};
-use crate::net::wire::ipv4;
-use crate::net::wire::tcp::{Flags, Header, MAX_HEADER_LEN};
 
 /// A segment beyond this size takes the way of the super-frames where there is one: the kernel
 /// copies it from the send buffer itself, nobody sums it, and it has no limit of pieces (AF_XDP:

@@ -3,9 +3,10 @@
 //! A connection that got thirty segments in one batch so sends five acknowledgments instead of
 //! fifteen (`Tcp::feed`), and its program is woken once.
 
+use libvma_engine::tcp::Events;
+use libvma_engine::time::Instant;
+
 use super::{Io, NEVER, Owner, Tcp};
-use crate::net::tcp::Events;
-use crate::net::time::Instant;
 use crate::shard::{SocketId, State, clock};
 
 /// Without segments the clock is read once in so many polls.

@@ -3,14 +3,15 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::udp::lookup::Filter;
+use libvma_engine::wire::ipv4::protocol;
+
 use super::super::options::Options;
 use super::super::{Plane, Stack, WhyOs};
 use super::{interfaces, may_pass, ring};
 use crate::config::rules::Moment;
 use crate::control::Control;
 use crate::log::log_line;
-use crate::net::udp::lookup::Filter;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::{Flow, RingId, SocketId};
 use crate::sys::sockaddr::Family;
 

@@ -2,10 +2,11 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_engine::wire::udp::MAX_DATA_LEN;
+
 use super::super::ancillary::Ancillary;
 use super::super::{Stack, State, Via, attach};
 use super::{Request, Way, is_ipv6, name_shadow, note_start, route};
-use crate::net::wire::udp::MAX_DATA_LEN;
 use crate::shard::SocketId;
 use crate::sys::sockaddr::Family;
 

@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::wire::ethernet::MacAddr;
+use libvma_engine::wire::ipv4::protocol;
+
 use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
-use crate::net::wire::ethernet::MacAddr;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::{NextHop, SocketId};
 
 /// The way that the socket knows, if it is still good: of this epoch and this count of answers.

@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
+use libvma_engine::wire::ipv4::protocol;
+
 use super::mappings;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::Key;
-use crate::net::wire::ipv4::protocol;
 
 #[derive(Default)]
 pub(super) struct Listeners(HashMap<(SocketAddrV4, SocketAddrV4), Listener>);

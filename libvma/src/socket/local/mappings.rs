@@ -4,9 +4,10 @@
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
 
+use libvma_engine::wire::ipv4::protocol;
+
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Key, NEGATIVE_NANOS};
-use crate::net::wire::ipv4::protocol;
 use crate::sys::unix_socket;
 
 #[derive(Default)]

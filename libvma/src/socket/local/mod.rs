@@ -20,6 +20,7 @@ pub(in crate::socket) mod tests;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::AsRawFd;
 
 use self::brevity::Brevity;
@@ -32,7 +33,6 @@ use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Known, Rendezvous};
 use crate::log::log_line;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::Segment;
 use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};

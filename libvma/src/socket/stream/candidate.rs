@@ -1,8 +1,9 @@
 //! A connection that began in the kernel, because its interface was being attached, and may be taken over
 //! when it turns out to live: what is kept of its socket until then.
 
+use libvma_engine::tcp::lookup::FlowKey;
+
 use super::{Inherited, Phase, Stack, Stream, listen};
-use crate::net::tcp::lookup::FlowKey;
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::socket::options::Options;

@@ -2,12 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::lookup::FlowKey;
+
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
-use crate::net::tcp::State as TcpState;
-use crate::net::tcp::lookup::FlowKey;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;

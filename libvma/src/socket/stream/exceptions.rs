@@ -6,10 +6,11 @@
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::tcp::lookup::FlowKey;
+
 use super::Stack;
 use crate::control::netlink;
 use crate::log::log_line;
-use crate::net::tcp::lookup::FlowKey;
 use crate::shard::Flow;
 use crate::shard::tcp::five_tuple;
 use crate::sys::fd;

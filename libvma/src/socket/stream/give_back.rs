@@ -4,13 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libvma_engine::tcp::State as TcpState;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
 
 use super::{
     Guard, Phase, Stack, WhyOs, is_established, local, set_phase, unaccepted, view, watch,
 };
 use crate::log::log_line;
-use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Cutting;
 use crate::socket::State;

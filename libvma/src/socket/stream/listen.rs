@@ -8,14 +8,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use libvma_engine::tcp::Settings;
+use libvma_engine::wire::ipv4::protocol;
+
 use super::local::accept as other_processes;
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, set_phase, system, view,
 };
 use crate::config::rules::Moment;
-use crate::net::tcp::Settings;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::tcp::{Accepted, ListenSpec};
 use crate::shard::{Flow, RingId, SocketId};
 use crate::socket::options::Options;

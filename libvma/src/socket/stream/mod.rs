@@ -40,10 +40,11 @@ pub use system::System;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::tcp::{Connection, Error, Settings};
+
 use super::block::Guard;
 use super::filter::Judgement;
 use super::{Outcome, Socket, Stack, WhyOs};
-use crate::net::tcp::{Connection, Error, Settings};
 use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
 use crate::sys::shadow;
@@ -236,7 +237,7 @@ pub fn is_connected(stack: &Stack, id: SocketId) -> bool {
 
 /// Is it connected, or was it? A non-blocking connect() may never have been asked how it ended.
 fn is_established(state: &mut Guard<'_>, id: SocketId) -> bool {
-    use crate::net::tcp::State::{Closed, SynReceived, SynSent};
+    use libvma_engine::tcp::State::{Closed, SynReceived, SynSent};
     match view(state, id).map(|view| view.phase) {
         Some(Phase::Connected) => true,
         Some(Phase::Connecting) if local::has_pipe(state, id) => local::is_established(state, id),
@@ -284,7 +285,7 @@ pub fn peer_address(stack: &Stack, id: SocketId) -> Option<Result<SocketName, i3
 
 fn peer_of(connection: &Connection<Body>) -> Result<SocketAddrV4, i32> {
     // On Linux a socket in TIME-WAIT is a closed one.
-    use crate::net::tcp::State::{Closed, SynReceived, SynSent, TimeWait};
+    use libvma_engine::tcp::State::{Closed, SynReceived, SynSent, TimeWait};
     match connection.state() {
         Closed | SynSent | SynReceived | TimeWait => Err(libc::ENOTCONN),
         _ => Ok(connection.key().remote_endpoint()),

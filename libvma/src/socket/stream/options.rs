@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use libvma_engine::tcp::congestion::Algorithm;
+use libvma_engine::tcp::{Buffer, Settings};
+
 use super::{Inherited, Stack, Stream, WhyOs, listen, local};
-use crate::net::tcp::congestion::Algorithm;
-use crate::net::tcp::{Buffer, Settings};
 use crate::shard::SocketId;
 use crate::socket::Socket;
 use crate::sys::shadow;

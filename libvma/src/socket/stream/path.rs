@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::seq::Seq;
+use libvma_engine::tcp::{Error, Events};
+
 use super::{Stack, route};
 use crate::control::icmp::{Kind, Notice};
 use crate::control::netlink::{Protocol, RouteQuery};
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::seq::Seq;
-use crate::net::tcp::{Error, Events};
 use crate::socket::Plane;
 
 /// Routes or neighbours changed: every connection gets the next hop it should have now. One that

@@ -2,9 +2,10 @@
 
 use std::io::IoSliceMut;
 
+use libvma_engine::tcp::State as TcpState;
+
 use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, Stream, WhyOs, errno, local, pending_error, view};
-use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Taken;
 use crate::socket::filter::{self, Judgement};

@@ -2,8 +2,9 @@
 
 use std::net::Ipv4Addr;
 
+use libvma_engine::wire::ethernet::MacAddr;
+
 use crate::control::netlink::{RouteKind, RouteQuery};
-use crate::net::wire::ethernet::MacAddr;
 use crate::shard::{NextHop, RingId};
 use crate::socket::{Plane, Stack, WhyOs, attach};
 

@@ -2,9 +2,10 @@
 
 use std::io::IoSlice;
 
+use libvma_engine::tcp::{SendFlags, State as TcpState};
+
 use super::wait::{Call, Ended, Manner, Step, Watches, failed, until, until_or_partly};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, pending_error, view};
-use crate::net::tcp::{SendFlags, State as TcpState};
 use crate::shard::SocketId;
 use crate::sys::user::Copied;
 

@@ -1,8 +1,9 @@
 //! The end of a socket: shutdown(), close(), SO_LINGER.
 
+use libvma_engine::tcp::State as TcpState;
+
 use super::wait::{Call, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, view};
-use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::Attachment;
 use crate::socket::{NO_SHADOW, hand_over};

@@ -5,12 +5,13 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
+use libvma_engine::siphash::Key;
+use libvma_engine::tcp::congestion::Algorithm;
+use libvma_engine::tcp::connection::window_scale;
+use libvma_engine::tcp::listen::ListenSettings;
+use libvma_engine::tcp::{Buffer, Settings};
+
 use crate::config::rules::Protocol;
-use crate::net::siphash::Key;
-use crate::net::tcp::congestion::Algorithm;
-use crate::net::tcp::connection::window_scale;
-use crate::net::tcp::listen::ListenSettings;
-use crate::net::tcp::{Buffer, Settings};
 use crate::shard::tcp::Setup;
 use crate::socket::{Stack, clock};
 use crate::sys::{self, kernel_start};

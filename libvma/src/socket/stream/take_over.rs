@@ -7,6 +7,11 @@
 
 use core::fmt;
 
+use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::connection::{Counters, Resumed};
+use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::seq::Seq;
+
 use super::candidate::Candidate;
 use super::options::{self, Effect};
 use super::route::{self, Way};
@@ -14,10 +19,6 @@ use super::{Inherited, Stack, WhyOs, system};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::log::log_line;
-use crate::net::tcp::State as TcpState;
-use crate::net::tcp::connection::{Counters, Resumed};
-use crate::net::tcp::lookup::FlowKey;
-use crate::net::tcp::seq::Seq;
 use crate::shard::tcp::{Resumption, five_tuple};
 use crate::shard::{Flow, NextHop, SocketId, State};
 use crate::socket::report::kernels;

@@ -1,8 +1,9 @@
 //! What getsockopt() and ioctl() tell of a connection; of everything else the shadow tells.
 
+use libvma_engine::tcp::connection::Info;
+use libvma_engine::tcp::{Connection, State as TcpState};
+
 use super::{Phase, Stack, errno, local, view};
-use crate::net::tcp::connection::Info;
-use crate::net::tcp::{Connection, State as TcpState};
 use crate::shard::tcp::Body;
 use crate::shard::{SocketId, clock};
 use crate::sys::shadow;

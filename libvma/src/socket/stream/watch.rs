@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use libvma_dev::agent;
+use libvma_engine::tcp::State as TcpState;
 
 use super::{Guard, Stack};
 use crate::agent::{Agent, Source};
-use crate::net::tcp::State as TcpState;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Pending, Report};
 use crate::sys::wait::{PollSet, Waker};

@@ -1,9 +1,10 @@
 //! The ways to an end: closing, giving the connection to the kernel, the peer's death.
 
+use libvma_engine::bulk_copy::bulk_copy;
+use libvma_engine::tcp::Events;
+
 use super::{Bond, Holder, PORTION, Pipe, Sending};
 use crate::device::shm::LinkId;
-use crate::net::bulk_copy::bulk_copy;
-use crate::net::tcp::Events;
 use crate::shard::pipe::message::{Message, Name};
 use crate::shard::pipe::{Carrier, Leftover, SocketId};
 

@@ -1,8 +1,9 @@
 //! What follows from a message of the peer's, which is not believed beyond what it may say.
 
+use libvma_engine::tcp::Events;
+
 use super::{Bond, Pipe, Receiving, clamped};
 use crate::device::Received;
-use crate::net::tcp::Events;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::{Message, Name};
 

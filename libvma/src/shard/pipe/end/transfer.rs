@@ -2,8 +2,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 
+use libvma_engine::bulk_copy::bulk_copy;
+
 use super::{PORTION, Pipe, Receiving, Writing, clamped};
-use crate::net::bulk_copy::bulk_copy;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
 use crate::sys::user::{self, Copied};

@@ -6,10 +6,11 @@ use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
+use libvma_engine::frame::{Frame, Pool};
+use libvma_engine::tcp::Events;
+
 use crate::device::Received;
 use crate::device::shm::LinkId;
-use crate::frame::{Frame, Pool};
-use crate::net::tcp::Events;
 use crate::shard::SocketId;
 use crate::shard::pipe::message::{Message, Offer};
 use crate::shard::pipe::{Carrier, Pipe, Pipes, Turn, Way};

@@ -1,7 +1,8 @@
 use core::net::Ipv4Addr;
 
+use libvma_engine::tcp::Settings;
+
 use super::*;
-use crate::net::tcp::Settings;
 use crate::shard::Shard;
 use crate::shard::tcp::{Opening, Setup};
 

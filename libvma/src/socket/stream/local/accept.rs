@@ -1,9 +1,10 @@
 //! listen() and accept(): others find the listener; whose connection the kernel accepted may have
 //! offered a pipe.
 
+use libvma_engine::wire::ipv4::protocol;
+
 use super::super::{Guard, Stack, Stream, listen};
 use super::connect;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::SocketId;
 use crate::socket::{Socket, State, local};
 use crate::sys::shadow;

@@ -3,13 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase, view};
 use super::Shard;
 use crate::config::rules::Moment;
-use crate::net::wire::ipv4::protocol;
 use crate::shard::pipe::Offer;
 use crate::shard::{SocketId, clock};
 use crate::socket::local::Reach;

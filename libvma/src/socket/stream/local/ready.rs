@@ -1,7 +1,8 @@
 //! What poll(2) sees of a socket with a pipe, and what getsockopt() and ioctl() tell.
 
+use libvma_engine::tcp::State as TcpState;
+
 use super::{Shard, shadow};
-use crate::net::tcp::State as TcpState;
 use crate::shard::pipe::{Turn, Way};
 use crate::shard::{Readiness, SocketId};
 
