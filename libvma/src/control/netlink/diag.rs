@@ -104,6 +104,29 @@ impl Diag {
         source: SocketAddrV4,
         destination: SocketAddrV4,
     ) -> Result<Option<Receiver>, Error> {
+        self.ask(protocol, source, destination, receiver).map(Option::flatten)
+    }
+
+    /// How many bytes that the peer has sent wait in a TCP connection of the kernel's; `None` if there is none, or if it is
+    /// closed.
+    ///
+    /// # Errors
+    /// As [`Diag::receiver`].
+    pub fn connection(
+        &mut self,
+        own: SocketAddrV4,
+        peer: SocketAddrV4,
+    ) -> Result<Option<u32>, Error> {
+        self.ask(TCP, peer, own, unread).map(Option::flatten)
+    }
+
+    fn ask<T>(
+        &mut self,
+        protocol: u8,
+        source: SocketAddrV4,
+        destination: SocketAddrV4,
+        read: fn(&[u8]) -> Option<T>,
+    ) -> Result<Option<T>, Error> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(self.sequence, protocol, source, destination);
         self.socket.send(&request)?;
@@ -125,7 +148,8 @@ impl Diag {
                 }
                 match message.kind {
                     SOCK_DIAG_BY_FAMILY => {
-                        return receiver(message.payload)
+                        return read(message.payload)
+                            .map(Some)
                             .ok_or(Error { call: CALL, errno: Errno::BADMSG });
                     }
                     NLMSG_ERROR => {
@@ -194,6 +218,13 @@ fn receiver(payload: &[u8]) -> Option<Option<Receiver>> {
     Some((inode != 0).then_some(Receiver { inode, user }))
 }
 
+/// The bytes that wait in a connection, of a `struct inet_diag_msg`; `None` inside if it tells of another socket.
+fn unread(payload: &[u8]) -> Option<Option<u32>> {
+    let state = payload.get(STATE_AT)?;
+    let bytes = payload.get(UNREAD_AT..)?.first_chunk()?;
+    Some(matches!(*state, ESTABLISHED | CLOSE_WAIT).then(|| u32::from_ne_bytes(*bytes)))
+}
+
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const AF_INET: u8 = 2;
@@ -202,6 +233,12 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// Bytes of a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
 const REQUEST: usize = 16 + 56;
+/// Of `idiag_state`, and two of its values.
+const STATE_AT: usize = 1;
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+/// Of `idiag_rqueue`.
+const UNREAD_AT: usize = 56;
 /// Of `idiag_uid` in a `struct inet_diag_msg`: the user's number in our user namespace.
 const USER_AT: usize = 64;
 /// Of `idiag_inode`.

@@ -5,6 +5,8 @@
 //! ingress hook gives the answer that a SYN cookie would (`bpf/establish.bpf.c`), so that the kernel makes the
 //! connection and queues it. Linux 6.9 and later.
 
+use std::sync::OnceLock;
+
 use aya_obj::btf::{Btf, BtfKind};
 use aya_obj::generated::bpf_insn;
 use rustix::io::Errno;
@@ -105,8 +107,7 @@ impl Establisher {
         if is_source_checked() {
             return Err(OpenError::Program("rp_filter is strict on lo".into()));
         }
-        let btf = Btf::from_sys_fs().map_err(program::refused)?;
-        let function = btf.id_by_type_name_kind(ASSIGN, BtfKind::Func).map_err(program::refused)?;
+        let function = kernel_function()?;
         let sizes = Sizes { chunks: 0, slots: 0 };
         let (program, mut maps) =
             load("establish", ESTABLISH, Hook::Establish, sizes, |instructions| {
@@ -129,10 +130,26 @@ impl Establisher {
         bpf::map_update(&self.connections, &key, &Connection::new(handshake))
     }
 
+    /// The kernel did not take the connection.
+    pub fn forget(&self, flow: Flow) {
+        // ENOENT cannot hurt.
+        let _ = bpf::map_delete(&self.connections, &five(flow));
+    }
+
     /// A segment of the peer's, addressed to [`LOOPBACK_MAC`].
     pub fn put(&self, frame: &[u8]) -> Result<(), Errno> {
         self.injector.inject(LOOPBACK, frame)
     }
+}
+
+/// Its number. The kernel's table of types takes 10 ms to read, once.
+fn kernel_function() -> Result<u32, OpenError> {
+    static FOUND: OnceLock<Option<u32>> = OnceLock::new();
+    let found = FOUND.get_or_init(|| {
+        let types = Btf::from_sys_fs().ok()?;
+        types.id_by_type_name_kind(ASSIGN, BtfKind::Func).ok()
+    });
+    found.ok_or_else(|| OpenError::Program(format!("the kernel has no {ASSIGN}() (Linux 6.9)")))
 }
 
 /// Does the kernel drop what comes by `lo` from other hosts?

@@ -40,7 +40,7 @@ pub use read::Taken;
 pub(in crate::shard) use receive::way_back;
 pub use take_over::Resumption;
 pub use transplant::{Cutting, Orphan};
-pub use unaccepted::Establisher;
+pub use unaccepted::{Establisher, Waiting};
 pub use watch::{Pending, Report};
 pub use wire::Wire;
 

@@ -71,6 +71,10 @@ impl<S> State<S> {
         if installed {
             self.except(five_tuple(&key));
             if let Some((tcp, mut io)) = self.tcp() {
+                // So that its memory goes with it.
+                if let Some(block) = tcp.block(index) {
+                    block.owner = Owner::Orphan;
+                }
                 tcp.tear_down(&mut io, index);
             }
         }

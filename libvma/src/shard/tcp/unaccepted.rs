@@ -1,7 +1,10 @@
 //! Connections that nobody has accepted, taken apart for the kernel's listener: what both ends agreed upon, and the
 //! peer's segments as they would come now.
 
+use core::net::SocketAddrV4;
+
 use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
 use libvma_engine::wire::ipv4::{self, protocol};
@@ -14,14 +17,55 @@ pub use crate::device::xdp::Establisher;
 use crate::device::xdp::{Handshake, LOOPBACK_MAC};
 use crate::shard::{SocketId, State};
 
-/// Data bytes of a segment: with its headers it fits into the frames of every interface.
-const PIECE: usize = 1200;
+/// Data bytes of a segment: with its headers it fits into what the kernel takes back at once.
+const PIECE: usize = 2800;
+/// The first window of a connection of the kernel's, less what it rounds off.
+const FIRST_WINDOW: usize = 65_535;
 
-/// A connection that is not ours any more.
-pub struct TakenApart {
-    pub interface: u32,
-    /// The peer's segments, with Ethernet headers, in order.
+/// A connection that waits for accept(), as the kernel's listener can take it.
+pub struct Waiting {
+    pub handshake: Handshake,
+    /// What the peer has sent, with Ethernet headers, in order.
     pub frames: Vec<Vec<u8>>,
+    /// Bytes in them.
+    pub unread: u32,
+    key: FlowKey,
+    /// Of its segments, without a sequence number.
+    header: Header,
+}
+
+impl Waiting {
+    pub fn flow(&self) -> Flow {
+        five_tuple(&self.key)
+    }
+
+    /// The own end and the peer's.
+    pub fn ends(&self) -> (SocketAddrV4, SocketAddrV4) {
+        (self.key.local_endpoint(), self.key.remote_endpoint())
+    }
+
+    /// A reset by the peer, who has sent so many bytes.
+    pub fn reset(&self, received: u32) -> Option<Vec<u8>> {
+        self.frame(received, Flags::RST.with(Flags::ACK), &[])
+    }
+
+    fn frame(&self, at: u32, flags: Flags, data: &[u8]) -> Option<Vec<u8>> {
+        let seq = self.handshake.first.wrapping_add(at);
+        let header = Header { seq, flags, ..self.header };
+        let (source, destination) = (self.key.remote, self.key.local);
+        let len = header.header_len() + data.len();
+        let ip = ipv4::Header::new(source, destination, protocol::TCP, len)?;
+        let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN + len];
+        let (link, packet) = frame.split_first_chunk_mut()?;
+        let loopback = MacAddr(LOOPBACK_MAC);
+        ethernet::Header { dst: loopback, src: loopback, ethertype: EtherType::IPV4 }.emit(link);
+        let (network, segment) = packet.split_first_chunk_mut()?;
+        ip.emit(network);
+        let header_len =
+            header.emit_checksummed(source, destination, Sum::of(data), data.len(), segment);
+        segment.get_mut(header_len..)?.copy_from_slice(data);
+        Some(frame)
+    }
 }
 
 impl<S> State<S> {
@@ -40,28 +84,27 @@ impl<S> State<S> {
         rings.map(|ring| ring.interface().index).collect()
     }
 
-    /// The connection is the kernel's from now on: `expect` has it wait for the segments, before the first one of the
-    /// peer's can reach it. None: it stays as it is, because `expect` said false, or because the kernel could not be told
-    /// of its state.
+    /// Calls `give` with the interface of a connection off the accept queue, and with the connection. If that says true
+    /// it is forgotten here. False also if the kernel cannot be told of its state.
     pub fn take_apart(
         &mut self,
         accepted: &Accepted,
-        expect: impl FnOnce(u32, Flow, &Handshake) -> bool,
-    ) -> Option<TakenApart> {
+        give: impl FnOnce(u32, &Waiting) -> bool,
+    ) -> bool {
+        let Some(interface) = self.interface_of(accepted) else { return false };
+        self.transplant_orphan(Orphan::of(accepted), |cutting| {
+            waiting(cutting).is_some_and(|waiting| give(interface, &waiting))
+        })
+    }
+
+    fn interface_of(&mut self, accepted: &Accepted) -> Option<u32> {
         let ring = self.tcp()?.0.block(accepted.index)?.way.ring()?;
-        let interface = self.ring(ring).filter(|ring| !ring.is_local())?.interface().index;
-        let mut frames = Vec::new();
-        let is_gone = self.transplant_orphan(Orphan::of(accepted), |cutting| {
-            let Some((handshake, segments)) = segments(cutting) else { return false };
-            frames = segments;
-            expect(interface, five_tuple(&cutting.key), &handshake)
-        });
-        is_gone.then_some(TakenApart { interface, frames })
+        Some(self.ring(ring).filter(|ring| !ring.is_local())?.interface().index)
     }
 }
 
-/// None: more has happened than that the peer has sent something.
-fn segments(cutting: &Cutting<'_>) -> Option<(Handshake, Vec<Vec<u8>>)> {
+/// None: more has happened than that the peer has sent something, or it has sent too much.
+fn waiting(cutting: &Cutting<'_>) -> Option<Waiting> {
     let connection = cutting.connection;
     let parts = connection.transplant(cutting.now);
     let is_closed = match connection.state() {
@@ -73,9 +116,13 @@ fn segments(cutting: &Cutting<'_>) -> Option<(Handshake, Vec<Vec<u8>>)> {
     if connection.bytes_to_mark().is_some() {
         return None;
     }
-    let unread = cutting.unread;
-    let first =
-        parts.rcv_nxt.raw().wrapping_sub(unread.len() as u32).wrapping_sub(is_closed.into());
+    let data = cutting.unread;
+    // The peer has our acknowledgment, and would not send again what the kernel finds no room for.
+    if data.len() + parts.peer_mss.max(PIECE as u32) as usize > FIRST_WINDOW {
+        return None;
+    }
+    let unread = data.len() as u32;
+    let first = parts.rcv_nxt.raw().wrapping_sub(unread).wrapping_sub(is_closed.into());
     let handshake = Handshake {
         mss: u16::try_from(parts.peer_mss).unwrap_or(u16::MAX),
         window_scales: parts.scales,
@@ -85,44 +132,26 @@ fn segments(cutting: &Cutting<'_>) -> Option<(Handshake, Vec<Vec<u8>>)> {
     };
     let scale = parts.scales.map_or(0, |(peers, _)| peers);
     let timestamps = handshake.timestamps.map(|(echo, value)| Timestamps { value, echo });
-    let options = Options { timestamps, ..Options::default() };
     let header = Header {
         src_port: cutting.key.remote_port,
         dst_port: cutting.key.local_port,
         ack: parts.snd_una.raw(),
         window: u16::try_from(parts.snd_wnd >> scale).unwrap_or(u16::MAX),
-        options,
+        options: Options { timestamps, ..Options::default() },
         ..Header::default()
     };
+    let mut waiting = Waiting { handshake, frames: Vec::new(), unread, key: cutting.key, header };
     let mut frames = Vec::new();
-    let mut add = |at: usize, flags: Flags, data: &[u8]| {
-        let header = Header { seq: first.wrapping_add(at as u32), flags, ..header };
-        frames.extend(frame(cutting, header, data));
-    };
-    if unread.is_empty() {
-        add(0, Flags::ACK, &[]);
+    if data.is_empty() {
+        frames.push(waiting.frame(0, Flags::ACK, &[])?);
     }
-    for (number, piece) in unread.chunks(PIECE).enumerate() {
-        add(number * PIECE, Flags::ACK.with(Flags::PSH), piece);
+    for (number, piece) in data.chunks(PIECE).enumerate() {
+        let flags = Flags::ACK.with(Flags::PSH);
+        frames.push(waiting.frame((number * PIECE) as u32, flags, piece)?);
     }
     if is_closed {
-        add(unread.len(), Flags::ACK.with(Flags::FIN), &[]);
+        frames.push(waiting.frame(unread, Flags::ACK.with(Flags::FIN), &[])?);
     }
-    Some((handshake, frames))
-}
-
-fn frame(cutting: &Cutting<'_>, header: Header, data: &[u8]) -> Option<Vec<u8>> {
-    let (source, destination) = (cutting.key.remote, cutting.key.local);
-    let len = header.header_len() + data.len();
-    let ip = ipv4::Header::new(source, destination, protocol::TCP, len)?;
-    let mut frame = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN + len];
-    let (link, packet) = frame.split_first_chunk_mut()?;
-    let loopback = MacAddr(LOOPBACK_MAC);
-    ethernet::Header { dst: loopback, src: loopback, ethertype: EtherType::IPV4 }.emit(link);
-    let (network, segment) = packet.split_first_chunk_mut()?;
-    ip.emit(network);
-    let header_len =
-        header.emit_checksummed(source, destination, Sum::of(data), data.len(), segment);
-    segment.get_mut(header_len..)?.copy_from_slice(data);
-    Some(frame)
+    waiting.frames = frames;
+    Some(waiting)
 }

@@ -19,12 +19,14 @@ pub fn is_readable<T>(at: *const T, len: usize) -> bool {
 pub fn is_writable<T>(at: *mut T, len: usize) -> bool {
     are_pages(at.addr(), len, |address| {
         const OR_NOTHING: usize = (libc::FUTEX_OP_OR as usize) << 28;
+        /// -2048: a word of that value could wake a thread that waits for it, in vain.
+        const UNLIKELY: usize = 0x800;
         let operation = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
         let nobody_waits = 0u32;
         let word = address & !(size_of::<u32>() - 1);
         let own = core::ptr::from_ref(&nobody_waits).expose_provenance();
         // SAFETY: the kernel combines the word with 0, and wakes no thread of the own word.
-        unsafe { raw_syscall(libc::SYS_futex, [own, operation, 0, 0, word, OR_NOTHING]) }
+        unsafe { raw_syscall(libc::SYS_futex, [own, operation, 0, 0, word, OR_NOTHING | UNLIKELY]) }
     })
 }
 

@@ -12,9 +12,8 @@
 
 static long (*skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) =
 	(void *)BPF_FUNC_skb_load_bytes;
-static struct bpf_sock *(*skc_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
-					  __u64 flags) = (void *)BPF_FUNC_skc_lookup_tcp;
-static void *(*skc_to_tcp_sock)(void *socket) = (void *)BPF_FUNC_skc_to_tcp_sock;
+static struct bpf_sock *(*sk_lookup_tcp)(void *ctx, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns,
+					 __u64 flags) = (void *)BPF_FUNC_sk_lookup_tcp;
 static long (*sk_release)(void *socket) = (void *)BPF_FUNC_sk_release;
 
 // struct bpf_tcp_req_attrs of the kernel.
@@ -88,18 +87,17 @@ int establish(struct __sk_buff *skb)
 	tuple.ipv4.daddr = frame.ip.daddr;
 	tuple.ipv4.sport = frame.tcp.sport;
 	tuple.ipv4.dport = frame.tcp.dport;
-	struct bpf_sock *found = skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct bpf_sock *found = sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	if (!found)
 		return PASS;
 	int verdict = PASS;
 	// Else the kernel has it already.
 	if (found->state == LISTEN) {
-		void *listener = skc_to_tcp_sock(found);
 		struct attributes attributes = connection->attributes;
 		if (skb->ifindex != LOOPBACK || frame.tcp.sequence != connection->first)
 			verdict = DROP;
-		else if (listener)
-			assign_tcp_reqsk(skb, listener, &attributes, sizeof(attributes));
+		else
+			assign_tcp_reqsk(skb, found, &attributes, sizeof(attributes));
 	}
 	sk_release(found);
 	return verdict;
