@@ -60,8 +60,8 @@ pub enum Message {
     Return { to: Name },
     /// All that was not read is returned.
     Stopped { to: Name },
-    /// My socket is closed; the kernel has told yours how.
-    Closed { to: Name },
+    /// My socket is closed; the kernel has told yours how. So many of your bytes were read; older versions do not say.
+    Closed { to: Name, read: Option<u64> },
 }
 
 const OFFER: u8 = 1;
@@ -102,7 +102,9 @@ impl Message {
             Message::Stop { to, kernel } => (STOP, [to.to_bits(), kernel, 0]),
             Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
             Message::Stopped { to } => (STOPPED, [to.to_bits(), 0, 0]),
-            Message::Closed { to } => (CLOSED, [to.to_bits(), 0, 0]),
+            Message::Closed { to, read } => {
+                (CLOSED, [to.to_bits(), read.map_or(0, |read| read.saturating_add(1)), 0])
+            }
         }
     }
 
@@ -130,7 +132,7 @@ impl Message {
             STOP => Message::Stop { to: name, kernel: one },
             RETURN => Message::Return { to: name },
             STOPPED => Message::Stopped { to: name },
-            CLOSED => Message::Closed { to: name },
+            CLOSED => Message::Closed { to: name, read: one.checked_sub(1) },
             _ => return None,
         })
     }
@@ -169,7 +171,9 @@ mod tests {
             Message::Stop { to: name, kernel: 7 },
             Message::Return { to: name },
             Message::Stopped { to: name },
-            Message::Closed { to: name },
+            Message::Closed { to: name, read: None },
+            Message::Closed { to: name, read: Some(0) },
+            Message::Closed { to: name, read: Some(8) },
         ];
         for message in all {
             let (kind, header) = message.encode();

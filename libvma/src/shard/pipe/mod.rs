@@ -61,7 +61,7 @@
 //! The peer's process may be killed in every state. The bytes that it sent before are in the link, or in the
 //! kernel, and are read; then the kernel's FIN or RST ends the connection. The survivor's connection is reset
 //!
-//! - if bytes that it sent by the pipe are unread (the note in the link's memory says how many are not),
+//! - if bytes that it sent by the pipe are unread (the note in the link's memory says how many are not, or CLOSED does),
 //! - if bytes that it has given back have not come by the kernel, or it had begun to give back,
 //! - by the kernel: bytes in the dead peer's socket were unread, or its socket was *armed* (SO_LINGER of 0), as it
 //!   is from before bytes come back until the kernel has them.
@@ -81,10 +81,11 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use end::{LARGEST_WINDOW, Pipe, Turn, Way};
 use libvma_engine::frame::Frame;
-pub use message::Offer;
-pub use table::Pipes;
+
+pub use self::end::{LARGEST_WINDOW, Pipe, Turn, Way};
+pub use self::message::Offer;
+pub use self::table::Pipes;
 
 use self::message::Message;
 use super::{SocketId, State, clock};

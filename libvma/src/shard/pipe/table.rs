@@ -144,7 +144,7 @@ impl Pipes {
             | Message::Stop { to, .. }
             | Message::Return { to }
             | Message::Stopped { to }
-            | Message::Closed { to } => to,
+            | Message::Closed { to, .. } => to,
             Message::Offer { from, offer } => {
                 self.drop_payload(carrier, payload);
                 return self.offered(carrier, Waiting { link, from, offer });

@@ -105,8 +105,8 @@ impl Pipe {
 
     /// The peer sent something that nobody will read.
     pub(in crate::shard::pipe) fn refuse(&mut self, carrier: &mut impl Carrier) {
-        if let Some(to) = self.bond.peer() {
-            carrier.tell(self.link, Message::Closed { to });
+        if let Some(message) = self.closed() {
+            carrier.tell(self.link, message);
         }
         if let Holder::Leftover(half) = &mut self.holder {
             half.reset();
@@ -155,7 +155,13 @@ impl Pipe {
             half.arm(false);
         }
         // If the link has no room for it, another round says it.
-        self.bond.peer().is_none_or(|to| carrier.tell(self.link, Message::Closed { to }))
+        self.closed().is_none_or(|message| carrier.tell(self.link, message))
+    }
+
+    /// What the peer hears at the end.
+    fn closed(&self) -> Option<Message> {
+        let read = Some(self.incoming.read);
+        self.bond.peer().map(|to| Message::Closed { to, read })
     }
 
     /// Is it the end of this peer's?
@@ -238,7 +244,7 @@ impl Pipe {
         // An end that the peer is still to hear of comes first.
         if matches!(self.holder, Holder::Closing)
             && self.outgoing.state != (Sending::Pipe { fin_due: true })
-            && carrier.tell(self.link, Message::Closed { to })
+            && self.closed().is_some_and(|message| carrier.tell(self.link, message))
         {
             self.holder = Holder::Closed;
         }
@@ -305,8 +311,8 @@ impl Pipe {
     /// The peer broke the rules.
     #[cold]
     pub(in crate::shard::pipe) fn condemn(&mut self, carrier: &mut impl Carrier) -> Events {
-        if let Some(to) = self.bond.peer() {
-            carrier.tell(self.link, Message::Closed { to });
+        if let Some(message) = self.closed() {
+            carrier.tell(self.link, message);
         }
         self.incoming.clear(carrier);
         self.end();

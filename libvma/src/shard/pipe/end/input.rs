@@ -2,7 +2,7 @@
 
 use libvma_engine::tcp::Events;
 
-use super::{Bond, Pipe, Receiving, clamped};
+use super::{Bond, Pipe, Receiving, Sending, clamped};
 use crate::device::Received;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::{Message, Name};
@@ -63,7 +63,7 @@ impl Pipe {
                 }
                 Ok(Events::CLOSED)
             }
-            Message::Closed { .. } => Ok(self.peer_closed()),
+            Message::Closed { read, .. } => Ok(self.peer_closed(read)),
             Message::Data { .. }
             | Message::Return { .. }
             | Message::Offer { .. }
@@ -87,12 +87,14 @@ impl Pipe {
         Ok(Events::READABLE)
     }
 
-    fn peer_closed(&mut self) -> Events {
+    fn peer_closed(&mut self, read: Option<u64>) -> Events {
         // Bytes that were given back to it are lost: it closed before it knew that this was all.
         let torn =
             self.lacks_bytes() || self.incoming.state.is_returned() && self.incoming.held() > 0;
-        // Bytes that it gave back before it closed were never read.
-        let unread = !self.outgoing.backlog.is_empty();
+        // Bytes that it gave back before it closed were never read, nor those that were on their way then.
+        let crossed = self.outgoing.state != Sending::Reverted
+            && read.is_some_and(|read| read < self.outgoing.sent);
+        let unread = !self.outgoing.backlog.is_empty() || crossed;
         if torn || unread {
             self.fault.die();
         }
