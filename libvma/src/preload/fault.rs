@@ -8,7 +8,7 @@
 //! * The default action: the handler puts it back, and the instruction faults again. So the process ends by the same signal
 //!   with the same registers and address, and leaves the same core.
 //!
-//! What it cannot do: a thread that blocks SIGSEGV is killed by the kernel when it faults (sigprocmask(2)), and a program
+//! Its limits: a thread that blocks SIGSEGV is killed by the kernel when it faults (sigprocmask(2)), and a program
 //! that installs a handler by a system call of its own (Go) has only that one. While the program ignores the signal (SIG_IGN,
 //! which exec() must inherit) the handler is not installed, either. There a bad pointer of a send, a receive or a wait is a crash, as
 //! it is without the touch: knowing the mask costs those calls a system call. All others ask the kernel (`sys/user/asked.rs`).
@@ -22,7 +22,7 @@ use crate::sys::thread;
 /// The signals of a bad pointer: not mapped or not allowed, and beyond the end of a file.
 pub const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// What the kernel has otherwise than the program gave it. With the default action: SA_ONSTACK, so that a stack overflow
+/// Flags that the kernel has otherwise than the program gave them. With the default action: SA_ONSTACK, so that a stack overflow
 /// finds room if the thread has another stack.
 pub const CHANGED: c_int = libc::SA_SIGINFO | libc::SA_RESETHAND | libc::SA_ONSTACK;
 

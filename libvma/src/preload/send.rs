@@ -133,6 +133,22 @@ unsafe fn release_passed(process: &'static Process, message: *const libc::msghdr
     }
 }
 
+/// As [`look_for_descriptors`], in each message of a burst.
+///
+/// # Safety
+/// As the arguments of sendmmsg(2).
+unsafe fn look_for_descriptors_in(messages: *mut libc::mmsghdr, count: c_uint) {
+    if !convert::is_plausible(messages, 0) {
+        return;
+    }
+    // The kernel takes no more (UIO_MAXIOV).
+    for at in 0..count.min(1024) as usize {
+        let entry = messages.wrapping_add(at);
+        // SAFETY: a mmsghdr of the program's array starts with its msghdr.
+        unsafe { look_for_descriptors(entry.cast()) };
+    }
+}
+
 /// # Safety
 /// `message` is null or a msghdr.
 #[inline]
@@ -326,14 +342,8 @@ cancellable! {
             return unsafe { stream::send_messages(fd, messages, count, flags) };
         }
         let Some((process, id)) = ours(fd).filter(|_| convert::is_plausible(messages, 0)) else {
-            for at in 0..count.min(1024) as usize {
-                if !convert::is_plausible(messages, 0) {
-                    break;
-                }
-                let entry = messages.wrapping_add(at);
-                // SAFETY: a mmsghdr of the program's array starts with its msghdr.
-                unsafe { look_for_descriptors(entry.cast()) };
-            }
+            // SAFETY: the program's array, by the contract of the call.
+            unsafe { look_for_descriptors_in(messages, count) };
             let Some(call) = passed::begin_as(find(fd), fd) else {
                 // SAFETY: passed on.
                 return unsafe { sendmmsg(fd, messages, count, flags) };

@@ -107,7 +107,7 @@ impl Diag {
         self.ask(protocol, source, destination, receiver).map(Option::flatten)
     }
 
-    /// How many bytes that the peer has sent wait in a TCP connection of the kernel's; `None` if there is none, or if it is
+    /// The bytes that wait in a TCP connection of the kernel's to be read: their count; `None` if there is none, or if it is
     /// closed.
     ///
     /// # Errors

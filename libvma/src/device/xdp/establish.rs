@@ -23,18 +23,18 @@ static ESTABLISH: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/establish.bp
 
 /// The kernel's function that takes a segment for the end of a handshake.
 const ASSIGN: &str = "bpf_sk_assign_tcp_reqsk";
-/// What stands in its place in the object.
+/// The number that stands in its place in the object.
 const PLACEHOLDER: i32 = i32::MAX;
 /// Code of a call, and the kind of function that it calls (BPF_PSEUDO_KFUNC_CALL).
 const CALL: u8 = 0x85;
 const KERNEL_FUNCTION: u8 = 2;
 
-/// Where the kernel gets the segments: the number of `lo` (`bpf/establish.bpf.c` says why there).
+/// The number of `lo`, by which the kernel gets the segments (the reason stands in `bpf/establish.bpf.c`).
 const LOOPBACK: u32 = 1;
 /// Its address.
 pub const LOOPBACK_MAC: [u8; 6] = [0; 6];
 
-/// What both ends agreed upon.
+/// The options that both ends agreed upon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handshake {
     /// The largest segment that the peer takes.

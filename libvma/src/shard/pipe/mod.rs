@@ -32,7 +32,7 @@
 //! | | Confirmed | CONFIRM that crossed WITHDRAW; if the connection leaves, it stops at once |
 //! | Confirmed | Over | STOPPED was said and came; CLOSED; WITHDRAW (closed) of the client; the link is cut |
 //!
-//! What is sent (`Sending`):
+//! The direction out (`Sending`):
 //!
 //! | state | bytes go | next | by |
 //! |---|---|---|---|
@@ -42,7 +42,7 @@
 //! | Stopped | nowhere, by the kernel if none went by the pipe | Reverted | STOPPED; before it RETURN fills the backlog |
 //! | Reverted | by the kernel, behind the backlog | | |
 //!
-//! What is received (`Receiving`):
+//! The direction in (`Receiving`):
 //!
 //! | state | bytes come | next | by |
 //! |---|---|---|---|

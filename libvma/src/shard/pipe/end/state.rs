@@ -5,7 +5,7 @@
 use super::input::Violation;
 use crate::shard::pipe::message::Name;
 
-/// How far the two ends have agreed.
+/// The agreement of the two ends to use the pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bond {
     /// There is no link yet: the peer has not heard of the client's offer, or the server waits for it.
@@ -41,7 +41,7 @@ impl Bond {
     }
 }
 
-/// Where the bytes of the program go. The states come in this order; the second and the third may be left out.
+/// The way of the bytes that the program sends. The states come in this order; the second and the third may be left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
     /// By the kernel, until the peer uses the pipe. `due`: it does, but the link had no room for SWITCH.
@@ -85,7 +85,7 @@ impl Sending {
             Sending::Pipe { .. } => true,
             Sending::Stopped { .. } | Sending::Reverted => return false,
         };
-        // What was due before is not said any more: the kernel tells of an end again.
+        // A message that was due before is not said any more: the kernel tells of an end again.
         *self = Sending::Stopped { by_pipe, due: true };
         true
     }
@@ -137,7 +137,7 @@ impl Sending {
     }
 }
 
-/// Where the bytes of the peer come from.
+/// The way by which the bytes of the peer come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Receiving {
     /// From the kernel: the peer has not said how many come that way.
@@ -148,7 +148,7 @@ pub(super) enum Receiving {
     Ended,
     /// The peer sends nothing by the pipe any more. What came by it can be read until it is given back.
     Stopped,
-    /// What is unread is being given back: `given` bytes are, and have not come by the kernel yet. A connection
+    /// The unread bytes are being given back: `given` bytes are, and have not come by the kernel yet. A connection
     /// that ends without them has lost them.
     Returning { given: u64 },
     /// All is given back, which the peer has been told.
@@ -190,7 +190,7 @@ impl Receiving {
                 *self = Receiving::Returning { given: 0 };
                 Ok(false)
             }
-            // Whatever it said of its end, the kernel says it again.
+            // Its end, if it told of one, the kernel tells again.
             Receiving::Pipe | Receiving::Ended => {
                 *self = Receiving::Stopped;
                 Ok(true)
@@ -265,7 +265,7 @@ impl Receiving {
     }
 }
 
-/// What the program has said of its end.
+/// Whether the program has ended what it sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
     Open,
@@ -274,7 +274,7 @@ pub(super) enum Writing {
     ShutInKernel,
 }
 
-/// What is wrong with the connection. `told`: the program knows, which it learns once.
+/// The error of the connection. `told`: the program knows, which it learns once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,

@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How the connection begins.
+/// Beginnings of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Beginning {
     Offered,
