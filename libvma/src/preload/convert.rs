@@ -1,10 +1,11 @@
 //! C arguments to Rust values and back: read once, checked as the manual pages say.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_uint};
 use core::mem::size_of;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
+use super::errno;
 use crate::sys::shadow::from_sockaddr;
 use crate::sys::sockaddr::{Family, Named, SocketName};
 use crate::sys::user;
@@ -148,6 +149,22 @@ pub fn can_read<T>(at: *const T, len: usize) -> bool {
 #[inline]
 pub fn can_write<T>(at: *mut T, len: usize) -> bool {
     is_plausible(at, len) && user::is_writable(at, len)
+}
+
+/// Tells the program the length of a message of a burst, behind its header. False, with errno, if it cannot be written.
+///
+/// # Safety
+/// An entry of the array of sendmmsg(2) or recvmmsg(2), whose header is there.
+pub unsafe fn tell_length(entry: *mut libc::mmsghdr, len: isize) -> bool {
+    // SAFETY: nothing is read or written yet.
+    let told = unsafe { &raw mut (*entry).msg_len };
+    if !can_write(told, size_of::<c_uint>()) {
+        errno::set(libc::EFAULT);
+        return false;
+    }
+    // SAFETY: as was asked above.
+    unsafe { told.write(len as c_uint) };
+    true
 }
 
 /// As [`can_read`] at the price of a system call, for the calls that are no send, receive or wait: right also in a thread that

@@ -395,13 +395,9 @@ cancellable! {
                 break;
             }
             // SAFETY: an entry of the program's array, whose header was there.
-            let told = unsafe { &raw mut (*entry).msg_len };
-            if !convert::can_write(told, size_of::<c_uint>()) {
-                errno::set(libc::EFAULT);
+            if !unsafe { convert::tell_length(entry, len) } {
                 break;
             }
-            // SAFETY: as above.
-            unsafe { told.write(len as c_uint) };
             received += 1;
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags_now |= libc::MSG_DONTWAIT;

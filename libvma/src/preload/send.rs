@@ -404,14 +404,10 @@ cancellable! {
             if len < 0 {
                 break;
             }
-            // SAFETY: an entry of the program's array, which is there.
-            let told = unsafe { &raw mut (*entry).msg_len };
-            if !convert::can_write(told, size_of::<c_uint>()) {
-                errno::set(libc::EFAULT);
+            // SAFETY: an entry of the program's array, whose header was there.
+            if !unsafe { convert::tell_length(entry, len) } {
                 break;
             }
-            // SAFETY: as above.
-            unsafe { told.write(len as c_uint) };
             sent += 1;
         }
         flush(process, &mut pending);

@@ -458,13 +458,9 @@ pub unsafe fn send_messages(
             break;
         }
         // SAFETY: an entry of the program's array, whose header was there.
-        let told = unsafe { &raw mut (*entry).msg_len };
-        if !convert::can_write(told, size_of::<c_uint>()) {
-            errno::set(libc::EFAULT);
+        if !unsafe { convert::tell_length(entry, len) } {
             break;
         }
-        // SAFETY: as above.
-        unsafe { told.write(len as c_uint) };
         sent += 1;
     }
     if sent == 0 && count > 0 {

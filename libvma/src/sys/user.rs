@@ -262,6 +262,11 @@ mod tests {
             // SAFETY: a valid action.
             unsafe { libc::sigaction(libc::SIGSEGV, &action, core::ptr::null_mut()) };
         });
+        three_pages()
+    }
+
+    /// Three pages: one to write, one to read, one for nothing.
+    pub(super) fn three_pages() -> *mut u8 {
         let (access, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory.

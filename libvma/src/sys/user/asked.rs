@@ -51,21 +51,8 @@ fn are_pages(at: usize, len: usize, call: impl Fn(usize) -> isize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::three_pages;
     use super::*;
-
-    /// Three pages: one to write, one to read, one for nothing.
-    fn pages() -> *mut u8 {
-        let (access, flags) =
-            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory.
-        let all = unsafe { libc::mmap(core::ptr::null_mut(), 3 * PAGE, access, flags, -1, 0) };
-        assert_ne!(all, libc::MAP_FAILED);
-        // SAFETY: within the new memory.
-        unsafe { libc::mprotect(all.wrapping_byte_add(PAGE), PAGE, libc::PROT_READ) };
-        // SAFETY: as above.
-        unsafe { libc::mprotect(all.wrapping_byte_add(2 * PAGE), PAGE, libc::PROT_NONE) };
-        all.cast()
-    }
 
     /// In a thread that blocks the signals.
     #[test]
@@ -76,7 +63,7 @@ mod tests {
         unsafe { libc::sigfillset(&mut set) };
         // SAFETY: as above; the mask is this thread's.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, core::ptr::null_mut()) };
-        let pages = pages();
+        let pages = three_pages();
         let at = |offset: usize| pages.wrapping_add(offset);
         let readable =
             [(0, 1), (0, 2 * PAGE), (PAGE - 1, 2), (2 * PAGE - 1, 1), (2 * PAGE, 0), (3, 9)];
