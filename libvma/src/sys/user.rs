@@ -205,10 +205,13 @@ fn touch<const WRITES: bool>(at: *const u8) -> bool {
     true
 }
 
+// The linker would export its names for the two ends of the section.
+#[cfg(target_arch = "x86_64")]
+core::arch::global_asm!(".hidden __start_libvma_fixups", ".hidden __stop_libvma_fixups");
+
 #[cfg(target_arch = "x86_64")]
 fn table() -> &'static [Entry] {
     unsafe extern "C" {
-        /// The linker's names for the two ends of the section.
         static __start_libvma_fixups: [Entry; 0];
         static __stop_libvma_fixups: [Entry; 0];
     }
