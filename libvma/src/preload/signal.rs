@@ -17,7 +17,7 @@ use crate::sys::{thread, user};
 
 const SIGNALS: usize = 65;
 
-/// What the program installed: the handler, and its flags (with our own SA_SIGINFO taken out).
+/// The action that the program installed: the handler, and its flags (with our own SA_SIGINFO taken out).
 struct Installed {
     handler: AtomicUsize,
     flags: AtomicI32,
@@ -131,7 +131,7 @@ fn wrapper_address() -> usize {
     (wrapper as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void)) as usize
 }
 
-/// What the program installed, or has by default: handler and flags.
+/// The program's action, installed or by default: handler and flags.
 pub fn installed(signal: c_int) -> (usize, c_int) {
     let slot = usize::try_from(signal).ok().and_then(|n| INSTALLED.get(n));
     slot.map_or((libc::SIG_DFL, 0), |slot| {

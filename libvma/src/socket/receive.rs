@@ -74,7 +74,7 @@ struct Receiving<'r, 'b> {
 impl<'a> Source<'a> for Receiving<'_, '_> {
     type Found = Outcome<Received>;
 
-    /// What has passed is taken first: if judging always came before, it could fill the queue.
+    /// Datagrams that have passed are taken first: if judging always came before, it could fill the queue.
     fn lets_judge(&self, state: &mut Guard<'_>) -> bool {
         state.socket(self.id).is_none_or(|(endpoint, _)| !endpoint.is_readable())
     }

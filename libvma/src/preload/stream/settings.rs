@@ -142,7 +142,7 @@ pub unsafe fn ioctl(
 const FIOSETOWN: c_ulong = 0x8901;
 const SIOCSPGRP: c_ulong = 0x8902;
 
-/// Somebody wants SIGURG, which comes from the kernel's socket only.
+/// The program wants SIGURG, which comes from the kernel's socket only.
 pub fn after_owner(fd: c_int) {
     if let Found::Stream(process, id) = find(fd)
         // SAFETY: F_GETOWN takes no pointer.

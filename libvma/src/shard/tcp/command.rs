@@ -52,7 +52,7 @@ fn send_good(
     flags: SendFlags,
 ) -> Result<Copied, Error> {
     if good == 0 {
-        // What is wrong with the connection comes first.
+        // An error of the connection comes first.
         return connection.may_write().map(|()| Copied { bytes: 0, fault: true });
     }
     let pieces = behind(data, skip).map_while(|piece| {

@@ -25,7 +25,7 @@ const FIRST_WINDOW: usize = 65_535;
 /// A connection that waits for accept(), as the kernel's listener can take it.
 pub struct Waiting {
     pub handshake: Handshake,
-    /// What the peer has sent, with Ethernet headers, in order.
+    /// The peer's segments, with Ethernet headers, in order.
     pub frames: Vec<Vec<u8>>,
     /// Bytes in them.
     pub unread: u32,

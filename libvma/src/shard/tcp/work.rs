@@ -172,7 +172,7 @@ impl<S> State<S> {
 }
 
 impl Tcp {
-    /// What the peer sends to a closed connection is answered by a reset, though the program may not call for a long
+    /// A segment that the peer sends to a closed connection is answered by a reset, though the program may not call for a long
     /// time. A busy program closes many: the internal thread is told now and then only.
     pub(super) fn look_after_closed(&mut self, now: Instant) {
         if now >= self.closing_until {

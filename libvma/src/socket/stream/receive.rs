@@ -108,7 +108,7 @@ pub fn read_as_judge(stack: &Stack, id: SocketId, bytes: &mut [u8], flags: i32) 
     count
 }
 
-/// Whose look at the bytes it is.
+/// The reader of a stream's bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reader {
     Program,

@@ -22,7 +22,7 @@ pub fn hand_over(stack: &Stack, id: SocketId) {
         }
         state.served_interfaces()
     };
-    // Those that come from now on are the kernel's.
+    // Clients that connect from now on are the kernel's.
     inherited::leave_listener(stack, id);
     let (mut ways, diag) = (Vec::new(), Diag::open());
     for interface in interfaces {

@@ -158,7 +158,7 @@ impl Pipe {
         self.closed().is_none_or(|message| carrier.tell(self.link, message))
     }
 
-    /// What the peer hears at the end.
+    /// The last message to the peer; None if there is no peer.
     fn closed(&self) -> Option<Message> {
         let read = Some(self.incoming.read);
         self.bond.peer().map(|to| Message::Closed { to, read })
