@@ -1,6 +1,6 @@
 //! Compiles the programs for BPF, and gives the shared object its name and its version.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
@@ -40,7 +40,20 @@ fn main() {
     for argument in ["-Wl,-z,nodelete", "-Wl,-z,now"] {
         println!("cargo:rustc-cdylib-link-arg={argument}");
     }
+    link_unwinder(&out);
     identify();
+}
+
+/// std walks the stack for the message of a panic, by functions of libgcc_s.so. A program in C does not load
+/// that otherwise, and loading it is a quarter of the time that the library costs a program that opens no
+/// socket: the functions are linked in. The linker finds this script where it looks for libgcc_s.so.
+fn link_unwinder(out: &Path) {
+    let folder = out.join("unwinder");
+    let script = folder.join("libgcc_s.so");
+    std::fs::create_dir_all(&folder)
+        .and_then(|()| std::fs::write(&script, "INPUT ( -lgcc_eh )\n"))
+        .unwrap_or_else(|error| panic!("cannot write {}: {error}", script.display()));
+    println!("cargo:rustc-cdylib-link-arg=-L{}", folder.display());
 }
 
 /// The debug library lies in the same folder, and ldconfig makes the link libvma.so.9 to a library that
