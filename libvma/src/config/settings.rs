@@ -110,7 +110,10 @@ impl Settings {
 
         let spec = given.get("VMA_SPEC").and_then(|name| Spec::parse(name)).unwrap_or(Spec::None);
         let mut settings = layered(spec, BTreeMap::new(), &given);
-        settings = layered(spec, adjust::implied(&settings), &given);
+        let implied = adjust::implied(&settings);
+        if !implied.is_empty() {
+            settings = layered(spec, implied, &given);
+        }
         settings.complaints = complaints;
         adjust::adjust(&mut settings);
         for Refused { param, name, said } in refused {

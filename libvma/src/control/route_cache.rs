@@ -6,6 +6,7 @@
 //! Path MTUs and redirects that the kernel learns are not announced, so answers expire after 100 ms.
 
 use super::netlink::{Change, Error, Monitor, Netlink, Route, RouteKind, RouteQuery};
+use crate::sys::sysctl::Sysctl;
 use crate::sys::time::monotonic_nanos;
 
 const AGE_NANOS: u64 = 100_000_000;
@@ -18,6 +19,8 @@ pub struct RouteCache {
     /// Ports and user take part in no answer. None: not asked since the last change.
     are_alike: Option<bool>,
     known: Vec<(RouteQuery, Route)>,
+    /// The first answer is not kept: a program that has one connection need not know what answers depend on.
+    was_asked: bool,
     /// When the oldest of them was given.
     since: u64,
 }
@@ -28,6 +31,7 @@ impl RouteCache {
             changes: Monitor::open_routes().ok(),
             are_alike: None,
             known: Vec::with_capacity(MOST),
+            was_asked: false,
             since: 0,
         }
     }
@@ -40,7 +44,8 @@ impl RouteCache {
             return Ok(*route);
         }
         let route = netlink.route(query)?;
-        let is_kept = route.kind == RouteKind::Unicast && self.changes.is_some();
+        let is_first = !core::mem::replace(&mut self.was_asked, true);
+        let is_kept = !is_first && route.kind == RouteKind::Unicast && self.changes.is_some();
         if is_kept && self.known.len() < MOST && self.are_alike(netlink) {
             if self.known.is_empty() {
                 self.since = monotonic_nanos();
@@ -67,8 +72,8 @@ impl RouteCache {
     fn are_alike(&mut self, netlink: &mut Netlink) -> bool {
         let ask = || {
             // 0: next hops are chosen by addresses alone.
-            let policy = crate::sys::fd::read_file("/proc/sys/net/ipv4/fib_multipath_hash_policy");
-            let by_address = policy.is_ok_and(|policy| policy.trim_ascii() == b"0");
+            let settings = Sysctl::below("/proc/sys/net/ipv4");
+            let by_address = settings.number("fib_multipath_hash_policy") == Some(0);
             by_address && netlink.rules_are_plain().unwrap_or(false)
         };
         *self.are_alike.get_or_insert_with(ask)

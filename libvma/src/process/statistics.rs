@@ -72,6 +72,8 @@ pub struct Attendant {
     snapshot: Box<Snapshot>,
     next: u64,
     lively_until: u64,
+    /// Whether files of killed programs were looked for. A program that ends at once leaves that to others.
+    is_tidy: bool,
 }
 
 impl Attendant {
@@ -83,6 +85,7 @@ impl Attendant {
             snapshot: Box::default(),
             next: u64::MAX,
             lively_until: 0,
+            is_tidy: true,
         };
         attendant.make(process);
         attendant
@@ -100,9 +103,7 @@ impl Attendant {
             ..Control::default()
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
-        if let Some(publisher) = &made {
-            publisher.tidy();
-        }
+        self.is_tidy = false;
         self.seen = made.is_some().then(|| Seen::new(control));
         self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
         *file = made.map_or(File::None, File::Open);
@@ -120,6 +121,11 @@ impl Attendant {
             return;
         }
         self.next = now.saturating_add(PATIENCE);
+        if !core::mem::replace(&mut self.is_tidy, true)
+            && let Ok(File::Open(publisher)) = process.statistics.0.lock().as_deref()
+        {
+            publisher.tidy();
+        }
         let control = match process.statistics.0.lock().as_deref() {
             Ok(File::Open(publisher)) => publisher.control(),
             Ok(File::Away(since)) if now.saturating_sub(*since) < DAEMON_FAILED => None,

@@ -145,17 +145,6 @@ pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
     }
 }
 
-/// Reads a file of /proc/sys: a line, which one read(2) takes whole.
-pub fn read_setting(path: &str) -> rustix::io::Result<Vec<u8>> {
-    let opened = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut line = vec![0u8; 1024];
-    let result = rustix::io::read(&opened, &mut line[..]);
-    // SAFETY: it is open and ours, and not used after this line.
-    unsafe { rustix::io::close(opened.into_raw_fd()) };
-    line.truncate(result?);
-    Ok(line)
-}
-
 /// Opens a file to be read again and again.
 pub fn open_read(path: &str) -> rustix::io::Result<Fd> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;

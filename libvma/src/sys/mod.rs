@@ -20,6 +20,7 @@ pub mod repair;
 pub mod shadow;
 pub mod shared_page;
 pub mod sockaddr;
+pub mod sysctl;
 pub mod thread;
 pub mod time;
 pub mod unix_socket;

@@ -6,6 +6,7 @@
 use core::fmt;
 use core::time::Duration;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::netlink::SocketAddrNetlink;
@@ -115,18 +116,21 @@ impl Socket {
         }
     }
 
-    /// Takes the next datagram of the kernel's, or `None` when there is none now.
+    /// Takes the next datagram of the kernel's, or `None` when there is none now, in place of what the buffer
+    /// holds and as far as its capacity reaches.
     ///
     /// Datagrams of other processes (`nl_pid` not 0) are thrown away: nobody but the kernel tells
     /// us about routes.
     ///
     /// # Errors
     /// `recvfrom` with its errno; ENOBUFS says that multicast messages were lost.
-    pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<Received<'b>>, Error> {
+    pub fn receive<'b>(&self, buffer: &'b mut Vec<u8>) -> Result<Option<Received<'b>>, Error> {
         // TRUNC makes the kernel tell the datagram's true length.
         let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
         let length = loop {
-            match recvfrom(self.as_fd(), &mut *buffer, flags) {
+            buffer.clear();
+            // Memory that was never written to: the kernel's answer is a page or two of the capacity.
+            match recvfrom(self.as_fd(), spare_capacity(buffer), flags) {
                 Ok((_, length, Some(sender))) => match SocketAddrNetlink::try_from(sender) {
                     Ok(sender) if sender.pid() == 0 => break length,
                     _ => {}
@@ -138,10 +142,8 @@ impl Socket {
                 }
             }
         };
-        Ok(Some(match buffer.get(..length) {
-            Some(messages) => Received::Messages(messages),
-            None => Received::Truncated(length),
-        }))
+        let whole = length == buffer.len();
+        Ok(Some(if whole { Received::Messages(buffer) } else { Received::Truncated(length) }))
     }
 
     /// Sleeps until there is something to receive, an error included.

@@ -25,7 +25,7 @@ pub fn connections(port: Option<u16>) -> Result<Vec<(SocketAddrV4, SocketAddrV4)
     socket.send(&request(port))?;
     let deadline = Deadline::after(PATIENCE);
     let mut found = Vec::new();
-    let mut buffer = vec![0u8; BUFFER];
+    let mut buffer = Vec::with_capacity(BUFFER);
     loop {
         let datagram = match socket.receive(&mut buffer)? {
             Some(Received::Messages(datagram)) => datagram,

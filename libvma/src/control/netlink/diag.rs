@@ -131,7 +131,7 @@ impl Diag {
         let request = request(self.sequence, protocol, source, destination);
         self.socket.send(&request)?;
         let deadline = Deadline::after(PATIENCE);
-        let mut buffer = [0u8; 512];
+        let mut buffer = Vec::with_capacity(512);
         loop {
             let datagram = match self.socket.receive(&mut buffer)? {
                 Some(Received::Messages(datagram)) => datagram,

@@ -52,7 +52,7 @@ impl Monitor {
     /// # Errors
     /// Those of [`Socket::open`].
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: Socket::open(GROUPS)?, buffer: vec![0; BUFFER], lost: false })
+        Ok(Self { socket: Socket::open(GROUPS)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
     /// As [`Monitor::open`], but for what moves routes only.
@@ -61,7 +61,7 @@ impl Monitor {
     /// Those of [`Socket::open`].
     pub fn open_routes() -> Result<Self, Error> {
         let groups = GROUPS & !NEIGHBOURS;
-        Ok(Self { socket: Socket::open(groups)?, buffer: vec![0; BUFFER], lost: false })
+        Ok(Self { socket: Socket::open(groups)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
     /// Readable when [`Monitor::read`] has something to do.
@@ -99,7 +99,8 @@ impl Monitor {
                     self.lost |= messages.cut_short();
                 }
                 Ok(Some(Received::Truncated(length))) => {
-                    self.buffer.resize(length.max(self.buffer.len()), 0);
+                    self.buffer.clear();
+                    self.buffer.reserve_exact(length);
                     self.lost = true;
                 }
                 Ok(None) => {

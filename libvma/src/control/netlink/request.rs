@@ -37,7 +37,7 @@ impl Netlink {
     /// # Errors
     /// Those of [`Socket::open`].
     pub fn open() -> Result<Self, Error> {
-        Ok(Self { socket: Socket::open(0)?, buffer: vec![0; BUFFER], sequence: 0 })
+        Ok(Self { socket: Socket::open(0)?, buffer: Vec::with_capacity(BUFFER), sequence: 0 })
     }
 
     /// All interfaces.
@@ -231,7 +231,7 @@ impl Netlink {
         let deadline = Deadline::after(PATIENCE);
         let mut torn = false;
         // What a truncated datagram would have needed, for the next time.
-        let mut needed = self.buffer.len();
+        let mut needed = self.buffer.capacity();
         let answer = 'answer: loop {
             let datagram = match self.socket.receive(&mut self.buffer)? {
                 Some(Received::Messages(datagram)) => datagram,
@@ -259,7 +259,8 @@ impl Netlink {
             }
             torn |= messages.cut_short();
         };
-        self.buffer.resize(needed, 0);
+        self.buffer.clear();
+        self.buffer.reserve_exact(needed);
         Ok(match answer {
             Some(errno) => Answer::Refused(errno),
             None if torn => Answer::Torn,
@@ -270,7 +271,7 @@ impl Netlink {
     /// With a buffer of its own size, so that a test can make it too small.
     #[cfg(test)]
     pub(super) fn with_buffer(bytes: usize) -> Result<Self, Error> {
-        Ok(Self { buffer: vec![0; bytes], ..Self::open()? })
+        Ok(Self { buffer: Vec::with_capacity(bytes), ..Self::open()? })
     }
 }
 

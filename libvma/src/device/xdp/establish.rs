@@ -17,7 +17,7 @@ use super::inject::Injector;
 use super::program::{self, Sizes, load, take_map};
 use crate::device::{Flow, OpenError};
 use crate::sys::Fd;
-use crate::sys::fd::read_setting;
+use crate::sys::sysctl::Sysctl;
 
 static ESTABLISH: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/establish.bpf.o"));
 
@@ -155,12 +155,9 @@ fn kernel_function() -> Result<u32, OpenError> {
 /// Does the kernel drop what comes by `lo` from other hosts?
 fn is_source_checked() -> bool {
     const STRICT: u32 = 1;
-    let setting = |of: &str| {
-        let bytes = read_setting(&format!("/proc/sys/net/ipv4/conf/{of}/rp_filter")).ok()?;
-        String::from_utf8_lossy(&bytes).trim().parse().ok()
-    };
+    let interfaces = Sysctl::below("/proc/sys/net/ipv4/conf");
     // The larger one counts.
-    setting("all").max(setting("lo")) == Some(STRICT)
+    interfaces.number("all/rp_filter").max(interfaces.number("lo/rp_filter")) == Some(STRICT)
 }
 
 fn call_kernel_function(instructions: &mut [bpf_insn], id: u32) -> Result<(), OpenError> {

@@ -3,6 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use libvma_engine::siphash::Key;
@@ -14,17 +15,24 @@ use libvma_engine::tcp::{Buffer, Settings};
 use crate::config::rules::Protocol;
 use crate::shard::tcp::Setup;
 use crate::socket::{Stack, clock};
+use crate::sys::sysctl::Sysctl;
 use crate::sys::{self, kernel_start};
 
 /// What new sockets start with.
 #[derive(Clone, Debug)]
 pub struct System {
     pub settings: Settings,
-    pub listen: ListenSettings,
+    /// net.ipv4.tcp_ecn.
+    ecn: u32,
+    listening: OnceLock<Listening>,
+}
+
+/// What new listeners start with.
+#[derive(Clone, Debug)]
+pub struct Listening {
+    pub settings: ListenSettings,
     /// The largest backlog.
     pub somaxconn: u32,
-    /// The kernel's connections have ECN as in RFC 3168, if any, and not Accurate ECN.
-    pub has_classic_ecn: bool,
 }
 
 /// Read once, with the first stream socket.
@@ -32,78 +40,85 @@ pub fn of(stack: &Stack) -> &System {
     stack.system.get_or_init(|| read(stack))
 }
 
-fn sysctl(name: &str) -> Option<String> {
-    let bytes = sys::fd::read_setting(&format!("/proc/sys/net/{name}")).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
-}
-
-fn number(name: &str) -> Option<u32> {
-    sysctl(name)?.parse().ok()
-}
-
-fn flag(name: &str, default: bool) -> bool {
-    number(name).map_or(default, |value| value != 0)
-}
-
-/// The three numbers of tcp_rmem and tcp_wmem.
-fn triple(name: &str) -> Option<(u32, u32)> {
-    let text = sysctl(name)?;
+/// The second and third of the three numbers of tcp_rmem and tcp_wmem.
+fn triple(sysctl: &Sysctl, name: &str) -> Option<(u32, u32)> {
+    let text = sysctl.text(name)?;
     let mut numbers = text.split_whitespace().skip(1).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 fn read(stack: &Stack) -> System {
+    let sysctl = Sysctl::below("/proc/sys/net");
     let mut settings = Settings::default();
-    if let Some((initial, most)) = triple("ipv4/tcp_wmem") {
+    if let Some((initial, most)) = triple(&sysctl, "ipv4/tcp_wmem") {
         // The kernel counts its own overhead, which for a queue of full segments is little.
         let initial = initial.max(16 * 1024).max(settings.send_buffer.limit);
         settings.send_buffer = Buffer { limit: initial, most: most.max(initial), automatic: true };
     }
-    if let Some((initial, most)) = triple("ipv4/tcp_rmem") {
+    if let Some((initial, most)) = triple(&sysctl, "ipv4/tcp_rmem") {
         // tcp_adv_win_scale: half of it is the window, for the rest is overhead.
         let limit = initial / 2;
         settings.receive_buffer = Buffer { limit, most: (most / 2).max(limit), automatic: true };
         // tcp_window_scaling of tcp(7): whichever is larger decides, even if the buffer stays below it.
-        settings.largest_receive_buffer = most.max(number("core/rmem_max").unwrap_or(0));
+        settings.largest_receive_buffer = most.max(sysctl.number("core/rmem_max").unwrap_or(0));
     }
-    settings.sack = flag("ipv4/tcp_sack", true);
+    settings.sack = sysctl.flag("ipv4/tcp_sack", true);
     settings.timestamps = match stack.config.tcp_timestamps {
         0 => false,
         1 => true,
-        _ => flag("ipv4/tcp_timestamps", true),
+        _ => sysctl.flag("ipv4/tcp_timestamps", true),
     };
-    settings.window_scaling = flag("ipv4/tcp_window_scaling", true);
-    let ecn = number("ipv4/tcp_ecn").unwrap_or(2);
+    settings.window_scaling = sysctl.flag("ipv4/tcp_window_scaling", true);
+    let ecn = sysctl.number("ipv4/tcp_ecn").unwrap_or(2);
     settings.ecn = ecn == 1;
     let seconds = |name, default: Duration| {
-        number(name).map_or(default, |value| Duration::from_secs(u64::from(value)))
+        sysctl.number(name).map_or(default, |value| Duration::from_secs(u64::from(value)))
     };
-    let count = |name, default: u8| number(name).map_or(default, |value| value.min(255) as u8);
+    let count = |name, default: u8| byte(&sysctl, name).unwrap_or(default);
     settings.keep_idle = seconds("ipv4/tcp_keepalive_time", settings.keep_idle);
     settings.keep_interval = seconds("ipv4/tcp_keepalive_intvl", settings.keep_interval);
     settings.keep_count = count("ipv4/tcp_keepalive_probes", settings.keep_count);
     settings.fin_timeout = settings.fin_timeout.map(|it| seconds("ipv4/tcp_fin_timeout", it));
     settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
     settings.retries = count("ipv4/tcp_retries2", settings.retries);
-    settings.rfc_1337 = flag("ipv4/tcp_rfc1337", false);
+    settings.rfc_1337 = sysctl.flag("ipv4/tcp_rfc1337", false);
     settings.max_segment = stack.config.max_segment();
     settings.nodelay = stack.config.tcp_nodelay;
     settings.always_quick_ack = stack.config.tcp_quickack;
-    let named = sysctl("ipv4/tcp_congestion_control");
+    let named = sysctl.text("ipv4/tcp_congestion_control");
     settings.congestion = match stack.config.tcp_congestion {
         Some(chosen) => Algorithm::from_parameter(chosen).unwrap_or_default(),
         None => named.and_then(|name| Algorithm::from_name(&name)).unwrap_or(Algorithm::Cubic),
     };
-    let listen = ListenSettings {
-        syn_cookies: flag("ipv4/tcp_syncookies", true),
-        max_syn_rate: stack.config.tcp_max_syn_rate,
-        defer_accept: None,
-        syn_ack_retries: count("ipv4/tcp_synack_retries", 5),
-        ecn: ecn != 0,
-        ..of_listener(&settings, &ListenSettings::default())
-    };
-    let somaxconn = number("core/somaxconn").unwrap_or(4096);
-    System { settings, listen, somaxconn, has_classic_ecn: ecn <= 2 }
+    System { settings, ecn, listening: OnceLock::new() }
+}
+
+fn byte(sysctl: &Sysctl, name: &str) -> Option<u8> {
+    sysctl.number(name).map(|value| value.min(255) as u8)
+}
+
+impl System {
+    /// The kernel's connections have ECN as in RFC 3168, if any, and not Accurate ECN.
+    pub fn has_classic_ecn(&self) -> bool {
+        self.ecn <= 2
+    }
+
+    /// Read once, with the first listener.
+    pub fn listening(&self, stack: &Stack) -> &Listening {
+        self.listening.get_or_init(|| {
+            let sysctl = Sysctl::below("/proc/sys/net");
+            let listen = ListenSettings {
+                syn_cookies: sysctl.flag("ipv4/tcp_syncookies", true),
+                max_syn_rate: stack.config.tcp_max_syn_rate,
+                defer_accept: None,
+                syn_ack_retries: byte(&sysctl, "ipv4/tcp_synack_retries").unwrap_or(5),
+                ecn: self.ecn != 0,
+                ..of_listener(&self.settings, &ListenSettings::default())
+            };
+            let most = sysctl.number("core/somaxconn").unwrap_or(4096);
+            Listening { settings: listen, somaxconn: most }
+        })
+    }
 }
 
 /// A listener announces what the connections that it makes will have.

@@ -175,7 +175,7 @@ fn move_connection(
     state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
     state.end_exception(five_tuple(key));
 
-    let has_classic_ecn = system::of(stack).has_classic_ecn;
+    let has_classic_ecn = system::of(stack).has_classic_ecn();
     read_out(&mut state, plan, id, (key, way, hop, flow, has_classic_ecn), publisher)?;
     // TCP_INFO tells of the whole connection, the statistics what each of both has carried.
     state.zero_counters(id);
