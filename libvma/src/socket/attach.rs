@@ -9,6 +9,7 @@ use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 
 use self::flows::{Place, Wanted};
+use super::attaching::Need;
 use super::why::Remedy;
 use super::{Plane, Shard, Stack, State, Via, WhyOs, hand_over, local, sharing, stream};
 use crate::config::XdpMode;
@@ -300,13 +301,18 @@ pub(super) fn open_rings(stack: &Stack, local: Ipv4Addr, device: Option<u32>) {
 }
 
 /// The ring of an interface; opened for the first socket that needs it.
-pub(super) fn ring(stack: &Stack, plane: &mut Plane, interface: u32) -> Result<RingId, WhyOs> {
+pub(super) fn ring(
+    stack: &Stack,
+    plane: &mut Plane,
+    interface: u32,
+    need: Need,
+) -> Result<RingId, WhyOs> {
     if plane.rings.contains_key(&interface) || !stack.attaching.is_in_background(&stack.config) {
         return open_ring(stack, plane, interface, 0);
     }
     // Not one that may not be attached.
     plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
-    if stack.attaching.want(&mut plane.wanted, interface) {
+    if stack.attaching.want(&mut plane.wanted, interface, need) {
         stack.wake_internal_thread();
     }
     Err(WhyOs::Attaching)
@@ -317,8 +323,9 @@ pub(super) fn stream_ring(
     stack: &Stack,
     plane: &mut Plane,
     interface: u32,
+    need: Need,
 ) -> Result<RingId, WhyOs> {
-    let ring = ring(stack, plane, interface)?;
+    let ring = ring(stack, plane, interface, need)?;
     let state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     match state.ring(ring).is_none_or(|ring| ring.takes_streams()) {
         true => Ok(ring),

@@ -18,6 +18,15 @@ const DELAY_NANOS: u64 = 100_000_000;
 
 const NOT_DUE: u64 = u64::MAX;
 
+/// For the sake of what an interface is wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Of a connection: it is to be taken over, unless a fork makes it the kernel's for good.
+    Connection,
+    /// Of a socket that goes on needing it.
+    Socket,
+}
+
 /// When the internal thread is to look at [`Wanted`].
 pub struct Schedule {
     due_nanos: AtomicU64,
@@ -49,9 +58,9 @@ impl Schedule {
     }
 
     /// Notes that a socket needs an interface. True if that is news to the internal thread.
-    pub fn want(&self, wanted: &mut Wanted, interface: u32) -> bool {
+    pub fn want(&self, wanted: &mut Wanted, interface: u32, need: Need) -> bool {
         let due = monotonic_nanos().saturating_add(DELAY_NANOS);
-        let is_new = wanted.note(interface, due);
+        let is_new = wanted.note(interface, due, need);
         if is_new {
             self.due_nanos.fetch_min(due, Ordering::AcqRel);
         }
@@ -88,6 +97,8 @@ impl Schedule {
 enum Stage {
     Waits {
         due_nanos: u64,
+        /// Nothing else needs it so far.
+        is_for_connections: bool,
     },
     UnderWay {
         /// Whoever needed it has given it up for a child's sake.
@@ -100,13 +111,17 @@ enum Stage {
 pub struct Wanted(HashMap<u32, Stage>);
 
 impl Wanted {
-    fn note(&mut self, interface: u32, due_nanos: u64) -> bool {
-        match self.0.entry(interface).or_insert(Stage::Waits { due_nanos: NOT_DUE }) {
-            Stage::Waits { due_nanos: due } if *due == NOT_DUE => {
-                *due = due_nanos;
-                true
+    fn note(&mut self, interface: u32, due_nanos: u64, need: Need) -> bool {
+        let new = Stage::Waits { due_nanos: NOT_DUE, is_for_connections: true };
+        match self.0.entry(interface).or_insert(new) {
+            Stage::Waits { due_nanos: due, is_for_connections } => {
+                *is_for_connections &= need == Need::Connection;
+                let is_new = *due == NOT_DUE;
+                if is_new {
+                    *due = due_nanos;
+                }
+                is_new
             }
-            Stage::Waits { .. } => false,
             Stage::UnderWay { is_given_up } => {
                 *is_given_up = false;
                 false
@@ -117,7 +132,7 @@ impl Wanted {
     fn take_due(&mut self, now_nanos: u64) -> Vec<u32> {
         let mut all = Vec::new();
         for (interface, stage) in &mut self.0 {
-            if let Stage::Waits { due_nanos } = *stage
+            if let Stage::Waits { due_nanos, .. } = *stage
                 && due_nanos <= now_nanos
             {
                 *stage = Stage::UnderWay { is_given_up: false };
@@ -129,7 +144,7 @@ impl Wanted {
 
     fn next(&self) -> Option<u64> {
         let waits = |stage: &Stage| match stage {
-            Stage::Waits { due_nanos } => Some(*due_nanos),
+            Stage::Waits { due_nanos, .. } => Some(*due_nanos),
             Stage::UnderWay { .. } => None,
         };
         self.0.values().filter_map(waits).min()
@@ -149,6 +164,11 @@ impl Wanted {
         self.0.remove(&interface) == Some(Stage::UnderWay { is_given_up: true })
     }
 
+    /// Connections will not be taken over any more.
+    pub fn give_up_connections(&mut self) {
+        self.0.retain(|_, stage| !matches!(stage, Stage::Waits { is_for_connections: true, .. }));
+    }
+
     /// A process that is about to fork gives up what it needed for its children's sake. Whoever still needs
     /// an interface asks again.
     pub fn give_up(&mut self) {
@@ -161,43 +181,60 @@ impl Wanted {
 
 #[cfg(test)]
 mod tests {
+    use super::Need::{Connection, Socket};
     use super::*;
 
     #[test]
     fn an_interface_is_due_once_and_after_its_delay() {
         let mut wanted = Wanted::default();
-        assert!(wanted.note(3, 100) && !wanted.note(3, 50));
+        assert!(wanted.note(3, 100, Socket) && !wanted.note(3, 50, Socket));
         assert_eq!((wanted.next(), wanted.take_due(99)), (Some(100), vec![]));
         assert_eq!(wanted.take_due(100), [3]);
         assert_eq!((wanted.next(), wanted.take_due(200)), (None, vec![]));
-        assert!(!wanted.note(3, 300) && !wanted.take(3), "it is under way");
+        assert!(!wanted.note(3, 300, Socket) && !wanted.take(3), "it is under way");
         assert!(!wanted.finish(3), "it is needed");
-        assert!(wanted.note(3, 300));
+        assert!(wanted.note(3, 300, Socket));
         assert!(wanted.take(3) && wanted.next().is_none(), "somebody cannot wait");
     }
 
     #[test]
     fn what_is_given_up_under_way_may_be_asked_for_again() {
         let mut wanted = Wanted::default();
-        wanted.note(1, 10);
-        wanted.note(2, 20);
+        wanted.note(1, 10, Socket);
+        wanted.note(2, 20, Connection);
         assert_eq!(wanted.take_due(10), [1]);
         wanted.give_up();
         assert_eq!(wanted.next(), None);
-        assert!(wanted.note(2, 30));
+        assert!(wanted.note(2, 30, Connection));
         assert!(wanted.finish(1), "nobody asked again");
-        wanted.note(4, 10);
+        wanted.note(4, 10, Socket);
         assert_eq!(wanted.take_due(10), [4]);
         wanted.give_up();
-        wanted.note(4, 40);
+        wanted.note(4, 40, Socket);
         assert!(!wanted.finish(4));
+    }
+
+    #[test]
+    fn what_only_connections_need_is_given_up_with_them() {
+        let mut wanted = Wanted::default();
+        wanted.note(1, 10, Connection);
+        wanted.note(2, 10, Connection);
+        wanted.note(2, 10, Socket);
+        wanted.note(3, 10, Connection);
+        wanted.take(3);
+        wanted.give_up_connections();
+        assert_eq!(wanted.take_due(10), [2]);
+        wanted.give_up_connections();
+        assert!(!wanted.finish(2), "it was under way");
+        assert!(wanted.note(1, 20, Connection), "a later connection asks again");
+        assert_eq!(wanted.take_due(20), [1]);
     }
 
     #[test]
     fn the_schedule_tells_when_to_look() {
         let (schedule, mut wanted) = (Schedule::default(), Wanted::default());
         assert_eq!(schedule.patience(), None);
-        assert!(schedule.want(&mut wanted, 7));
+        assert!(schedule.want(&mut wanted, 7, Socket));
         assert!(schedule.patience().is_some_and(|left| left <= DELAY_NANOS));
         assert!(schedule.take_due(&mut wanted).is_empty());
         assert!(schedule.patience().is_some(), "it is still to come");

@@ -96,6 +96,24 @@ fn datagrams_stay_in_order_while_their_interface_is_attached() {
     }
 }
 
+/// A connection that a forked child has, too, is the kernel's for good, and alone needs no interface.
+// covers: LIM-46
+#[test]
+fn a_connection_that_is_shared_by_a_fork_attaches_nothing() {
+    let net = Namespaces::new();
+    let mut server = Puppet::start(net.program(Side::B, PYTHON));
+    server.run("l = create_server(('10.99.0.2', 7000))");
+    for (fork, attached) in [("", true), ("if os.fork() == 0: time.sleep(2); os._exit(0)", false)] {
+        let mut program = puppet(&net, "background");
+        program.run("import time\ns = create_connection(('10.99.0.2', 7000))");
+        server.run("c, _ = l.accept()");
+        program.run(fork);
+        // Three times as long as a connection waits.
+        program.run("time.sleep(0.3)");
+        assert_eq!(net.is_steered(Side::A), attached, "{fork}");
+    }
+}
+
 /// A program that ends soon needs no interface.
 // covers: LIM-46
 #[test]

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use libvma_engine::udp::lookup::Filter;
 use libvma_engine::wire::ipv4::protocol;
 
+use super::super::attaching::Need;
 use super::super::options::Options;
 use super::super::{Plane, Stack, WhyOs};
 use super::{interfaces, may_pass, ring};
@@ -112,7 +113,7 @@ impl Wanted {
     pub fn add_addresses(&mut self, stack: &Stack, plane: &mut Plane, place: &Place) {
         let local = *place.local.ip();
         for interface in interfaces(&plane.control, local, place.device) {
-            let ring = match ring(stack, plane, interface) {
+            let ring = match ring(stack, plane, interface, Need::Socket) {
                 Ok(ring) => ring,
                 Err(reason) => {
                     if !local.is_unspecified() {
@@ -153,7 +154,7 @@ impl Wanted {
         for (group, interface) in groups.iter().copied() {
             // An interface is not attached for a group that is the kernel's.
             if self.may_have(stack, place, Moment::Join, group)
-                && let Ok(ring) = ring(stack, plane, interface)
+                && let Ok(ring) = ring(stack, plane, interface, Need::Socket)
             {
                 self.flows.push((ring, place.flow_of_all(group)));
             }

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::ipv4::protocol;
 
+use super::super::attaching::Need;
 use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
@@ -165,7 +166,7 @@ fn resolve(
         RouteKind::Broadcast => return Err(WhyOs::Broadcast),
         RouteKind::Refused(_) | RouteKind::Other => return Err(WhyOs::Route),
     }
-    let ring = attach::ring(stack, plane, route.oif)?;
+    let ring = attach::ring(stack, plane, route.oif, Need::Socket)?;
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);

@@ -19,6 +19,7 @@ use super::{
 use crate::config::rules::Moment;
 use crate::shard::tcp::{Accepted, ListenSpec};
 use crate::shard::{Flow, RingId, SocketId};
+use crate::socket::attaching::Need;
 use crate::socket::options::Options;
 use crate::socket::{Plane, Socket, State, attach};
 use crate::sys::sockaddr::{Family, SocketName};
@@ -100,6 +101,10 @@ pub fn give_up_ahead(stack: &Stack) {
     other_processes::unpost_idle(stack);
     stack.hold.end();
     let Ok(mut plane) = stack.plane.lock() else { return };
+    if let Some(plane) = plane.as_mut() {
+        // Those that began by the kernel stay there, for the child has them, too.
+        plane.wanted.give_up_connections();
+    }
     let Ok(mut state) = stack.shard.lock() else { return };
     let mut any = false;
     for id in state.ids() {
@@ -287,7 +292,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     let mut wanted: Vec<(RingId, Flow)> = Vec::new();
     let mut why = WhyOs::NoInterface;
     for interface in attach::interfaces(&plane.control, *local.ip(), device) {
-        let ring = match attach::stream_ring(stack, plane, interface) {
+        let ring = match attach::stream_ring(stack, plane, interface, Need::Socket) {
             Ok(ring) => ring,
             Err(reason) => {
                 if why == WhyOs::NoInterface || !attach::may_pass(why) {

@@ -6,6 +6,7 @@ use libvma_engine::wire::ethernet::MacAddr;
 
 use crate::control::netlink::{RouteKind, RouteQuery};
 use crate::shard::{NextHop, RingId};
+use crate::socket::attaching::Need;
 use crate::socket::{Plane, Stack, WhyOs, attach};
 
 /// How a peer is reached.
@@ -40,7 +41,7 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
             return Err(WhyOs::Route);
         }
     }
-    let ring = attach::stream_ring(stack, plane, route.oif)?;
+    let ring = attach::stream_ring(stack, plane, route.oif, Need::Connection)?;
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
