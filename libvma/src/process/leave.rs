@@ -82,6 +82,10 @@ impl Process {
             for id in self.datagrams(fd::survives_exec) {
                 self.release(id, WhyOs::ProcessEnds);
             }
+            // The next program accepts from the listeners that it gets.
+            for (_, id) in self.kept_streams() {
+                stream::hand_over_unaccepted(&self.stack, id);
+            }
             self.hand_over_streams();
             give_back::finish_orphans(&self.stack);
             if let Some(requests) = &self.requests {

@@ -23,7 +23,8 @@ impl Process {
     /// something else happens that only the kernel's socket can serve.
     pub fn release(&self, id: SocketId, why: WhyOs) {
         if stream::leave_listener(&self.stack, id) {
-            // Connections that wait are ours to accept, those to come anybody's.
+            // Connections to come are anybody's, and those that wait, too.
+            stream::hand_over_unaccepted(&self.stack, id);
         } else if socket::is_stream(&self.stack, id) {
             self.release_stream(id, why);
         } else {

@@ -21,8 +21,8 @@ fn no_client_is_reset_while_workers_start() {
 
 const LEAVING: &str = include_str!("prefork_leaving.c");
 
-/// Clients connect to the only worker, which accepts one of them and leaves as said; another worker follows.
-/// How many connections the first one has handed over, by its log.
+/// Clients connect to a server that goes on in the way that is named; the program has the list. How many connections were
+/// handed over to the kernel's listener, by the log.
 #[track_caller]
 fn leaves(how: &str, library: Library) -> u32 {
     let ends = Ends::new(library);
@@ -35,13 +35,14 @@ fn leaves(how: &str, library: Library) -> u32 {
     let mut server = server.start_shown();
     server.wait_for_text("listening");
     let clients = ends.client(program).args(&format!("client {at}")).start_shown().wait();
-    assert_eq!(clients.stdout.trim(), "answered 16", "{}", clients.stderr);
+    let read = || std::fs::read_to_string(&log).unwrap_or_default();
+    assert_eq!(clients.stdout.trim(), "answered 16", "{}{}", clients.stderr, read());
     clients.ok();
     server.wait().ok();
-    let log = std::fs::read_to_string(log).unwrap_or_default();
+    let log = read();
     assert!(!library.at_server() || !log.is_empty());
-    let told = log.lines().find_map(|line| line.split("are the kernel's now: ").nth(1));
-    told.map_or(0, |count| count.trim().parse().expect("a number"))
+    let told = log.lines().filter_map(|line| line.split("are the kernel's now: ").nth(1));
+    told.map(|count| count.trim().parse::<u32>().expect("a number")).sum()
 }
 
 // covers: THR-04
@@ -50,5 +51,27 @@ fn a_worker_that_exits_leaves_the_connections_that_wait_to_the_next_one() {
     for how in ["exit", "_exit", "close"] {
         assert_eq!(leaves(how, Library::Client), 0);
         assert_eq!(leaves(how, Library::Server), 15, "{how}");
+    }
+}
+
+#[test]
+fn a_worker_that_exits_leaves_the_connections_that_wait_to_one_that_waits_beside_it() {
+    assert_eq!(leaves("watched", Library::Client), 0);
+    assert_eq!(leaves("watched", Library::Server), 15);
+}
+
+#[test]
+fn a_forked_child_accepts_what_came_before_the_fork() {
+    for how in ["ahead", "polled"] {
+        assert_eq!(leaves(how, Library::Client), 0);
+        assert_eq!(leaves(how, Library::Server), 16, "{how}");
+    }
+}
+
+#[test]
+fn a_listener_that_goes_on_without_the_library_keeps_the_connections_that_wait() {
+    for how in ["exec", "owner"] {
+        assert_eq!(leaves(how, Library::Client), 0);
+        assert_eq!(leaves(how, Library::Server), 16, "{how}");
     }
 }

@@ -1,12 +1,17 @@
-/* A server whose only worker leaves while connections wait, and is followed by another one.
+/* A server that ceases to accept while connections wait, which others, or itself by another way, accept.
  *
- *   leaving server ADDRESS exit|_exit|close
+ *   leaving server ADDRESS exit|_exit|close   the only worker leaves, and is followed by another one
+ *   leaving server ADDRESS watched            another worker waits beside it already
+ *   leaving server ADDRESS ahead|polled       a child accepts what came before the fork to the parent, which has not waited for
+ *                                             connections, or has
+ *   leaving server ADDRESS exec|owner         another program accepts with the same listener; fcntl(F_SETOWN)
  *   leaving client ADDRESS
  *
  * The client prints "answered N": so many of its connections got back what they sent. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -67,11 +72,18 @@ static int accept_one(int listener)
 static void first(int listener, const char *how)
 {
 	struct pollfd one = {listener, POLLIN, 0};
+	/* The interface is attached when this returns. */
+	poll(&one, 1, 0);
+	kill(getppid(), SIGUSR1);
 	poll(&one, 1, -1);
 	/* All others come meanwhile. */
 	usleep(300000);
 	serve(accept_one(listener));
-	if (strcmp(how, "exit") == 0)
+	if (strcmp(how, "watched") == 0) {
+		kill(getppid(), SIGUSR1);
+		usleep(600000);
+	}
+	if (strcmp(how, "exit") == 0 || strcmp(how, "watched") == 0)
 		exit(0);
 	if (strcmp(how, "_exit") == 0)
 		_exit(0);
@@ -80,12 +92,62 @@ static void first(int listener, const char *how)
 	pause();
 }
 
+static int serve_all(int listener, int count)
+{
+	for (int i = 0; i < count; i++) {
+		int fd = accept_one(listener);
+		if (fd < 0)
+			return perror("accept"), 1;
+		serve(fd);
+	}
+	return 0;
+}
+
+static int end_of(pid_t child)
+{
+	int status;
+	waitpid(child, &status, 0);
+	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+/* All clients connect to this process, which then goes on in another way. */
+static int changes(int listener, const char *how)
+{
+	struct pollfd one = {listener, POLLIN, 0};
+	/* The interface is attached meanwhile. */
+	if (strcmp(how, "ahead") == 0)
+		usleep(300000);
+	else
+		poll(&one, 1, 300);
+	puts("listening");
+	fflush(stdout);
+	if (strcmp(how, "ahead") != 0)
+		poll(&one, 1, -1);
+	usleep(500000);
+	if (strcmp(how, "owner") == 0) {
+		fcntl(listener, F_SETOWN, getpid());
+		return serve_all(listener, CLIENTS);
+	}
+	if (strcmp(how, "exec") == 0) {
+		char number[12];
+		snprintf(number, sizeof number, "%d", listener);
+		execl("/proc/self/exe", "leaving", "accept", number, NULL);
+		return perror("exec"), 1;
+	}
+	pid_t child = fork();
+	if (child == 0)
+		exit(serve_all(listener, CLIENTS));
+	return end_of(child);
+}
+
 static int server(const char *how)
 {
 	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
 	if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 128) != 0)
 		return perror("listen"), 1;
+	if (strchr("apo", how[0]) != NULL || strcmp(how, "exec") == 0)
+		return changes(listener, how);
 	sigset_t set;
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR1);
@@ -96,26 +158,18 @@ static int server(const char *how)
 		sigprocmask(SIG_UNBLOCK, &set, NULL);
 		first(listener, how);
 	}
-	/* Its interface is attached when it waits. */
-	usleep(200000);
-	puts("listening");
-	fflush(stdout);
 	int signal;
 	sigwait(&set, &signal);
+	puts("listening");
+	fflush(stdout);
+	sigwait(&set, &signal);
 	pid_t next = fork();
-	if (next == 0) {
-		for (int i = 1; i < CLIENTS; i++) {
-			int fd = accept_one(listener);
-			if (fd < 0)
-				return perror("accept"), 1;
-			serve(fd);
-		}
-		exit(0);
-	}
-	int status;
-	waitpid(next, &status, 0);
-	kill(worker, SIGKILL);
-	return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+	if (next == 0)
+		exit(serve_all(listener, CLIENTS - 1));
+	int status = end_of(next);
+	if (strcmp(how, "close") == 0)
+		kill(worker, SIGKILL);
+	return end_of(worker) == 0 || strcmp(how, "close") == 0 ? status : 1;
 }
 
 static void *client(void *argument)
@@ -154,6 +208,8 @@ int main(int argc, char **words)
 {
 	if (argc < 3)
 		return 2;
+	if (strcmp(words[1], "accept") == 0)
+		return serve_all(atoi(words[2]), CLIENTS);
 	address.sin_port = htons(PORT);
 	inet_pton(AF_INET, words[2], &address.sin_addr);
 	if (strcmp(words[1], "server") == 0)

@@ -107,8 +107,8 @@ impl Diag {
         self.ask(protocol, source, destination, receiver).map(Option::flatten)
     }
 
-    /// The bytes that wait in a TCP connection of the kernel's to be read: their count; `None` if there is none, or if it is
-    /// closed.
+    /// The sequence numbers that have come by a TCP connection of the kernel's since its handshake: the peer's bytes, and one
+    /// for its end (`tcpi_bytes_received`, tcp(7)); `None` if there is no connection, or if it is over.
     ///
     /// # Errors
     /// As [`Diag::receiver`].
@@ -116,8 +116,8 @@ impl Diag {
         &mut self,
         own: SocketAddrV4,
         peer: SocketAddrV4,
-    ) -> Result<Option<u32>, Error> {
-        self.ask(TCP, peer, own, unread).map(Option::flatten)
+    ) -> Result<Option<u64>, Error> {
+        self.ask(TCP, peer, own, received).map(Option::flatten)
     }
 
     fn ask<T>(
@@ -131,7 +131,7 @@ impl Diag {
         let request = request(self.sequence, protocol, source, destination);
         self.socket.send(&request)?;
         let deadline = Deadline::after(PATIENCE);
-        let mut buffer = Vec::with_capacity(512);
+        let mut buffer = Vec::with_capacity(ANSWER);
         loop {
             let datagram = match self.socket.receive(&mut buffer)? {
                 Some(Received::Messages(datagram)) => datagram,
@@ -193,7 +193,8 @@ fn request(
     put(&sequence.to_ne_bytes());
     put(&0u32.to_ne_bytes());
     // Family, protocol, extensions, padding, states: an exact question has no states.
-    put(&[AF_INET, protocol, 0, 0]);
+    let extensions = if protocol == TCP { 1 << (INET_DIAG_INFO - 1) } else { 0 };
+    put(&[AF_INET, protocol, extensions, 0]);
     put(&u32::MAX.to_ne_bytes());
     put(&own.port().to_be_bytes());
     put(&peer.port().to_be_bytes());
@@ -218,11 +219,17 @@ fn receiver(payload: &[u8]) -> Option<Option<Receiver>> {
     Some((inode != 0).then_some(Receiver { inode, user }))
 }
 
-/// The bytes that wait in a connection, of a `struct inet_diag_msg`; `None` inside if it tells of another socket.
-fn unread(payload: &[u8]) -> Option<Option<u32>> {
+/// What has come by a connection, of a `struct inet_diag_msg` and the `struct tcp_info` behind it; `None` inside if it tells
+/// of another socket, or of one that only waits until the connection is forgotten.
+fn received(payload: &[u8]) -> Option<Option<u64>> {
     let state = payload.get(STATE_AT)?;
-    let bytes = payload.get(UNREAD_AT..)?.first_chunk()?;
-    Some(matches!(*state, ESTABLISHED | CLOSE_WAIT).then(|| u32::from_ne_bytes(*bytes)))
+    if !CONNECTED.contains(state) {
+        return Some(None);
+    }
+    let mut attributes = wire::attributes(payload, ATTRIBUTES_AT);
+    let info = attributes.find(|attribute| attribute.kind() == INET_DIAG_INFO.into())?;
+    let bytes = info.value().get(RECEIVED_AT..)?.first_chunk()?;
+    Some(Some(u64::from_ne_bytes(*bytes)))
 }
 
 const TCP: u8 = 6;
@@ -233,12 +240,16 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 /// Bytes of a `struct nlmsghdr` and a `struct inet_diag_req_v2`.
 const REQUEST: usize = 16 + 56;
-/// Of `idiag_state`, and two of its values.
+/// Of an answer with the `struct tcp_info` of coming kernels.
+const ANSWER: usize = 4096;
+/// Of `idiag_state`, and its values from ESTABLISHED to CLOSING, but for SYN-SENT, SYN-RECEIVED, TIME-WAIT, CLOSED, LISTEN.
 const STATE_AT: usize = 1;
-const ESTABLISHED: u8 = 1;
-const CLOSE_WAIT: u8 = 8;
-/// Of `idiag_rqueue`.
-const UNREAD_AT: usize = 56;
+const CONNECTED: [u8; 6] = [1, 4, 5, 8, 9, 11];
+/// The attribute that is a `struct tcp_info`, and `tcpi_bytes_received` in it.
+const INET_DIAG_INFO: u8 = 2;
+const RECEIVED_AT: usize = 128;
+/// Of the attributes behind a `struct inet_diag_msg`.
+const ATTRIBUTES_AT: usize = 72;
 /// Of `idiag_uid` in a `struct inet_diag_msg`: the user's number in our user namespace.
 const USER_AT: usize = 64;
 /// Of `idiag_inode`.

@@ -25,13 +25,23 @@ const FIRST_WINDOW: usize = 65_535;
 /// A connection that waits for accept(), as the kernel's listener can take it.
 pub struct Waiting {
     pub handshake: Handshake,
-    /// The peer's segments, with Ethernet headers, in order.
-    pub frames: Vec<Vec<u8>>,
-    /// Bytes in them.
-    pub unread: u32,
+    /// The end of the handshake, a segment of the peer's with its Ethernet header.
+    pub opening: Vec<u8>,
+    /// What came after it, in order.
+    pub segments: Vec<Segment>,
+    /// The sequence numbers in them: bytes, and one for the end.
+    pub sent: u64,
     key: FlowKey,
     /// Of its segments, without a sequence number.
     header: Header,
+}
+
+/// A segment with data, or with the peer's end.
+pub struct Segment {
+    /// Sequence numbers up to its end.
+    pub end: u64,
+    /// With the Ethernet header.
+    pub frame: Vec<u8>,
 }
 
 impl Waiting {
@@ -44,9 +54,9 @@ impl Waiting {
         (self.key.local_endpoint(), self.key.remote_endpoint())
     }
 
-    /// A reset by the peer, who has sent so many bytes.
-    pub fn reset(&self, received: u32) -> Option<Vec<u8>> {
-        self.frame(received, Flags::RST.with(Flags::ACK), &[])
+    /// A reset by the peer, of whom so many sequence numbers have come.
+    pub fn reset(&self, received: u64) -> Option<Vec<u8>> {
+        self.frame(received as u32, Flags::RST.with(Flags::ACK), &[])
     }
 
     fn frame(&self, at: u32, flags: Flags, data: &[u8]) -> Option<Vec<u8>> {
@@ -85,15 +95,17 @@ impl<S> State<S> {
     }
 
     /// Calls `give` with the interface of a connection off the accept queue, and with the connection. If that says true
-    /// it is forgotten here. False also if the kernel cannot be told of its state.
+    /// it is forgotten here. False also if the kernel cannot be told of its state, or has no room for what was sent, but
+    /// for so many bytes.
     pub fn take_apart(
         &mut self,
         accepted: &Accepted,
+        room: usize,
         give: impl FnOnce(u32, &Waiting) -> bool,
     ) -> bool {
         let Some(interface) = self.interface_of(accepted) else { return false };
         self.transplant_orphan(Orphan::of(accepted), |cutting| {
-            waiting(cutting).is_some_and(|waiting| give(interface, &waiting))
+            waiting(cutting, room).is_some_and(|waiting| give(interface, &waiting))
         })
     }
 
@@ -104,7 +116,7 @@ impl<S> State<S> {
 }
 
 /// None: more has happened than that the peer has sent something, or it has sent too much.
-fn waiting(cutting: &Cutting<'_>) -> Option<Waiting> {
+fn waiting(cutting: &Cutting<'_>, room: usize) -> Option<Waiting> {
     let connection = cutting.connection;
     let parts = connection.transplant(cutting.now);
     let is_closed = match connection.state() {
@@ -118,7 +130,9 @@ fn waiting(cutting: &Cutting<'_>) -> Option<Waiting> {
     }
     let data = cutting.unread;
     // The peer has our acknowledgment, and would not send again what the kernel finds no room for.
-    if data.len() + parts.peer_mss.max(PIECE as u32) as usize > FIRST_WINDOW {
+    let room = room.min(FIRST_WINDOW);
+    let rounded = room.saturating_sub(parts.peer_mss.max(PIECE as u32) as usize);
+    if data.len() > rounded.max(room / 2) {
         return None;
     }
     let unread = data.len() as u32;
@@ -140,18 +154,21 @@ fn waiting(cutting: &Cutting<'_>) -> Option<Waiting> {
         options: Options { timestamps, ..Options::default() },
         ..Header::default()
     };
-    let mut waiting = Waiting { handshake, frames: Vec::new(), unread, key: cutting.key, header };
-    let mut frames = Vec::new();
-    if data.is_empty() {
-        frames.push(waiting.frame(0, Flags::ACK, &[])?);
-    }
-    for (number, piece) in data.chunks(PIECE).enumerate() {
-        let flags = Flags::ACK.with(Flags::PSH);
-        frames.push(waiting.frame((number * PIECE) as u32, flags, piece)?);
+    let sent = u64::from(unread) + u64::from(is_closed);
+    let key = cutting.key;
+    let (opening, segments) = Default::default();
+    let mut waiting = Waiting { handshake, opening, segments, sent, key, header };
+    waiting.opening = waiting.frame(0, Flags::ACK, &[])?;
+    let (mut segments, mut end) = (Vec::new(), 0);
+    for piece in data.chunks(PIECE) {
+        let frame = waiting.frame(end, Flags::ACK.with(Flags::PSH), piece)?;
+        end += piece.len() as u32;
+        segments.push(Segment { end: end.into(), frame });
     }
     if is_closed {
-        frames.push(waiting.frame(unread, Flags::ACK.with(Flags::FIN), &[])?);
+        let frame = waiting.frame(unread, Flags::ACK.with(Flags::FIN), &[])?;
+        segments.push(Segment { end: sent, frame });
     }
-    waiting.frames = frames;
+    waiting.segments = segments;
     Some(waiting)
 }

@@ -21,7 +21,10 @@ use crate::sys::{Fd, fd, shadow, thread};
 /// true the caller forgets it.
 pub fn give_back(stack: &Stack, id: SocketId, why: WhyOs) -> bool {
     watch::withhold(stack, id);
-    unaccepted::hand_over(stack, id);
+    match why {
+        WhyOs::ProcessEnds => unaccepted::hand_over_shared(stack, id),
+        _ => unaccepted::hand_over(stack, id),
+    }
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some(view) = view(&mut state, id) else { return true };
     hand_over(stack, state, id, view.shadow, why)

@@ -76,18 +76,26 @@ pub(super) fn is_shared(state: &mut Guard<'_>, id: SocketId) -> bool {
     at.is_some_and(|forks| inherit::forks_of_parent() != Some(forks))
 }
 
-/// For the internal thread, now and then: listeners that have got other owners are the kernel's from
-/// now on, as far as connections to come are concerned.
+/// For the internal thread, now and then: listeners that have got other owners are the kernel's from now on. Connections that
+/// wait are so, too: this process may be busy with another one.
 pub fn review(stack: &Stack) {
-    if !inherit::is_child() {
-        return;
-    }
     let Ok(mut state) = stack.shard.lock() else { return };
+    let mut waited_on = Vec::new();
     for id in state.ids() {
-        let steered = state.socket(id).is_some_and(|(_, socket)| !socket.flows.is_empty());
-        if steered && is_shared(&mut state, id) {
+        let Some((_, socket)) = state.socket(id) else { continue };
+        let is_left = socket.stream.as_deref().is_some_and(|stream| stream.left);
+        let is_steered = !socket.flows.is_empty();
+        let is_shared = inherit::is_child() && is_shared(&mut state, id);
+        if is_steered && is_shared {
             leave_to_kernel(&mut state, id);
         }
+        if (is_left || is_shared) && state.has_clients(id) {
+            waited_on.push(id);
+        }
+    }
+    drop(state);
+    for id in waited_on {
+        super::unaccepted::hand_over(stack, id);
     }
 }
 

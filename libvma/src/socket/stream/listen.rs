@@ -100,6 +100,14 @@ pub fn steer_ahead(stack: &Stack, id: SocketId) {
 pub fn give_up_ahead(stack: &Stack) {
     other_processes::unpost_idle(stack);
     stack.hold.end();
+    let given_up: Vec<SocketId> = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        state.ids().into_iter().filter(|id| is_ahead(&mut state, *id)).collect()
+    };
+    for id in &given_up {
+        // Their clients are to be accepted by whoever accepts.
+        super::unaccepted::hand_over(stack, *id);
+    }
     let Ok(mut plane) = stack.plane.lock() else { return };
     if let Some(plane) = plane.as_mut() {
         // Those that began by the kernel stay there, for the child has them, too.
@@ -107,10 +115,9 @@ pub fn give_up_ahead(stack: &Stack) {
     }
     let Ok(mut state) = stack.shard.lock() else { return };
     let mut any = false;
-    for id in state.ids() {
-        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
-        let ahead = stream.is_some_and(|stream| stream.ahead && !stream.phase.is_waited_on());
-        if ahead && !state.has_clients(id) {
+    for id in given_up {
+        // Those that could not be handed over are to be accepted here.
+        if is_ahead(&mut state, id) && !state.has_clients(id) {
             cancel_ahead(&mut state, id);
             any = true;
         }
@@ -122,11 +129,18 @@ pub fn give_up_ahead(stack: &Stack) {
     }
 }
 
+/// Are connections steered to a listener that nobody has waited on?
+fn is_ahead(state: &mut Guard<'_>, id: SocketId) -> bool {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.is_some_and(|stream| stream.ahead && !stream.phase.is_waited_on())
+}
+
 fn cancel_ahead(state: &mut Guard<'_>, id: SocketId) {
     state.leave_listening(id);
     let Some((_, socket)) = state.socket(id) else { return };
     if let Some(stream) = socket.stream.as_mut() {
         stream.ahead = false;
+        stream.left = false;
     }
     let flows = core::mem::take(&mut socket.flows);
     for (ring, flow) in flows {

@@ -78,7 +78,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     if stack.shard.lock().is_ok_and(|mut state| super::local::has_pipe(&mut state, id)) {
         return super::local::end::close(stack, id, descriptor);
     }
-    super::unaccepted::hand_over(stack, id);
+    super::unaccepted::hand_over_shared(stack, id);
     if descriptor != NO_SHADOW && is_shared(stack, id) {
         // A forked child may go on with it; if none does, the kernel ends it.
         super::give_back::give_back_to(stack, id, descriptor, WhyOs::Passed);

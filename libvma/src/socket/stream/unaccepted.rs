@@ -1,6 +1,6 @@
-//! The connections that wait in the accept queue of a listener when this process ceases to listen. If another process
-//! has the listener, too (the parent of a worker, another worker), they are that one's to accept: the kernel's
-//! listener gets them, as it would have had them without us.
+//! The connections that wait in the accept queue of a listener when this process ceases to serve it. If another process
+//! has the listener, too (the parent of a worker, another worker), or the program that this one executes, or this one by the
+//! kernel, they are to be accepted there: the kernel's listener gets them, as it would have had them without us.
 
 use super::{Guard, Phase, Stack, inherited, view};
 use crate::control::netlink::Diag;
@@ -8,19 +8,34 @@ use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Establisher, Waiting};
-use crate::sys::thread;
+use crate::sys::{shadow, thread};
 
 /// How long a handshake that is under way gets to end.
-const PATIENCE_MILLIS: u32 = 20;
+const PATIENCE_MILLIS: u32 = 50;
 
-/// To be called before the listener ends. What cannot be handed over is reset with it.
+/// So often the kernel gets the segments of a connection, a millisecond apart.
+const TRIES: u32 = 10;
+
+/// To be called before the listener ends here, if its descriptor may be closed: then only another process could accept.
+/// What cannot be handed over is reset with it.
+pub fn hand_over_shared(stack: &Stack, id: SocketId) {
+    if stack.shard.lock().is_ok_and(|mut state| may_be_shared(&mut state, id)) {
+        hand_over(stack, id);
+    }
+}
+
+/// As [`hand_over_shared`], of a listener that lives on as the kernel's.
 pub fn hand_over(stack: &Stack, id: SocketId) {
-    let interfaces = {
+    let (interfaces, room) = {
         let Ok(mut state) = stack.shard.lock() else { return };
-        if !may_be_shared(&mut state, id) || !state.has_clients(id) {
+        let Some(view) = view(&mut state, id) else { return };
+        if !matches!(view.phase, Phase::Listening { .. }) || !state.has_clients(id) {
             return;
         }
-        state.served_interfaces()
+        // Half of a buffer is the window, as the host's settings have it.
+        let room =
+            shadow::int_option(view.shadow, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) / 2;
+        (state.served_interfaces(), usize::try_from(room).unwrap_or(0))
     };
     // Clients that connect from now on are the kernel's.
     inherited::leave_listener(stack, id);
@@ -40,7 +55,7 @@ pub fn hand_over(stack: &Stack, id: SocketId) {
     while let Ok(mut state) = stack.shard.lock() {
         state.catch_up();
         let Some(accepted) = state.accept(id) else { break };
-        let is_given = state.take_apart(&accepted, |interface, waiting| {
+        let is_given = state.take_apart(&accepted, room, |interface, waiting| {
             let way = ways.iter().find(|(index, _)| *index == interface);
             way.is_some_and(|(_, way)| give(way, waiting, &mut diag))
         });
@@ -73,29 +88,54 @@ fn await_handshakes(stack: &Stack, id: SocketId) {
 
 /// True if the kernel has the connection, and all that the peer has sent.
 fn give(way: &Establisher, waiting: &Waiting, diag: &mut Diag) -> bool {
-    if way.expect(waiting.flow(), &waiting.handshake).is_err() {
+    let flow = waiting.flow();
+    if way.expect(flow, &waiting.handshake).is_err() {
         return false;
     }
-    let is_put = waiting.frames.iter().all(|frame| way.put(frame).is_ok());
     let (own, peer) = waiting.ends();
-    let found = diag.connection(own, peer).ok().flatten();
-    if is_put && found.is_some_and(|found| found >= waiting.unread) {
-        return true;
+    // Without data: nobody can be done with the connection before it was seen.
+    let is_made = repeat(|| {
+        way.put(&waiting.opening).is_ok() && matches!(diag.connection(own, peer), Ok(Some(_)))
+    });
+    if !is_made {
+        // Its accept queue is full, or a rule of the firewall is against it.
+        way.forget(flow);
+        return false;
     }
-    // Its accept queue is full, or a rule of the firewall is against it, or it has no room for all of the data.
-    way.forget(waiting.flow());
-    if let Some(reset) = found.and_then(|received| waiting.reset(received)) {
+    // From now on another process may have accepted it, have read, and have closed it.
+    let mut so_far = 0;
+    let is_over = repeat(|| {
+        for segment in waiting.segments.iter().filter(|segment| segment.end > so_far) {
+            let _ = way.put(&segment.frame);
+        }
+        match diag.connection(own, peer) {
+            Ok(Some(bytes)) => so_far = bytes,
+            Ok(None) => return true,
+            Err(_) => return false,
+        }
+        so_far >= waiting.sent
+    });
+    if !is_over && let Some(reset) = waiting.reset(so_far) {
+        // It has no room for all of the data, which nobody would send again.
         let _ = way.put(&reset);
     }
-    false
+    is_over
+}
+
+/// The kernel may be busy with other packets, and take a segment later than it is put.
+fn repeat(mut is_done: impl FnMut() -> bool) -> bool {
+    (0..TRIES).any(|number| {
+        if number > 0 {
+            thread::nap_millis(1);
+        }
+        is_done()
+    })
 }
 
 /// May another process have the listener, too?
 fn may_be_shared(state: &mut Guard<'_>, id: SocketId) -> bool {
-    let listens = view(state, id).is_some_and(|view| matches!(view.phase, Phase::Listening { .. }));
-    listens
-        && state.socket(id).is_some_and(|(_, socket)| {
-            let inherited = |stream: &super::Stream| stream.left || stream.inherited_at.is_some();
-            socket.forks != inherit::forks() || socket.stream.as_deref().is_some_and(inherited)
-        })
+    state.socket(id).is_some_and(|(_, socket)| {
+        let inherited = |stream: &super::Stream| stream.left || stream.inherited_at.is_some();
+        socket.forks != inherit::forks() || socket.stream.as_deref().is_some_and(inherited)
+    })
 }
