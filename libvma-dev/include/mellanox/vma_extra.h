@@ -137,7 +137,7 @@ struct VMA_EXTRA_PACKED vma_info_t {
 typedef enum {
 	VMA_PACKET_DROP = 0, /* the packet is over */
 	VMA_PACKET_RECV = 1, /* receive calls get it */
-	VMA_PACKET_HOLD = 2  /* the program keeps it until free_packets() */
+	VMA_PACKET_HOLD = 2  /* the program keeps it until free_packets(); select() and its kin tell of it once */
 } vma_recv_callback_retval_t;
 
 /*
@@ -397,7 +397,7 @@ struct VMA_EXTRA_PACKED vma_api_t {
 	 * have room; a TCP socket keeps what finds no room. The buffer needs 24 bytes (UDP) or 40 bytes (TCP).
 	 * Returns the number of payload bytes; 0 at the end of a stream.
 	 * Errors: those of recvfrom(). ENOBUFS: `len` is too small. EIO: MSG_VMA_ZCOPY_FORCE, and the datagram
-	 * came through the kernel; an ordinary receive call gets it. EFAULT.
+	 * came through the kernel; an ordinary receive call gets it. EFAULT. It is a cancellation point.
 	 */
 	int (*recvfrom_zcopy)(int s, void *buf, size_t len, int *flags, struct sockaddr *from,
 			      socklen_t *fromlen);
@@ -406,7 +406,7 @@ struct VMA_EXTRA_PACKED vma_api_t {
 	 * Gives back packets of recvfrom_zcopy(), or held by a callback; their memory must not be touched any
 	 * more. `count` packets begin at `pkts`: on a TCP socket each is followed by its sz_iov fragments, on a
 	 * UDP socket it is an array of plain structures. Packets outlive close(): give them back by the
-	 * number that the socket had.
+	 * number that the socket had. A packet that a callback is about to hold may be given back before it returns.
 	 * Errors: EINVAL. ENOENT: a packet is not of this socket, or was given back before; those ahead of it in
 	 * the array have been given back. EFAULT.
 	 */
@@ -435,12 +435,12 @@ struct VMA_EXTRA_PACKED vma_api_t {
 	int (*socketxtreme_poll)(int fd, struct vma_completion_t *completions, unsigned int ncompletions,
 				 int flags);
 
-	/* Number of rings that a socket receives from. */
+	/* Number of rings that a socket receives from; 0 if there is none with a descriptor. */
 	int (*get_socket_rings_num)(int fd);
 
 	/*
 	 * Writes the descriptors of these rings. A UDP socket and a listener have theirs after bind(). Returns how
-	 * many were written. Errors: EINVAL: NULL, or no room.
+	 * many were written, 0 if there is none. Errors: EINVAL: NULL, or no room.
 	 */
 	int (*get_socket_rings_fds)(int fd, int *ring_fds, int ring_fds_sz);
 
@@ -496,8 +496,8 @@ struct VMA_EXTRA_PACKED vma_api_t {
 
 	/*
 	 * Takes control messages, each at a multiple of sizeof(size_t). A type that is not known is skipped.
-	 * CMSG_VMA_IOCTL_USER_ALLOC counts before the first socket only.
-	 * Errors: EINVAL.
+	 * CMSG_VMA_IOCTL_USER_ALLOC counts before the first socket only. NULL is no message, and 0.
+	 * Errors: EINVAL: a length that cannot be. EOPNOTSUPP: a message that this library does not act upon.
 	 */
 	int (*ioctl)(void *cmsg_hdr, size_t cmsg_len);
 };

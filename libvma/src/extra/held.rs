@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::pool::{Buffer, Pool};
 use crate::shard::SocketId;
 use crate::sys::lock::Lock;
 
@@ -13,62 +14,111 @@ const STEP: u64 = 16;
 #[derive(Default)]
 pub struct Held {
     given: AtomicU64,
-    packets: Lock<HashMap<u64, Packet>>,
+    packets: Lock<Packets>,
+    /// The memory of packets.
+    pub pool: Pool,
+}
+
+#[derive(Default)]
+struct Packets {
+    kept: HashMap<u64, Packet>,
+    /// Those that callbacks have in hand. One may tell another thread of its packet, which gives it back before the callback
+    /// has returned.
+    judged: Vec<Judged>,
+}
+
+struct Judged {
+    number: u64,
+    origin: Origin,
+    given_back: bool,
 }
 
 struct Packet {
-    socket: SocketId,
-    /// The number that the socket had.
-    descriptor: i32,
-    /// The memory that the program reads. It does not move.
-    _bytes: Box<[u8]>,
+    origin: Origin,
+    bytes: Buffer,
 }
 
-/// The socket whose packets are given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
-    Socket(SocketId),
-    /// A socket that is no more and had this number.
-    Descriptor(i32),
+/// The socket of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub socket: SocketId,
+    /// The number that the socket had.
+    pub descriptor: i32,
+    pub is_stream: bool,
+}
+
+/// The socket whose packets are given back, by its number: packets of a former socket of that number are among them, for
+/// nobody else can give them back.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    pub descriptor: i32,
+    /// None: there is no such socket any more.
+    pub socket: Option<SocketId>,
 }
 
 impl Held {
-    /// The number of the next packet.
-    pub fn next_number(&self) -> u64 {
+    fn next_number(&self) -> u64 {
         FIRST + STEP * self.given.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The packet is the program's from now on.
-    pub fn keep(&self, number: u64, socket: SocketId, descriptor: i32, bytes: Box<[u8]>) {
+    /// The packet is the program's from now on. Returns its number.
+    pub fn lend(&self, origin: Origin, bytes: Buffer) -> u64 {
+        let number = self.next_number();
         if let Ok(mut packets) = self.packets.lock() {
-            packets.insert(number, Packet { socket, descriptor, _bytes: bytes });
+            packets.kept.insert(number, Packet { origin, bytes });
         }
+        number
     }
 
-    /// How many packets of this owner the program has.
-    pub fn count(&self, owner: Owner) -> usize {
-        let Ok(packets) = self.packets.lock() else { return 0 };
-        packets.values().filter(|packet| packet.is_of(owner)).count()
+    /// A callback gets a packet. Returns its number.
+    pub fn begin_to_judge(&self, origin: Origin) -> u64 {
+        let number = self.next_number();
+        if let Ok(mut packets) = self.packets.lock() {
+            packets.judged.push(Judged { number, origin, given_back: false });
+        }
+        number
     }
 
-    /// The program gives a packet back. False: it has none of this number and owner.
-    pub fn free(&self, number: u64, owner: Owner) -> bool {
-        let Ok(mut packets) = self.packets.lock() else { return false };
-        if !packets.get(&number).is_some_and(|packet| packet.is_of(owner)) {
-            return false;
+    /// The callback has returned; it may hold the packet, whose memory this is.
+    pub fn end_of_judging(&self, number: u64, bytes: Buffer, holds: bool) {
+        if let Ok(mut packets) = self.packets.lock() {
+            let at = packets.judged.iter().position(|judged| judged.number == number);
+            let judged = at.map(|at| packets.judged.swap_remove(at));
+            if let Some(Judged { origin, given_back: false, .. }) = judged.filter(|_| holds) {
+                packets.kept.insert(number, Packet { origin, bytes });
+                return;
+            }
         }
-        let packet = packets.remove(&number);
+        self.pool.give(bytes);
+    }
+
+    /// How many packets the program has.
+    pub fn count(&self) -> usize {
+        self.packets.lock().map_or(0, |packets| packets.kept.len() + packets.judged.len())
+    }
+
+    /// The program gives a packet back. None: it has none of this number and owner.
+    pub fn free(&self, number: u64, owner: Owner) -> Option<Origin> {
+        let mut packets = self.packets.lock().ok()?;
+        if let Some(judged) = packets.judged.iter_mut().find(|judged| judged.number == number) {
+            let free =
+                owner.has(judged.origin) && !core::mem::replace(&mut judged.given_back, true);
+            return free.then_some(judged.origin);
+        }
+        let origin = packets.kept.get(&number)?.origin;
+        if !owner.has(origin) {
+            return None;
+        }
+        let packet = packets.kept.remove(&number)?;
         drop(packets);
-        packet.is_some()
+        self.pool.give(packet.bytes);
+        Some(origin)
     }
 }
 
-impl Packet {
-    fn is_of(&self, owner: Owner) -> bool {
-        match owner {
-            Owner::Socket(socket) => self.socket == socket,
-            Owner::Descriptor(descriptor) => self.descriptor == descriptor,
-        }
+impl Owner {
+    fn has(self, origin: Origin) -> bool {
+        origin.descriptor == self.descriptor || Some(origin.socket) == self.socket
     }
 }
 
@@ -80,21 +130,56 @@ mod tests {
         SocketId::from_bits(1 << 32 | number).expect("a generation")
     }
 
+    fn keep(held: &Held, socket: SocketId, descriptor: i32, is_stream: bool) -> u64 {
+        held.lend(Origin { socket, descriptor, is_stream }, held.pool.take(3))
+    }
+
     #[test]
     fn a_packet_is_given_back_once_and_by_its_owner() {
         let held = Held::default();
-        let (first, second) = (held.next_number(), held.next_number());
-        held.keep(first, socket(1), 5, Box::from(*b"one"));
-        held.keep(second, socket(2), 6, Box::from(*b"two"));
-        let owner = Owner::Socket(socket(1));
-        assert_eq!(held.count(owner), 1);
-        assert!(!held.free(second, owner));
-        assert!(!held.free(first + 1, owner) && !held.free(0, owner));
-        assert!(held.free(first, owner));
-        assert!(!held.free(first, owner));
-        assert_eq!(held.count(owner), 0);
+        let (first, second) = (keep(&held, socket(1), 5, false), keep(&held, socket(2), 6, true));
+        let owner = Owner { descriptor: 5, socket: Some(socket(1)) };
+        assert_eq!(held.count(), 2);
+        assert!(held.free(second, owner).is_none());
+        assert!(held.free(first + 1, owner).is_none() && held.free(0, owner).is_none());
+        assert!(held.free(first, owner).is_some_and(|origin| !origin.is_stream));
+        assert!(held.free(first, owner).is_none());
         // The socket of the other one is closed.
-        assert!(!held.free(second, Owner::Descriptor(5)));
-        assert!(held.free(second, Owner::Descriptor(6)));
+        let closed = |descriptor| Owner { descriptor, socket: None };
+        assert!(held.free(second, closed(5)).is_none());
+        assert!(held.free(second, closed(6)).is_some_and(|origin| origin.is_stream));
+        assert_eq!(held.count(), 0);
+    }
+
+    #[test]
+    fn a_packet_outlives_the_use_of_its_number_by_another_socket() {
+        let held = Held::default();
+        let old = keep(&held, socket(1), 5, false);
+        let new = keep(&held, socket(2), 5, false);
+        let owner = Owner { descriptor: 5, socket: Some(socket(2)) };
+        assert!(held.free(old, owner).is_some() && held.free(new, owner).is_some());
+        // A duplicate of the socket's descriptor does as well.
+        let third = keep(&held, socket(2), 5, false);
+        assert!(held.free(third, Owner { descriptor: 9, socket: Some(socket(1)) }).is_none());
+        assert!(held.free(third, Owner { descriptor: 9, socket: Some(socket(2)) }).is_some());
+    }
+
+    #[test]
+    fn a_packet_may_be_given_back_before_its_callback_returns() {
+        let held = Held::default();
+        let owner = Owner { descriptor: 5, socket: None };
+        let origin = Origin { socket: socket(1), descriptor: 5, is_stream: false };
+        for (early, holds) in [(true, true), (true, false), (false, false), (false, true)] {
+            let number = held.begin_to_judge(origin);
+            let stranger = Owner { descriptor: 6, socket: None };
+            assert!(held.free(number, stranger).is_none());
+            assert_eq!(held.count(), 1);
+            if early {
+                assert!(held.free(number, owner).is_some() && held.free(number, owner).is_none());
+            }
+            held.end_of_judging(number, held.pool.take(3), holds);
+            assert_eq!(held.free(number, owner).is_some(), holds && !early);
+            assert_eq!(held.count(), 0);
+        }
     }
 }

@@ -7,16 +7,19 @@
 mod callbacks;
 mod held;
 mod notes;
+mod pool;
 mod threads;
 
 pub use callbacks::{Callback, Callbacks, Packet, Verdict};
-pub use held::{Held, Owner};
+pub use held::{Held, Origin, Owner};
 pub use notes::Notes;
+pub use pool::{Buffer, LARGE};
 pub use threads::Threads;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libvma_dev::extra::function;
+use libvma_dev::extra::{RingAllocLogic, function};
 
 use crate::log::{Level, line_if_enabled};
 use crate::shard::SocketId;
@@ -50,11 +53,15 @@ impl Extra {
     }
 }
 
-/// A function of SocketXtreme was called. The user learns of it once; `enabled`: `VMA_SOCKETXTREME` is set.
-pub fn refuse_socketxtreme(enabled: bool) {
+/// A function of SocketXtreme was called. The user learns of it once.
+pub fn refuse_socketxtreme() {
     static TOLD: AtomicBool = AtomicBool::new(false);
+    /// `VMA_SOCKETXTREME` of the process, as it was at the first of these calls: programs poll by one.
+    static ENABLED: OnceLock<bool> = OnceLock::new();
+    let enabled = ENABLED
+        .get_or_init(|| std::env::var("VMA_SOCKETXTREME").is_ok_and(|value| value.trim() == "1"));
     let level = if TOLD.swap(true, Ordering::Relaxed) { Level::Debug } else { Level::Warning };
-    if enabled {
+    if *enabled {
         line_if_enabled(
             level,
             format_args!("VMA_SOCKETXTREME=1 has no effect: this library has no socketXtreme"),
@@ -67,4 +74,11 @@ pub fn refuse_socketxtreme(enabled: bool) {
             ),
         );
     }
+}
+
+/// Is this a value of SO_VMA_RING_ALLOC_LOGIC? Its first word says which fields count, of which there are four; one must.
+pub fn is_ring_logic(value: &[u8]) -> bool {
+    const FIELDS: u32 = 0xF;
+    value.len() == size_of::<RingAllocLogic>()
+        && value.first_chunk().is_some_and(|word| u32::from_ne_bytes(*word) & FIELDS != 0)
 }

@@ -39,6 +39,21 @@ struct Seen {
     events: u32,
     /// The shadow has a say, too.
     shared: bool,
+    /// It is readable, once, because a receive callback holds a packet.
+    held: bool,
+}
+
+impl Seen {
+    /// A call tells of these events: of a packet that a callback holds no other one will.
+    #[inline]
+    fn tell(&self, state: &mut State<Socket>, id: SocketId, events: u32) {
+        if self.held
+            && events & READABLE != 0
+            && let Some((endpoint, _)) = state.socket(id)
+        {
+            endpoint.has_held_news = false;
+        }
+    }
 }
 
 /// How a socket of ours stands; None if it is gone. What it is not ready for it will tell.
@@ -46,18 +61,22 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
     let (endpoint, socket) = state.socket(id)?;
     let Some(stream) = &socket.stream else {
         // One event with all that holds: a UDP socket can always be written to.
-        let events = if endpoint.is_readable() { READABLE | WRITABLE_DATAGRAM } else { 0 };
-        return Some(Seen { events, shared: true });
+        let held = endpoint.has_held_news;
+        let is_readable = endpoint.is_readable() || held;
+        let events = if is_readable { READABLE | WRITABLE_DATAGRAM } else { 0 };
+        return Some(Seen { events, shared: true, held });
     };
+    let held = endpoint.has_held_news;
     if matches!(socket.state, socket::State::Os(_)) {
         // It was just given to the kernel.
-        return Some(Seen { events: 0, shared: true });
+        return Some(Seen { events: 0, shared: true, held: false });
     }
+    let news = if held { READABLE } else { 0 };
     // A receive callback is to judge first what can be read.
     let told = if stream.judgement.withholds() { !READABLE } else { u32::MAX };
     if endpoint.has_pipe() {
         let ready = stream::local::ready::readiness(state, id)?;
-        return Some(Seen { events: bits(ready) & told, shared: false });
+        return Some(Seen { events: bits(ready) & told | news, shared: false, held });
     }
     let shared = matches!(stream.phase, Phase::Listening { .. });
     let unconnected = unconnected(stream, socket.has_error());
@@ -72,7 +91,7 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
     {
         connection.want_room();
     }
-    Some(Seen { events: bits(ready) & told, shared })
+    Some(Seen { events: bits(ready) & told | news, shared, held })
 }
 
 /// As Linux has it of a socket that is not connected.

@@ -182,6 +182,7 @@ impl Polling<'_, '_> {
             if let Some(seen) = seen {
                 entry.revents = told(&seen, entry.events, unasked);
                 ready += usize::from(entry.revents != 0);
+                seen.tell(&mut state, member.id, entry.revents as u32);
             }
         }
         self.counting.found_ours(&state, ready);

@@ -49,6 +49,22 @@ macro_rules! cancellable {
 }
 pub(super) use cancellable;
 
+/// Makes a function that the program has by a pointer a cancellation point, as [`cancellable`] makes an exported one.
+#[inline]
+pub fn point(mut call: impl FnMut() -> c_int) -> c_int {
+    loop {
+        let kind = if cancel::was_ever() { enter() } else { None };
+        let result = call();
+        let cancelled = result < 0 && cancel::take_due();
+        if let Some(kind) = kind {
+            leave(kind);
+        }
+        if !cancelled {
+            return result;
+        }
+    }
+}
+
 /// Before a call: acts upon a cancellation. A thread that may be cancelled anywhere must not be during the call: returns
 /// what to [`leave`] with.
 #[cold]

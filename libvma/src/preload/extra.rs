@@ -7,9 +7,10 @@ use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::net::SocketAddrV4;
 
 use libvma_dev::extra::{
-    Api, Buffer, Completion, DeviceData, Info, IoVec, ModifyRing, Packet, PacketDescriptor,
-    ReceiveCallback, RingType, SO_FLOW_TAG, SO_GET_API, SO_SHUTDOWN_RX, SO_USER_DATA,
-    SocketAddress, Timespec, verdict,
+    Api, Buffer, CMSG_USER_ALLOC, Completion, DeviceData, Info, IoVec, ModifyRing, Packet,
+    PacketDescriptor, ReceiveCallback, RingType, SO_FLOW_TAG, SO_GET_API, SO_RING_ALLOC_LOGIC,
+    SO_RING_USER_MEMORY, SO_SHUTDOWN_RX, SO_USER_DATA, SocketAddress, Timespec, UserAllocator,
+    verdict,
 };
 
 use super::lend::recvfrom_zcopy;
@@ -18,6 +19,7 @@ use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
 use crate::process;
 use crate::socket::{WhyOs, filter};
+use crate::sys::{self, cancel};
 
 /// The program may write to it, as to the original's.
 #[repr(transparent)]
@@ -96,20 +98,26 @@ pub unsafe fn set_option(
     let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else {
         return None;
     };
-    if !matches!(name, SO_USER_DATA | SO_FLOW_TAG | SO_SHUTDOWN_RX) {
-        return None;
-    }
     if !convert::asked_readable(value, len as usize) {
         return Some(fail(libc::EFAULT));
+    }
+    // SAFETY: memory that was just found to be there.
+    let bytes = unsafe { convert::bytes(value.cast(), len as usize) };
+    match name {
+        SO_RING_ALLOC_LOGIC if !extra::is_ring_logic(bytes) => return Some(fail(libc::EINVAL)),
+        SO_RING_USER_MEMORY if bytes.len() != size_of::<IoVec>() => {
+            return Some(fail(libc::EINVAL));
+        }
+        SO_USER_DATA | SO_FLOW_TAG | SO_SHUTDOWN_RX => {}
+        // The kernel knows no such option: rings are the library's business.
+        _ => return None,
     }
     if name == SO_SHUTDOWN_RX {
         // A connection goes on there as it is.
         process.release(id, WhyOs::ShutDown);
         return Some(0);
     }
-    // SAFETY: the program's value, by the contract of the call.
-    let value = unsafe { convert::bytes(value.cast(), len as usize) };
-    let result = process.stack.extra.notes.set(id, name, value)?;
+    let result = process.stack.extra.notes.set(id, name, bytes)?;
     Some(result.map_or_else(fail, |()| 0))
 }
 
@@ -238,8 +246,9 @@ fn ask(callback: &Callback, packet: &mut extra::Packet<'_>) -> Verdict {
     };
     let context = core::ptr::with_exposed_provenance_mut(callback.context);
     // SAFETY: the program's function, registered with this context; what it gets lives until it returns.
-    let verdict =
-        unsafe { (callback.function)(callback.descriptor, 1, &mut fragment, &mut info, context) };
+    let verdict = cancel::disabled(|_| unsafe {
+        (callback.function)(callback.descriptor, 1, &mut fragment, &mut info, context)
+    });
     errno::set(before);
     match verdict {
         verdict::DROP => Verdict::Drop,
@@ -255,33 +264,31 @@ pub fn pointer(number: u64) -> *mut c_void {
 }
 
 unsafe extern "C" fn free_packets(socket: c_int, packets: *mut Packet, count: usize) -> c_int {
-    let (process, owner, is_stream) = match find(socket) {
-        Found::Datagram(process, id) => (process, Owner::Socket(id), false),
-        Found::Stream(process, id) => (process, Owner::Socket(id), true),
+    let (process, id) = match find(socket) {
+        Found::Datagram(process, id) | Found::Stream(process, id) => (process, Some(id)),
         Found::Kernel | Found::Counted => {
             let Some(process) = process::current() else { return fail(libc::EINVAL) };
-            (process, Owner::Descriptor(socket), false)
+            (process, None)
         }
     };
     let held = &process.stack.extra.held;
-    let most = held.count(owner);
-    if most == 0 && matches!(owner, Owner::Descriptor(_)) {
-        return fail(libc::EINVAL);
-    }
-    if count > most {
-        return fail(libc::ENOENT);
-    }
-    if count > 0 && !convert::is_plausible(packets, size_of::<Packet>()) {
-        return fail(libc::EFAULT);
+    let owner = Owner { descriptor: socket, socket: id };
+    // A descriptor of the kernel's may have packets of the socket that had its number.
+    let stranger = if id.is_some() { libc::ENOENT } else { libc::EINVAL };
+    if count > held.count() || count == 0 && id.is_none() {
+        return fail(stranger);
     }
     let mut at: *const Packet = packets;
-    for _ in 0..count {
-        // SAFETY: as many packets as the program says; perhaps not aligned.
-        let packet = unsafe { at.read_unaligned() };
-        if !held.free(packet.id.addr() as u64, owner) {
-            return fail(libc::ENOENT);
+    for number in 0..count {
+        if !convert::can_read(at, size_of::<Packet>()) {
+            return fail(libc::EFAULT);
         }
-        let fragments = if is_stream { packet.fragments } else { 0 };
+        // SAFETY: memory that was just read; perhaps not aligned.
+        let packet = unsafe { at.read_unaligned() };
+        let Some(origin) = held.free(packet.id.addr() as u64, owner) else {
+            return fail(if number == 0 { stranger } else { libc::ENOENT });
+        };
+        let fragments = if origin.is_stream { packet.fragments } else { 0 };
         // Only computed: what is there is read if the program says that there is a packet.
         at = at.wrapping_add(1).cast::<IoVec>().wrapping_add(fragments).cast();
     }
@@ -291,8 +298,7 @@ unsafe extern "C" fn free_packets(socket: c_int, packets: *mut Packet, count: us
 // --- SocketXtreme ----------------------------------------------------------------------------------
 
 fn no_socketxtreme() -> c_int {
-    let enabled = std::env::var("VMA_SOCKETXTREME").is_ok_and(|value| value.trim() == "1");
-    extra::refuse_socketxtreme(enabled);
+    extra::refuse_socketxtreme();
     fail(libc::EOPNOTSUPP)
 }
 
@@ -322,16 +328,22 @@ unsafe extern "C" fn socketxtreme_free_vma_buff(_buffer: *mut Buffer) -> c_int {
 
 // --- rings -----------------------------------------------------------------------------------------
 
+/// No ring of this library has a descriptor that a program may wait for.
 unsafe extern "C" fn get_socket_rings_num(_fd: c_int) -> c_int {
-    fail(libc::EOPNOTSUPP)
+    0
 }
 
 unsafe extern "C" fn get_socket_rings_fds(_fd: c_int, rings: *mut c_int, room: c_int) -> c_int {
-    fail(if rings.is_null() || room <= 0 { libc::EINVAL } else { libc::EOPNOTSUPP })
+    if rings.is_null() || room <= 0 { fail(libc::EINVAL) } else { 0 }
 }
 
-unsafe extern "C" fn get_socket_tx_ring_fd(_fd: c_int, to: *mut c_void, _len: u32) -> c_int {
-    fail(if to.is_null() { libc::EINVAL } else { libc::EOPNOTSUPP })
+unsafe extern "C" fn get_socket_tx_ring_fd(fd: c_int, to: *mut c_void, _len: u32) -> c_int {
+    fail(match find(fd) {
+        _ if to.is_null() => libc::EINVAL,
+        Found::Kernel | Found::Counted => libc::EINVAL,
+        Found::Stream(..) => libc::ENOSYS,
+        Found::Datagram(..) => libc::ENODATA,
+    })
 }
 
 unsafe extern "C" fn vma_add_ring_profile(profile: *mut RingType, key: *mut c_int) -> c_int {
@@ -339,11 +351,16 @@ unsafe extern "C" fn vma_add_ring_profile(profile: *mut RingType, key: *mut c_in
 }
 
 unsafe extern "C" fn get_socket_network_header(
-    _fd: c_int,
+    fd: c_int,
     _header: *mut c_void,
     len: *mut u16,
 ) -> c_int {
-    fail(if len.is_null() { libc::EINVAL } else { libc::EOPNOTSUPP })
+    let is_served = matches!(find(fd), Found::Datagram(..) | Found::Stream(..));
+    fail(match () {
+        () if len.is_null() || !is_served => libc::EINVAL,
+        () if sys::shadow::peer_address(fd).is_none() => libc::ENOTCONN,
+        () => libc::EOPNOTSUPP,
+    })
 }
 
 unsafe extern "C" fn get_ring_direct_descriptors(_ring: c_int, data: *mut DeviceData) -> c_int {
@@ -372,6 +389,28 @@ unsafe extern "C" fn vma_modify_ring(change: *mut ModifyRing) -> c_int {
     fail(if change.is_null() { libc::EINVAL } else { libc::EOPNOTSUPP })
 }
 
-unsafe extern "C" fn ioctl(_messages: *mut c_void, _len: usize) -> c_int {
-    fail(libc::EOPNOTSUPP)
+/// Control messages one after another. There is none that this library acts upon.
+unsafe extern "C" fn ioctl(messages: *mut c_void, len: usize) -> c_int {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let mut at = messages.cast::<u8>();
+    let mut left = if messages.is_null() { 0 } else { len };
+    while left >= HEADER {
+        if !convert::asked_readable(at, HEADER) {
+            return fail(libc::EFAULT);
+        }
+        // SAFETY: memory that was just found to be there; perhaps not aligned.
+        let header = unsafe { at.cast::<libc::cmsghdr>().read_unaligned() };
+        // A length of 0 would never come to an end.
+        if header.cmsg_len < HEADER || header.cmsg_len > left {
+            return fail(libc::EINVAL);
+        }
+        if header.cmsg_type == CMSG_USER_ALLOC {
+            let is_whole = header.cmsg_len == HEADER + size_of::<UserAllocator>();
+            return fail(if is_whole { libc::EOPNOTSUPP } else { libc::EINVAL });
+        }
+        let step = header.cmsg_len.next_multiple_of(size_of::<usize>());
+        at = at.wrapping_add(step);
+        left = left.saturating_sub(step);
+    }
+    0
 }

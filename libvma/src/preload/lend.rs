@@ -1,7 +1,7 @@
 //! recvfrom_zcopy(): a receive call whose bytes lie in memory of the library until the program gives them back.
 //!
-//! The memory is not the frame itself but a buffer of the call, into which the bytes were copied once: the program may keep it
-//! as long as it likes without taking frames from the ring.
+//! The memory is not the frame itself but a buffer, into which the bytes were copied: the program may keep it as long as it likes
+//! without taking frames from the ring.
 
 use core::ffi::{c_int, c_void};
 use std::io::IoSliceMut;
@@ -10,13 +10,13 @@ use libvma_dev::extra::{IoVec, MSG_ZCOPY, MSG_ZCOPY_FORCE, Packet, Packets};
 
 use super::extra::pointer;
 use super::receive::{Reception, receive, recvfrom};
-use super::{Found, convert, errno, find, real, stream};
-use crate::process::Process;
+use super::{Found, cancel, convert, errno, find, real, stream};
+use crate::extra::{Buffer, Origin};
+use crate::fd::Object;
+use crate::process::{self, Process};
 use crate::socket::receive::Received;
 use crate::socket::{Outcome, SocketId, stream as streams};
 
-/// The longest datagram, and what is taken of a stream at once.
-const MOST: usize = 65_536;
 /// A datagram's fragments may be left out, a stream's may not.
 const ROOM_FOR_DATAGRAM: usize = size_of::<Packets>() + size_of::<Packet>();
 const ROOM_FOR_STREAM: usize = ROOM_FOR_DATAGRAM + size_of::<IoVec>();
@@ -32,9 +32,25 @@ struct Call {
     from_len: *mut libc::socklen_t,
 }
 
+/// A cancellation point, as recvfrom(2) is one.
+///
 /// # Safety
 /// As recvfrom(2), with a pointer to the flags.
 pub unsafe extern "C" fn recvfrom_zcopy(
+    socket: c_int,
+    buffer: *mut c_void,
+    len: usize,
+    flags: *mut c_int,
+    from: *mut c_void,
+    from_len: *mut u32,
+) -> c_int {
+    // SAFETY: as promised.
+    cancel::point(|| unsafe { lend(socket, buffer, len, flags, from, from_len) })
+}
+
+/// # Safety
+/// As [`recvfrom_zcopy`].
+unsafe fn lend(
     socket: c_int,
     buffer: *mut c_void,
     len: usize,
@@ -70,6 +86,8 @@ pub unsafe extern "C" fn recvfrom_zcopy(
         Some(Lent::Packet(len)) => (len as isize, MSG_ZCOPY),
         Some(Lent::Plain(result)) => (result, 0),
         // SAFETY: the program's arguments.
+        None if forced && is_kernels_datagram(socket) => (unsafe { call.refuse() }, 0),
+        // SAFETY: the program's arguments.
         None => (unsafe { call.plainly() }, 0),
     };
     if !convert::can_write(flags, size_of::<c_int>()) {
@@ -79,6 +97,15 @@ pub unsafe extern "C" fn recvfrom_zcopy(
     // SAFETY: as above.
     unsafe { flags.write_unaligned(asked & !MSG_ZCOPY | told) };
     result as c_int
+}
+
+/// Is it a UDP socket that the kernel serves? What it has can be copied only.
+fn is_kernels_datagram(fd: c_int) -> bool {
+    match process::current().and_then(|process| process.fds.get(fd)) {
+        Some(Object::Kernels(id)) => !id.is_stream(),
+        Some(Object::Socket(_)) => true,
+        Some(Object::Stream(_) | Object::Epoll(_)) | None => false,
+    }
 }
 
 enum Lent {
@@ -103,6 +130,20 @@ impl Call {
         }
     }
 
+    /// Waits for a datagram of the kernel's, which stays where an ordinary call gets it.
+    ///
+    /// # Safety
+    /// As [`Call::plainly`].
+    unsafe fn refuse(&self) -> isize {
+        let flags = self.flags | libc::MSG_PEEK;
+        // SAFETY: nothing is written.
+        let result = unsafe { real::recv(self.socket, core::ptr::null_mut(), 0, flags) };
+        if result >= 0 {
+            errno::set(libc::EIO);
+        }
+        -1
+    }
+
     /// The errno if the buffer does not hold so many bytes.
     fn check_room(&self, least: usize) -> Result<(), i32> {
         match self.len {
@@ -116,19 +157,26 @@ impl Call {
     ///
     /// # Safety
     /// The buffer is the program's, and [`Call::check_room`] was good.
-    unsafe fn tell(&self, process: &Process, id: SocketId, mut bytes: Box<[u8]>) -> Option<Lent> {
+    unsafe fn tell(
+        &self,
+        process: &Process,
+        origin: Origin,
+        mut bytes: Buffer,
+        len: usize,
+    ) -> Option<Lent> {
         let held = &process.stack.extra.held;
-        let number = held.next_number();
-        let fragment = IoVec { base: bytes.as_mut_ptr().cast(), len: bytes.len() };
+        let fragment = IoVec { base: bytes.as_mut_ptr().cast(), len };
         let fits = self.len >= ROOM_FOR_STREAM;
         if !convert::can_write(self.buffer, if fits { ROOM_FOR_STREAM } else { ROOM_FOR_DATAGRAM })
         {
+            held.pool.give(bytes);
             return failed(libc::EFAULT);
         }
         let packets: *mut Packets = self.buffer.cast();
         let packet: *mut Packet = packets.wrapping_add(1).cast();
         // SAFETY: there is room for it, as promised.
         unsafe { packets.write_unaligned(Packets { count: 1 }) };
+        let number = held.lend(origin, bytes);
         let head = Packet { id: pointer(number), fragments: fits.into() };
         // SAFETY: as above.
         unsafe { packet.write_unaligned(head) };
@@ -136,7 +184,6 @@ impl Call {
             // SAFETY: as just found.
             unsafe { packet.wrapping_add(1).cast::<IoVec>().write_unaligned(fragment) };
         }
-        held.keep(number, id, self.socket, bytes);
         Some(Lent::Packet(if fits { fragment.len } else { 0 }))
     }
 }
@@ -154,38 +201,30 @@ unsafe fn datagram(
     if let Err(error) = call.check_room(ROOM_FOR_DATAGRAM) {
         return failed(error);
     }
-    let mut bytes = vec![0; MOST];
-    let os = || {
-        let flags = call.flags | libc::MSG_DONTWAIT;
-        if !forced {
-            // SAFETY: the same call, without blocking.
-            return unsafe {
-                let (from, from_len) = (call.from, call.from_len);
-                real::recvfrom(call.socket, call.buffer, call.len, flags, from, from_len)
-            };
-        }
-        // A datagram of the kernel's stays where an ordinary call gets it.
-        let (nowhere, look) = (core::ptr::null_mut(), flags | libc::MSG_PEEK);
-        // SAFETY: nothing is written.
-        let result = unsafe { real::recv(call.socket, nowhere, 0, look) };
-        if result >= 0 {
-            errno::set(libc::EIO);
-        }
-        -1
+    let mut scratch = process.stack.extra.held.pool.scratch();
+    let now = Call { flags: call.flags | libc::MSG_DONTWAIT, ..*call };
+    let os = || match forced {
+        // SAFETY: the same call, without blocking.
+        true => unsafe { now.refuse() },
+        // SAFETY: the same call, without blocking.
+        false => unsafe {
+            let (from, from_len) = (now.from, now.from_len);
+            real::recvfrom(now.socket, now.buffer, now.len, now.flags, from, from_len)
+        },
     };
-    let mut buffers = [IoSliceMut::new(&mut bytes)];
+    let mut buffers = [IoSliceMut::new(scratch.bytes())];
     let reception = receive(process, id, &mut buffers, call.flags & !libc::MSG_TRUNC, None, os);
     match reception {
         Reception::Done(Received::FromOs(len)) => Some(Lent::Plain(len)),
         Reception::Done(Received::Datagram { len, source, family, .. }) => {
-            bytes.truncate(len);
             // SAFETY: the program's address buffer, by the contract of the call.
             let named = unsafe { convert::put_address(source, family, call.from, call.from_len) };
             if let Err(error) = named {
                 return failed(error);
             }
+            let origin = Origin { socket: id, descriptor: call.socket, is_stream: false };
             // SAFETY: there is room.
-            unsafe { call.tell(process, id, bytes.into_boxed_slice()) }
+            unsafe { call.tell(process, origin, scratch.keep(len), len) }
         }
         Reception::Failed => Some(Lent::Plain(-1)),
         Reception::Pass => None,
@@ -204,11 +243,11 @@ unsafe fn stream_bytes(process: &'static Process, id: SocketId, call: &Call) -> 
     if let Err(error) = call.check_room(ROOM_FOR_STREAM) {
         return failed(error);
     }
-    let mut bytes = vec![0; MOST];
+    let mut scratch = process.stack.extra.held.pool.scratch();
     // It takes what is there.
     let flags = call.flags & !libc::MSG_WAITALL;
     let before = errno::get();
-    let mut buffers = [IoSliceMut::new(&mut bytes)];
+    let mut buffers = [IoSliceMut::new(scratch.bytes())];
     match streams::receive::receive(&process.stack, id, &mut buffers, flags) {
         Outcome::Ours(len) => {
             errno::set(before);
@@ -217,9 +256,9 @@ unsafe fn stream_bytes(process: &'static Process, id: SocketId, call: &Call) -> 
             if named <= 0 {
                 return Some(Lent::Plain(named));
             }
-            bytes.truncate(len);
+            let origin = Origin { socket: id, descriptor: call.socket, is_stream: true };
             // SAFETY: there is room.
-            unsafe { call.tell(process, id, bytes.into_boxed_slice()) }
+            unsafe { call.tell(process, origin, scratch.keep(len), len) }
         }
         Outcome::Errno(error) => failed(error),
         Outcome::Os(_) => None,

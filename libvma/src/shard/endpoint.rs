@@ -29,6 +29,8 @@ pub struct Endpoint {
     pub takes_trains: bool,
     /// The program judges datagrams before they are queued. Implies `wants_stamp`.
     pub(super) is_filtered: bool,
+    /// A callback of the program holds a packet of which no waiting call has told so far.
+    pub has_held_news: bool,
     pub(super) sleepers: Vec<SleeperId>,
     pub(super) watches: Vec<Watch>,
     /// The last [`State::os_doubt`] this socket has acted on.
@@ -61,6 +63,7 @@ impl Endpoint {
             wants_interface: false,
             takes_trains: false,
             is_filtered: false,
+            has_held_news: false,
             sleepers: Vec::new(),
             watches: Vec::new(),
             os_doubt: 0,

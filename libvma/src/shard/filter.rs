@@ -26,11 +26,11 @@ struct Withheld {
 }
 
 /// A datagram of a socket with a filter.
-pub struct Judged {
+pub struct Judged<B> {
     pub socket: SocketId,
     pub datagram: Datagram,
-    /// A copy of its bytes.
-    pub payload: Box<[u8]>,
+    /// Memory that begins with a copy of its bytes.
+    pub payload: B,
     /// Datagrams and bytes in the queue.
     pub waiting: (u64, u64),
 }
@@ -75,14 +75,16 @@ impl<S> State<S> {
             endpoint.charged += datagram.charge();
         }
         let Train { segment, whole } = datagram.train;
-        let parts = match segment {
-            0 => VecDeque::from([datagram]),
-            _ if whole => VecDeque::from([datagram]),
-            size => self.uncouple_all(datagram, size.into()),
-        };
-        let filters = self.filters.get_or_insert_default();
-        filters.waiting += parts.len();
-        filters.sockets.entry(id).or_default().datagrams.extend(parts);
+        if segment == 0 || whole {
+            let filters = self.filters.get_or_insert_default();
+            filters.waiting += 1;
+            filters.sockets.entry(id).or_default().datagrams.push_back(datagram);
+        } else {
+            let parts = self.uncouple_all(datagram, segment.into());
+            let filters = self.filters.get_or_insert_default();
+            filters.waiting += parts.len();
+            filters.sockets.entry(id).or_default().datagrams.extend(parts);
+        }
         self.announce(id);
     }
 
@@ -123,8 +125,11 @@ impl<S> State<S> {
         withheld.is_some_and(|one| one.judging || !one.datagrams.is_empty())
     }
 
-    /// The next datagram to be judged; [`State::judge`] tells what became of it.
-    pub fn next_withheld(&mut self) -> Option<Judged> {
+    /// The next datagram to be judged; [`State::judge`] tells what became of it. `memory` gives room for so many bytes.
+    pub fn next_withheld<B: AsMut<[u8]>>(
+        &mut self,
+        memory: impl FnOnce(usize) -> B,
+    ) -> Option<Judged<B>> {
         let filters = self.filters.as_mut()?;
         let (socket, withheld) = filters
             .sockets
@@ -134,7 +139,8 @@ impl<S> State<S> {
         let datagram = withheld.datagrams.pop_front()?;
         withheld.judging = true;
         filters.waiting = filters.waiting.saturating_sub(1);
-        let payload = self.bytes_of(&datagram);
+        let mut payload = memory(datagram.len as usize);
+        self.copy_out(&datagram, &mut [IoSliceMut::new(payload.as_mut())]);
         let waiting = self.socket(socket).map_or((0, 0), |(endpoint, _)| endpoint.waiting());
         Some(Judged { socket, datagram, payload, waiting })
     }
@@ -153,6 +159,13 @@ impl<S> State<S> {
             // Others may have waited for this one.
             self.announce(id);
         }
+    }
+
+    /// The program holds a packet of the socket: who waits for the socket is told once, as of one that can be received.
+    pub fn note_held(&mut self, id: SocketId) {
+        let Some((endpoint, _)) = self.socket(id) else { return };
+        endpoint.has_held_news = true;
+        self.announce(id);
     }
 
     fn queue_judged(&mut self, id: SocketId, datagram: Datagram, keep: bool) {
@@ -213,6 +226,10 @@ mod tests {
         }
     }
 
+    fn next(state: &mut State<()>) -> Option<Judged<Box<[u8]>>> {
+        state.next_withheld(|len| vec![0; len].into_boxed_slice())
+    }
+
     fn filtered(state: &mut State<()>) -> SocketId {
         let id = state.attach((), 100_000);
         state.set_filter(id, true);
@@ -228,17 +245,17 @@ mod tests {
             state.withhold(id, datagram(bytes, 0));
         }
         assert!(!state.socket(id).unwrap().0.is_readable() && state.has_withheld());
-        let first = state.next_withheld().expect("one waits");
+        let first = next(&mut state).expect("one waits");
         assert_eq!(&*first.payload, b"a");
         // The others wait for it.
-        assert!(state.next_withheld().is_none() && !state.has_withheld() && state.withholds(id));
+        assert!(next(&mut state).is_none() && !state.has_withheld() && state.withholds(id));
         state.judge(id, first.datagram, false);
-        let second = state.next_withheld().expect("one waits");
+        let second = next(&mut state).expect("one waits");
         state.judge(id, second.datagram, true);
         let (endpoint, ()) = state.socket(id).unwrap();
         assert_eq!((endpoint.waiting(), endpoint.counters.rx_packets), ((1, 1), 1));
         // The callback goes while its last datagram is being judged.
-        let third = state.next_withheld().expect("one waits");
+        let third = next(&mut state).expect("one waits");
         state.withhold(id, datagram(b"d", 0));
         state.set_filter(id, false);
         assert!(state.socket(id).unwrap().0.is_filtered, "what comes would pass the third");
@@ -260,7 +277,7 @@ mod tests {
         let id = filtered(&mut state);
         state.withhold(id, datagram(b"aabbc", 2));
         let mut seen = Vec::new();
-        while let Some(next) = state.next_withheld() {
+        while let Some(next) = next(&mut state) {
             seen.push((next.payload.to_vec(), next.datagram.after_kernel));
             state.judge(id, next.datagram, false);
         }
@@ -276,11 +293,11 @@ mod tests {
         let mut state = shard.lock().expect("free");
         let id = filtered(&mut state);
         state.withhold(id, datagram(b"a", 0));
-        let judged = state.next_withheld().expect("one waits");
+        let judged = next(&mut state).expect("one waits");
         state.withhold(id, datagram(b"b", 0));
         // The socket becomes the kernel's: until this is over it is still looked at.
         state.end_filter(id);
-        assert!(state.withholds(id) && state.next_withheld().is_none());
+        assert!(state.withholds(id) && next(&mut state).is_none());
         state.judge(id, judged.datagram, true);
         assert!(!state.withholds(id));
         let mut order = Vec::new();
@@ -296,11 +313,11 @@ mod tests {
         let mut state = shard.lock().expect("free");
         let id = filtered(&mut state);
         state.withhold(id, datagram(b"a", 0));
-        let judged = state.next_withheld().expect("one waits");
+        let judged = next(&mut state).expect("one waits");
         state.withhold(id, datagram(b"b", 0));
         state.detach(id);
         assert!(!state.has_withheld());
         state.judge(id, judged.datagram, true);
-        assert!(state.next_withheld().is_none());
+        assert!(next(&mut state).is_none());
     }
 }

@@ -4,19 +4,18 @@
 //! holds no lock meanwhile. Datagrams are withheld from the queue (`shard::filter`). Bytes of a stream stay where
 //! they are, and are read only when they have passed ([`Judgement`]). One packet of a socket at a time is being judged.
 
+use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::block::Guard;
 use super::stream::receive::read_as_judge;
 use super::{SocketId, Stack, State};
-use crate::extra::{Callback, Packet, Verdict};
-use crate::shard::Readiness;
-use crate::sys::shadow;
+use crate::extra::{Callback, LARGE, Origin, Packet, Verdict};
+use crate::shard::{Readiness, clock};
+use crate::sys::{shadow, thread};
 
 /// Most packets of one call, whose own wait has to go on.
 const MOST_OF_CALL: usize = 64;
-/// Most bytes of a stream that are judged together.
-const MOST_OF_STREAM: usize = 65_536;
 
 /// May receive calls read what a stream has?
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +112,13 @@ pub fn is_due(stack: &Stack, state: &mut Guard<'_>) -> bool {
         || streams(stack).any(|id| judgement(state, id) == Judgement::Due && has_news(state, id))
 }
 
+/// A receive call begins: the program need not be told any more that its callback holds something of the socket.
+pub fn forget_held_news(state: &mut Guard<'_>, id: SocketId) {
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.has_held_news = false;
+    }
+}
+
 /// A receive call has read from the stream: what comes when nothing is left is judged again.
 #[cold]
 pub fn after_read(stack: &Stack, id: SocketId) {
@@ -169,26 +175,36 @@ fn readiness(state: &mut Guard<'_>, id: SocketId) -> Readiness {
 /// False: there is none.
 fn judge_datagram(stack: &Stack) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
-    let Some(mut judged) = state.next_withheld() else { return false };
+    let held = &stack.extra.held;
+    let Some(mut judged) = state.next_withheld(|len| held.pool.take(len)) else { return false };
     let id = judged.socket;
+    let len = judged.datagram.len as usize;
     let port = state.socket(id).and_then(|(_, socket)| socket.local).map_or(0, |own| own.port());
     drop(state);
-    let mut packet = Packet {
-        number: stack.extra.held.next_number(),
-        payload: &mut judged.payload,
-        source: judged.datagram.source,
-        destination: SocketAddrV4::new(judged.datagram.destination, port),
-        waiting: judged.waiting,
-        stamp: judged.datagram.stamp,
+    let verdict = match stack.extra.callbacks.get(id) {
+        Some(callback) => {
+            let number = held.begin_to_judge(origin(id, &callback, false));
+            let verdict = callback.judge(&mut Packet {
+                number,
+                payload: judged.payload.get_mut(..len).unwrap_or_default(),
+                source: judged.datagram.source,
+                destination: SocketAddrV4::new(judged.datagram.destination, port),
+                waiting: judged.waiting,
+                stamp: judged.datagram.stamp,
+            });
+            held.end_of_judging(number, judged.payload, verdict == Verdict::Hold);
+            verdict
+        }
+        None => {
+            held.pool.give(judged.payload);
+            Verdict::Receive
+        }
     };
-    let number = packet.number;
-    let callback = stack.extra.callbacks.get(id);
-    let verdict = callback.map_or(Verdict::Receive, |callback| callback.judge(&mut packet));
-    if let (Verdict::Hold, Some(callback)) = (verdict, callback) {
-        stack.extra.held.keep(number, id, callback.descriptor, judged.payload);
-    }
     if let Ok(mut state) = stack.shard.lock() {
         state.judge(id, judged.datagram, verdict == Verdict::Receive);
+        if verdict == Verdict::Hold {
+            state.note_held(id);
+        }
     }
     true
 }
@@ -215,6 +231,9 @@ fn judge_stream(stack: &Stack, id: SocketId) -> bool {
     if judgement(&mut state, id) == Judgement::Ending {
         stack.extra.callbacks.remove(id);
     }
+    if verdict == Some(Verdict::Hold) {
+        state.note_held(id);
+    }
     match verdict {
         Some(Verdict::Drop | Verdict::Hold) => {
             set_judgement(&mut state, id, Judgement::Due);
@@ -236,31 +255,65 @@ fn pass(state: &mut Guard<'_>, id: SocketId) {
 
 /// None: there are no bytes, but perhaps an end.
 fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
-    let mut bytes = vec![0; MOST_OF_STREAM];
-    let len = read_as_judge(stack, id, &mut bytes, libc::MSG_PEEK);
-    bytes.truncate(len);
-    let mut bytes = bytes.into_boxed_slice();
+    let held = &stack.extra.held;
+    let mut scratch = held.pool.scratch();
+    let room = LARGE;
+    let peek = libc::MSG_PEEK;
+    let len = read_as_judge(stack, id, &mut [IoSliceMut::new(scratch.bytes())], room, peek);
     let callback = stack.extra.callbacks.get(id).filter(|_| len > 0)?;
     let (source, destination) = ends(stack, id);
-    let mut packet = Packet {
-        number: stack.extra.held.next_number(),
-        payload: &mut bytes,
+    let mut bytes = scratch.keep(len);
+    let number = held.begin_to_judge(origin(id, &callback, true));
+    let verdict = callback.judge(&mut Packet {
+        number,
+        payload: bytes.get_mut(..len).unwrap_or_default(),
         source,
         destination,
         waiting: (0, 0),
         stamp: 0,
-    };
-    let number = packet.number;
-    let verdict = callback.judge(&mut packet);
+    });
     if verdict != Verdict::Receive {
-        // They are the first ones still: no other thread could read.
-        let mut taken = vec![0; len];
-        read_as_judge(stack, id, &mut taken, 0);
+        take_judged(stack, id, len, || is_still(callback.descriptor, source, destination));
     }
-    if verdict == Verdict::Hold {
-        stack.extra.held.keep(number, id, callback.descriptor, bytes);
-    }
+    held.end_of_judging(number, bytes, verdict == Verdict::Hold);
     Some(verdict)
+}
+
+fn origin(socket: SocketId, callback: &Callback, is_stream: bool) -> Origin {
+    Origin { socket, descriptor: callback.descriptor, is_stream }
+}
+
+/// So long the bytes of a pipe that was given up are waited for, which come back by the kernel.
+const LONGEST_RETURN_NANOS: u64 = 100_000_000;
+
+/// Takes the bytes that the callback had. They are the first ones still: no other thread could read. If the socket became the
+/// kernel's meanwhile, the bytes are the first ones there; `shadow` is its number, if it is still of that connection.
+fn take_judged(stack: &Stack, id: SocketId, len: usize, shadow: impl Fn() -> Option<i32>) {
+    let mut left = len;
+    let mut end = None;
+    while left > 0 {
+        let departed = stack.shard.lock().is_ok_and(|state| state.has_departed(id));
+        let taken = match departed.then(&shadow) {
+            Some(None) => return,
+            Some(Some(descriptor)) => shadow::discard(descriptor, left),
+            None => read_as_judge(stack, id, &mut [], left, libc::MSG_TRUNC),
+        };
+        left = left.saturating_sub(taken);
+        if taken > 0 || left == 0 {
+            continue;
+        }
+        let now = clock::now().as_nanos();
+        if now >= *end.get_or_insert(now.saturating_add(LONGEST_RETURN_NANOS)) {
+            return;
+        }
+        thread::nap_millis(1);
+    }
+}
+
+/// The number, if it is that of the connection between these ends.
+fn is_still(descriptor: i32, source: SocketAddrV4, destination: SocketAddrV4) -> Option<i32> {
+    let ends = (shadow::peer_address(descriptor), shadow::local_address(descriptor));
+    (ends == (Some(source), Some(destination))).then_some(descriptor)
 }
 
 /// The peer's address and the own one.

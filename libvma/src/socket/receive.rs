@@ -8,7 +8,7 @@ use super::block::{Guard, Look, Over, Round, Source, block};
 use super::message::ControlWriter;
 use super::order::{Front, Left, Origin, Turn, View};
 use super::wait::{Patience, Wait};
-use super::{Outcome, Socket, Stack, State, WhyOs};
+use super::{Outcome, Socket, Stack, State, WhyOs, filter};
 use crate::shard::datagram::Datagram;
 use crate::shard::{Direct, Endpoint, SleeperId, SocketId, clock};
 use crate::sys::sockaddr::Family;
@@ -76,6 +76,7 @@ impl<'a> Source<'a> for Receiving<'_, '_> {
 
     /// Datagrams that have passed are taken first: if judging always came before, it could fill the queue.
     fn lets_judge(&self, state: &mut Guard<'_>) -> bool {
+        filter::forget_held_news(state, self.id);
         state.socket(self.id).is_none_or(|(endpoint, _)| !endpoint.is_readable())
     }
 

@@ -100,12 +100,19 @@ fn is_noted() -> bool {
 }
 
 fn is_enabled() -> bool {
+    disabled(|state| state != DISABLE)
+}
+
+/// Calls code of the program that a cancellation must not end, because it would unwind through calls of ours: the thread ends
+/// afterwards. `code` is told whether the thread could be cancelled before.
+pub fn disabled<T>(code: impl FnOnce(i32) -> T) -> T {
     let mut state = DISABLE;
     // SAFETY: `state` outlives the call.
     unsafe { pthread_setcancelstate(DISABLE, &mut state) };
+    let result = code(state);
     // SAFETY: a state that the call above returned; no old one is asked for.
     unsafe { pthread_setcancelstate(state, core::ptr::null_mut()) };
-    state != DISABLE
+    result
 }
 
 /// Did a wait of this thread end because of a cancellation? Tells it once.

@@ -126,6 +126,16 @@ pub fn option(fd: c_int, level: c_int, name: c_int, value: &mut [u8]) -> Option<
     (result >= 0).then_some((len as usize).min(value.len()))
 }
 
+/// Throws away so many bytes of a connection; returns how many were there.
+pub fn discard(fd: c_int, len: usize) -> usize {
+    // tcp(7): bytes that are taken with MSG_TRUNC need no buffer.
+    let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+    // SAFETY: nothing is written to the buffer, nor an address.
+    let taken =
+        unsafe { raw_syscall(libc::SYS_recvfrom, [fd as usize, 0, len, flags as usize, 0, 0]) };
+    usize::try_from(taken).unwrap_or(0)
+}
+
 /// Is a socket filter attached (socket(7), SO_ATTACH_FILTER, SO_ATTACH_BPF)? True if that is unknown.
 pub fn has_filter(fd: c_int) -> bool {
     // Without room the kernel tells the number of instructions. It counts the room in those, too.

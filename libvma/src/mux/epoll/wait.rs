@@ -230,6 +230,7 @@ impl Found<'_> {
             let Some(id) = state.next_listed(epoll.set, last) else { break };
             let Some(seen) = look(&mut state, id) else { continue };
             let mut stays = false;
+            let mut told = 0;
             for interest in state.interests(epoll.set, id) {
                 if !core::mem::take(&mut interest.news) || interest.spent {
                     continue;
@@ -269,6 +270,7 @@ impl Found<'_> {
                         continue;
                     }
                 }
+                told |= events;
                 if interest.events & ONESHOT != 0 {
                     interest.spent = true;
                     if interest.in_kernel {
@@ -280,6 +282,7 @@ impl Found<'_> {
                     stays = true;
                 }
             }
+            seen.tell(&mut state, id, told);
             if stays {
                 state.relist(epoll.set, id);
             }

@@ -46,6 +46,9 @@ fn receive_judged(
         // Neither is among the bytes that are judged, nor waits for them.
         return receive_up_to(stack, id, buffers, room, flags);
     }
+    if let Ok(mut state) = stack.shard.lock() {
+        filter::forget_held_news(&mut state, id);
+    }
     filter::judge(stack);
     let (withholds, manner) = {
         let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
@@ -82,16 +85,20 @@ fn receive_judged(
 }
 
 /// Reads for the receive callback of the socket, past [`Judgement::withholds`] and the program's SO_RCVLOWAT and
-/// SO_PEEK_OFF. Takes what is there, and no error: that is for the program.
+/// SO_PEEK_OFF. Takes what is there, and no error: that is for the program. With MSG_TRUNC so many bytes are thrown away.
 #[cold]
-pub fn read_as_judge(stack: &Stack, id: SocketId, bytes: &mut [u8], flags: i32) -> usize {
+pub fn read_as_judge(
+    stack: &Stack,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    room: usize,
+    flags: i32,
+) -> usize {
     let Ok(mut state) = stack.shard.lock() else { return 0 };
     let Some(view) = view(&mut state, id) else { return 0 };
-    let room = bytes.len();
-    let mut buffers = [IoSliceMut::new(bytes)];
     if view.has_pipe {
         let flags = flags | libc::MSG_DONTWAIT;
-        let whole = (&mut buffers[..], room);
+        let whole = (buffers, room);
         return match local::receive::receive(stack, state, id, &view, whole, flags, Reader::Judge) {
             Outcome::Ours(len) => len,
             Outcome::Errno(_) | Outcome::Os(_) => 0,
@@ -101,7 +108,7 @@ pub fn read_as_judge(stack: &Stack, id: SocketId, bytes: &mut [u8], flags: i32) 
         return 0;
     }
     // The buffer is ours, and there.
-    let count = read(&mut state, id, &mut buffers, (0, 0), room, flags).unwrap_or(0);
+    let count = read(&mut state, id, buffers, (0, 0), room, flags).unwrap_or(0);
     if flags & libc::MSG_PEEK == 0 {
         count_received(&mut state, id, count);
     }

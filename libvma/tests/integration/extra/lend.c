@@ -174,7 +174,6 @@ static void options(void)
 	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &size) == 0 && tag == 7);
 	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, kernels) == 0);
 	FAILS(setsockopt(kernels[0], SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT);
-	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &data, 8), ENOPROTOOPT);
 	/* The next socket of the number begins anew. */
 	close(fd);
 	CHECK(bound(SOCK_DGRAM, "10.99.0.1", 5000) == fd);

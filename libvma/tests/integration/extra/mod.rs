@@ -1,10 +1,11 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
 //! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire,
-//! `filter` receive callbacks, `lend` packets without a copy.
+//! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps.
 
 mod dummy;
 mod filter;
+mod held;
 mod lend;
 mod table;
 
@@ -30,6 +31,8 @@ fn compiled(dir: &Path, name: &str, source: &str) -> PathBuf {
         format!("-I{}", common.display()),
         "-Wextra".to_owned(),
         "-D_GNU_SOURCE".to_owned(),
+        // So that what a program defines counts for the library, too.
+        "-rdynamic".to_owned(),
     ];
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     compile_in(dir, name, source, &options)

@@ -144,12 +144,55 @@ static void dump(void)
 	CHECK(vma->dump_fd_stats(0, VLOG_WARNING) == 0);
 }
 
+/* ioctl() acts upon no message; those that it does not know are skipped. */
+static void control_messages(struct vma_api_t *vma)
+{
+	struct {
+		struct cmsghdr head;
+		char data[24];
+	} many[2] = {0};
+	const size_t one = CMSG_LEN(sizeof(struct vma_cmsg_ioctl_user_alloc_t));
+	many[0].head = (struct cmsghdr){.cmsg_len = CMSG_LEN(3), .cmsg_type = 1};
+	CHECK(vma->ioctl(NULL, 0) == 0 && vma->ioctl(NULL, 100) == 0);
+	CHECK(vma->ioctl(many, 0) == 0 && vma->ioctl(many, CMSG_SPACE(3)) == 0);
+	FAILS(vma->ioctl((void *)16, CMSG_SPACE(3)), EFAULT);
+	/* The one that is known stands behind another. */
+	struct cmsghdr *next = (struct cmsghdr *)((char *)many + CMSG_SPACE(3));
+	*next = (struct cmsghdr){.cmsg_len = one, .cmsg_type = CMSG_VMA_IOCTL_USER_ALLOC};
+	FAILS(vma->ioctl(many, CMSG_SPACE(3) + CMSG_ALIGN(one)), EOPNOTSUPP);
+	next->cmsg_len = one - 1;
+	FAILS(vma->ioctl(many, CMSG_SPACE(3) + CMSG_ALIGN(one)), EINVAL);
+	/* Lengths that lead nowhere. */
+	next->cmsg_len = 0;
+	FAILS(vma->ioctl(many, CMSG_SPACE(3) + CMSG_ALIGN(one)), EINVAL);
+	next->cmsg_len = 1000;
+	FAILS(vma->ioctl(many, CMSG_SPACE(3) + CMSG_ALIGN(one)), EINVAL);
+}
+
+/* Values are checked as by the original; there is no such choice here. */
+static void ring_options(int fd)
+{
+	struct vma_ring_alloc_logic_attr logic = {.comp_mask = VMA_RING_ALLOC_MASK_RING_INGRESS};
+	struct iovec memory = {&logic, sizeof(logic)};
+	socklen_t size = sizeof(logic);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, sizeof(logic) - 1), EINVAL);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, NULL, sizeof(logic)), EFAULT);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, sizeof(logic)), ENOPROTOOPT);
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, &size), ENOPROTOOPT);
+	logic.comp_mask = 1 << 4;
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &logic, sizeof(logic)), EINVAL);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &memory, sizeof(memory) - 8), EINVAL);
+	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &memory, sizeof(memory)), ENOPROTOOPT);
+	FAILS(setsockopt(-1, SOL_SOCKET, SO_VMA_RING_USER_MEMORY, &memory, sizeof(memory)), EBADF);
+}
+
 /* What is not offered says so. */
 static void refused(void)
 {
 	struct vma_api_t *vma = vma_get_api();
 	CHECK(vma);
-	int fd = bound(SOCK_DGRAM, "10.99.0.1", 5000), number;
+	int fd = bound(SOCK_DGRAM, "10.99.0.1", 5000), stream = socket(AF_INET, SOCK_STREAM, 0), pair[2], number;
+	CHECK(stream >= 0 && socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) == 0);
 	struct vma_completion_t completion;
 	struct vma_packet_desc_t packet;
 	struct vma_buff_t buffer;
@@ -164,13 +207,22 @@ static void refused(void)
 	FAILS(vma->socketxtreme_free_vma_packets(&packet, 1), EOPNOTSUPP);
 	FAILS(vma->socketxtreme_ref_vma_buff(&buffer), EOPNOTSUPP);
 	FAILS(vma->socketxtreme_free_vma_buff(&buffer), EOPNOTSUPP);
-	FAILS(vma->get_socket_rings_num(fd), EOPNOTSUPP);
-	FAILS(vma->get_socket_rings_fds(fd, &number, 1), EOPNOTSUPP);
+	/* No socket has a ring with a descriptor. */
+	CHECK(vma->get_socket_rings_num(fd) == 0 && vma->get_socket_rings_num(-1) == 0);
+	CHECK(vma->get_socket_rings_fds(fd, &number, 1) == 0);
 	FAILS(vma->get_socket_rings_fds(fd, NULL, 1), EINVAL);
 	FAILS(vma->get_socket_rings_fds(fd, &number, 0), EINVAL);
-	FAILS(vma->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)), EOPNOTSUPP);
+	struct sockaddr *at = (struct sockaddr *)&to;
+	FAILS(vma->get_socket_tx_ring_fd(fd, at, sizeof(to)), ENODATA);
+	FAILS(vma->get_socket_tx_ring_fd(stream, at, sizeof(to)), ENOSYS);
+	FAILS(vma->get_socket_tx_ring_fd(pair[0], at, sizeof(to)), EINVAL);
+	FAILS(vma->get_socket_tx_ring_fd(-1, at, sizeof(to)), EINVAL);
 	FAILS(vma->get_socket_tx_ring_fd(fd, NULL, 0), EINVAL);
 	FAILS(vma->vma_add_ring_profile(&ring, &number), EOPNOTSUPP);
+	FAILS(vma->get_socket_network_header(pair[0], NULL, &len), EINVAL);
+	FAILS(vma->get_socket_network_header(fd, NULL, NULL), EINVAL);
+	FAILS(vma->get_socket_network_header(fd, NULL, &len), ENOTCONN);
+	connected(fd, "10.99.0.2", 7000);
 	FAILS(vma->get_socket_network_header(fd, NULL, &len), EOPNOTSUPP);
 	FAILS(vma->get_ring_direct_descriptors(0, &data), EOPNOTSUPP);
 	FAILS(vma->register_memory_on_ring(0, &data, sizeof(data), &key), EOPNOTSUPP);
@@ -178,7 +230,8 @@ static void refused(void)
 	FAILS(vma->register_memory_on_ring(0, &data, 0, &key), EINVAL);
 	FAILS(vma->deregister_memory_on_ring(0, &data, sizeof(data)), EOPNOTSUPP);
 	FAILS(vma->vma_modify_ring(&change), EOPNOTSUPP);
-	FAILS(vma->ioctl(&number, sizeof(number)), EOPNOTSUPP);
+	control_messages(vma);
+	ring_options(fd);
 	say("refused");
 }
 
