@@ -138,9 +138,46 @@ fn find_bytes(state: &mut Shard, id: SocketId, descriptor: i32) {
 /// Reads the kernel's bytes between those of the pipe, so that all are in one queue.
 #[cold]
 fn prefetch(state: &mut Shard, id: SocketId, descriptor: i32) {
+    let mut failed = None;
     if let Some(pipe) = state.pipe(id) {
-        pipe.prefetch(|room| shadow::receive(descriptor, room, 0).unwrap_or(0));
+        pipe.prefetch(|room| match shadow::receive(descriptor, room, 0) {
+            Ok(count) => count,
+            Err(errno) => {
+                failed = Some(errno);
+                0
+            }
+        });
     }
+    if let Some(errno) = failed {
+        keep_error(state, id, errno);
+    }
+}
+
+/// The kernel has told of an error, which it does once, where the program cannot be told: its next call is. An errno that
+/// says nothing of the connection is no error.
+#[cold]
+fn keep_error(state: &mut Shard, id: SocketId, errno: i32) {
+    if shadow::is_passing(errno) || [libc::EFAULT, libc::EPIPE].contains(&errno) {
+        return;
+    }
+    if errno == libc::ECONNRESET {
+        if let Some(pipe) = state.pipe(id) {
+            // Unless the program knows by the pipe.
+            pipe.note_reset();
+        }
+    } else if let Some((_, socket)) = state.socket(id) {
+        socket.pending_error = errno;
+    }
+    state.announce_change(id);
+}
+
+/// The error that was kept, or that the pipe knows of.
+fn take_kept(state: &mut Shard, id: SocketId) -> Option<i32> {
+    if state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
+        return Some(libc::ECONNRESET);
+    }
+    let (_, socket) = state.socket(id)?;
+    Some(core::mem::take(&mut socket.pending_error)).filter(|errno| *errno != 0)
 }
 
 /// Hands bytes in that the program has read from a pipe, or sent by it: `count` of the pieces behind the first
@@ -212,3 +249,6 @@ pub fn flush(state: &mut Shard, id: SocketId) {
         shadow::set_linger(descriptor, stream.and_then(|stream| stream.linger_seconds()));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
     let descriptor = socket.shadow();
     let stream = socket.stream.as_ref()?;
     let (low_water, reading_shut) = (stream.low_water, stream.reading_shut);
+    let has_error = socket.has_error();
     let low_water = (low_water as usize).min(super::MOST_LOW_WATER);
     if !super::is_established(state, id) {
         return Some(from_poll(shadow::events(descriptor)));
@@ -69,7 +70,7 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         let counts = pipe.is_over() || pipe.is_pending() || at_kernel;
         insert_if(&mut ready, counts && kernel.contains(bit), bit);
     }
-    if pipe.is_reset() {
+    if pipe.is_reset() || has_error {
         for bit in [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP, Readiness::ERR]
         {
             ready.insert(bit);

@@ -106,11 +106,12 @@ pub fn receive(
                 Look::End => return Step::Done(Ok(())),
                 Look::NoMemory => return Step::Done(Err(libc::EFAULT)),
                 Look::Failed(errno) => {
-                    if (target.copied > 0 || reader == Reader::Judge)
-                        && let Some(pipe) = state.pipe(id)
-                    {
+                    if target.copied > 0 || reader == Reader::Judge {
                         // The next call tells of it.
-                        pipe.keep_reset();
+                        match state.pipe(id) {
+                            Some(pipe) if errno == libc::ECONNRESET => pipe.keep_reset(),
+                            _ => super::keep_error(state, id, errno),
+                        }
                     }
                     return Step::Done(Err(errno));
                 }
@@ -170,10 +171,7 @@ fn look(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, polls: u32
             look_beside(state, id)
         }
         Turn::Kernel { most } => look_at_kernel(state, id, target, most, polls),
-        Turn::End => match state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
-            true => Look::Failed(libc::ECONNRESET),
-            false => Look::End,
-        },
+        Turn::End => super::take_kept(state, id).map_or(Look::End, Look::Failed),
     }
 }
 
@@ -233,8 +231,8 @@ fn look_at_kernel(
 ) -> Look {
     super::flush(state, id);
     super::settle_handshake(state, id);
-    if state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
-        return Look::Failed(libc::ECONNRESET);
+    if let Some(errno) = super::take_kept(state, id) {
+        return Look::Failed(errno);
     }
     let Some((_, socket)) = state.socket(id) else { return Look::Nothing };
     if polls > 2 && !polls.is_multiple_of(STRIDE) && !socket.order.may_be_readable() {
@@ -324,9 +322,9 @@ fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
         return if known { Look::End } else { end };
     }
     // It is the pipe's turn after all.
-    if matches!(end, Look::Failed(_)) {
+    if let Look::Failed(errno) = end {
         // The kernel tells of an error once.
-        pipe.note_reset();
+        super::keep_error(state, id, errno);
     }
     Look::Again
 }
@@ -337,6 +335,10 @@ const LOOK_AROUND_NANOS: u64 = 50_000_000;
 #[cold]
 fn go_on_by_kernel(descriptor: i32, target: &mut Target<'_, '_>, enough: usize) {
     while target.copied < enough {
+        if shadow::unread(descriptor) == 0 && shadow::events(descriptor) & libc::POLLERR != 0 {
+            // The next call tells of it.
+            return;
+        }
         match receive_from_kernel(descriptor, target, u64::MAX) {
             Ok(0) => return,
             Ok(count) => target.copied += count,
@@ -379,6 +381,10 @@ fn receive_from_kernel(
         let Some(room) = buffer.get_mut(here..).filter(|room| !room.is_empty()) else { continue };
         let len = room.len().min(left - got);
         let room = room.get_mut(..len).unwrap_or_default();
+        if got > 0 && shadow::unread(descriptor) == 0 {
+            // A look would take an error that the next call is to tell of.
+            break;
+        }
         match shadow::receive(descriptor, room, flags) {
             Ok(count) => {
                 got += count;

@@ -122,8 +122,8 @@ fn transfer(
             }
             Ok(Copied { bytes: count, fault })
         }
-        Way::Shut if sent == 0 && pipe.take_reset() => Err(libc::ECONNRESET),
-        Way::Shut => Err(libc::EPIPE),
+        Way::Shut if sent > 0 => Err(libc::EPIPE),
+        Way::Shut => Err(super::take_kept(state, id).unwrap_or(libc::EPIPE)),
         Way::Kernel | Way::Nowhere => {
             let sent = send_by_kernel(state, id, data, sent, flags);
             sent.map(|bytes| Copied { bytes, fault: false })
@@ -200,10 +200,7 @@ fn overflow(
         if let Some((_, socket)) = state.socket(id) {
             socket.order.note_readable();
         }
-        if let Some(pipe) = state.pipe(id).filter(|_| errno == libc::ECONNRESET) {
-            // But the reset only once.
-            pipe.note_reset();
-        }
+        super::keep_error(state, id, errno);
         super::attend_to_shadow(state, id);
     }
     Copied { bytes: count + more, fault }
@@ -219,8 +216,10 @@ fn send_by_kernel(
 ) -> Result<usize, i32> {
     super::flush(state, id);
     super::settle_handshake(state, id);
-    if skip == 0 && state.pipe(id).is_some_and(|pipe| pipe.take_reset()) {
-        return Err(libc::ECONNRESET);
+    if skip == 0
+        && let Some(errno) = super::take_kept(state, id)
+    {
+        return Err(errno);
     }
     if state.pipe(id).is_none_or(|pipe| pipe.way() != Way::Kernel) {
         return Ok(0);
@@ -239,7 +238,11 @@ fn send_by_kernel(
             Err(if known { libc::EPIPE } else { libc::ECONNRESET })
         }
         Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
-        _ => Ok(count),
+        Some(errno) => {
+            super::keep_error(state, id, errno);
+            Ok(count)
+        }
+        None => Ok(count),
     }
 }
 

@@ -1,0 +1,116 @@
+//! Errors of the kernel's half, over real connections: the program is told of each, once, and by its errno.
+
+use std::io::{IoSliceMut, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use super::super::receive::{read_as_judge, receive};
+use super::*;
+use crate::shard::Readiness;
+use crate::shard::pipe::Offer;
+use crate::socket::State;
+use crate::socket::local::tests::stack;
+use crate::socket::stream::{Outcome, Phase, Stream};
+use crate::sys::sockaddr::Family;
+
+/// A connection whose bytes go by the kernel, because its peer has no link.
+struct Apart {
+    stack: Stack,
+    id: SocketId,
+    shadow: TcpStream,
+    peer: TcpStream,
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("IPv4") };
+        let shadow = TcpStream::connect(to).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        let stack = stack();
+        stack.shard.open_local_ring().unwrap();
+        let settings = super::super::system::of(&stack).settings.clone();
+        let mut stream = Stream::new(settings, Family::Ipv4);
+        stream.phase = Phase::Connected;
+        let mut socket = Socket::new(shadow.as_raw_fd(), true, &stack.config);
+        socket.state = State::Offloaded;
+        socket.stream = Some(Box::new(stream));
+        let id = {
+            let mut state = stack.shard.lock().unwrap();
+            let id = state.attach(socket, 1 << 20);
+            let destination = SocketAddrV4::new(Ipv4Addr::LOCALHOST, to.port());
+            assert!(state.seek_pipe(id, Offer { socket: 7, destination, limit: 1 << 20 }));
+            state.pipe(id).unwrap().set_established();
+            // No link will come: all is the kernel's.
+            state.withdraw_pipe(id);
+            id
+        };
+        Apart { stack, id, shadow, peer }
+    }
+
+    /// The peer sends bytes and resets the connection.
+    fn reset_after(&mut self, bytes: &[u8]) {
+        self.peer.write_all(bytes).unwrap();
+        shadow::set_linger(self.peer.as_raw_fd(), Some(0));
+        let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let stand_in = TcpStream::connect(other.local_addr().unwrap()).unwrap();
+        drop(core::mem::replace(&mut self.peer, stand_in));
+        assert_ne!(shadow::events(self.shadow.as_raw_fd()) & libc::POLLERR, 0);
+    }
+
+    fn receive(&self, lens: &[usize]) -> Result<usize, i32> {
+        let mut bytes: Vec<Vec<u8>> = lens.iter().map(|len| vec![0; *len]).collect();
+        let mut buffers: Vec<_> = bytes.iter_mut().map(|bytes| IoSliceMut::new(bytes)).collect();
+        match receive(&self.stack, self.id, &mut buffers, libc::MSG_DONTWAIT) {
+            Outcome::Ours(count) => Ok(count),
+            Outcome::Errno(errno) => Err(errno),
+            Outcome::Os(why) => panic!("the kernel's: {why}"),
+        }
+    }
+
+    fn readiness(&self) -> Readiness {
+        let mut state = self.stack.shard.lock().unwrap();
+        super::ready::readiness(&mut state, self.id).unwrap()
+    }
+}
+
+#[test]
+fn an_error_behind_bytes_for_several_buffers_is_told_by_the_next_call() {
+    let mut apart = Apart::new();
+    apart.reset_after(b"abcd");
+    assert_eq!(apart.receive(&[4, 4]), Ok(4));
+    assert!(apart.readiness().contains(Readiness::ERR));
+    assert_eq!(apart.receive(&[4]), Err(libc::ECONNRESET));
+    assert_eq!(apart.receive(&[4]), Ok(0));
+}
+
+#[test]
+fn an_error_that_a_callback_meets_is_told_to_the_program() {
+    let mut apart = Apart::new();
+    apart.reset_after(b"ab");
+    let judge = |flags| {
+        let mut bytes = [0; 8];
+        let buffers = &mut [IoSliceMut::new(&mut bytes)];
+        read_as_judge(&apart.stack, apart.id, buffers, 8, flags)
+    };
+    assert_eq!((judge(libc::MSG_PEEK), judge(libc::MSG_TRUNC), judge(0)), (2, 2, 0));
+    assert!(apart.readiness().contains(Readiness::ERR));
+    assert_eq!(apart.receive(&[8]), Err(libc::ECONNRESET));
+    assert_eq!(apart.receive(&[8]), Ok(0));
+}
+
+#[test]
+fn an_error_that_is_no_reset_keeps_its_errno() {
+    let apart = Apart::new();
+    let keep = |errno| keep_error(&mut apart.stack.shard.lock().unwrap(), apart.id, errno);
+    assert!(!apart.readiness().contains(Readiness::ERR));
+    keep(libc::EAGAIN);
+    assert!(!apart.readiness().contains(Readiness::ERR));
+    keep(libc::ECONNABORTED);
+    assert!(
+        apart.readiness().contains(Readiness::ERR) && apart.readiness().contains(Readiness::IN)
+    );
+    assert_eq!(apart.receive(&[8]), Err(libc::ECONNABORTED));
+    assert!(!apart.readiness().contains(Readiness::ERR));
+    assert_eq!(apart.receive(&[8]), Err(libc::EAGAIN));
+}
