@@ -5,12 +5,13 @@
 //! which the library obeys and `vma_conf` explains, the file by which a process tells its counters
 //! to `vma_stats`, the messages by which it tells its connections to `vmad`, and the Extra API,
 //! by which a program asks the library for more than the sockets API has (`include/mellanox/vma_extra.h`
-//! is the same for C).
+//! is the same for C). [`vma`] is its safe face for programs.
 
 pub mod agent;
 pub mod extra;
 pub mod rules;
 pub mod stats;
+pub mod vma;
 
 /// The name the loader knows the library by.
 pub const SONAME: &str = "libvma.so.9";
