@@ -197,6 +197,12 @@ fn spinning_processes_die_and_hand_on_alike() {
 }
 
 #[test]
+fn ends_with_bytes_unread_are_alike() {
+    check(&Run { build: Build::Local, ..plain("local_ends") }, EVERYWHERE);
+    alike(&["local_ends"], &[SLEEPING]);
+}
+
+#[test]
 fn local_sockets_have_the_kernels_names() {
     alike(&["names", "bad_descriptors", "bad_pointers", "faults", "options"], &[&[]]);
 }

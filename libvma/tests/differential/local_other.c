@@ -177,10 +177,51 @@ static void by_sendfile_and_splice(int fd)
 	}
 }
 
+/* Ends as the letters say: local_ends.c. */
+static int end_so(const char *steps, int fd)
+{
+	char bytes[400];
+	must("TCP_NODELAY", setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
+	for (int i = 0; i < 5; i++) {
+		must("recv", recv(fd, bytes, 6, MSG_WAITALL));
+		send_all(fd, bytes, 6);
+	}
+	until_told();
+	for (; *steps; steps++)
+		switch (*steps) {
+		case 'r': ready(); break;
+		case 't': until_told(); break;
+		case 'w': send_all(fd, "its last words", 14); break;
+		case 'u': until_readable(fd, 500); break; /* what it will not read */
+		case 'g': must("recv", recv(fd, bytes, sizeof bytes, MSG_WAITALL)); break;
+		case 'f': must("shutdown", shutdown(fd, SHUT_WR)); break;
+		case 'c': must("close", close(fd)); break;
+		case 'x': _exit(0);
+		case 'k': kill(getpid(), SIGKILL);
+		}
+	ready();
+	pause();
+	return 0;
+}
+
+static int serve(const char *steps, int port)
+{
+	int on = 1, listening = tcp();
+	must("SO_REUSEADDR", setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+	must("bind", bind(listening, ADDRESS(HOST, port)));
+	must("listen", listen(listening, 5));
+	ready();
+	int fd = accept(listening, NULL, NULL);
+	must("accept", fd);
+	return end_so(steps, fd);
+}
+
 static int with_stream(const char *what, int port)
 {
 	int fd = tcp();
 	must("connect", connect(fd, ADDRESS(HOST, port)));
+	if (strncmp(what, "ends:", 5) == 0)
+		return end_so(what + 5, fd);
 	send_all(fd, "hello", 5);
 	if (strcmp(what, "unsent") == 0) {
 		send_all(fd, stream_bytes(MUCH), MUCH);
@@ -294,6 +335,8 @@ static int share(int port, bool streams)
 int other_main(const char *what, int port)
 {
 	pthread_t thread;
+	if (strncmp(what, "serves:", 7) == 0)
+		return serve(what + 7, port);
 	if (strcmp(what, "talk") == 0)
 		return talk(port);
 	if (strcmp(what, "share") == 0)

@@ -46,6 +46,7 @@ static const struct {
 	{ "cancel", cancel_cases },
 	{ "local", local_cases },
 	{ "local_death", local_death_cases },
+	{ "local_ends", local_end_cases },
 };
 
 struct counters {

@@ -31,6 +31,36 @@ pub struct Offer {
     pub limit: u32,
 }
 
+/// The way a socket was closed, which is what bytes that it had not read are to their sender. Older versions do not say:
+/// `Torn`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// Bytes were unread, or came to the closed socket.
+    Torn,
+    /// All that had come was read: what was on its way came behind the end.
+    Whole,
+    /// Both ends had been told before.
+    Ended,
+}
+
+impl Parting {
+    fn to_bits(self) -> u64 {
+        match self {
+            Parting::Torn => 0,
+            Parting::Whole => 1,
+            Parting::Ended => 2,
+        }
+    }
+
+    fn from_bits(bits: u64) -> Parting {
+        match bits {
+            1 => Parting::Whole,
+            2 => Parting::Ended,
+            _ => Parting::Torn,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
     /// Client: I am about to connect; this is my end.
@@ -61,7 +91,7 @@ pub enum Message {
     /// All that was not read is returned.
     Stopped { to: Name },
     /// My socket is closed; the kernel has told yours how. So many of your bytes were read; older versions do not say.
-    Closed { to: Name, read: Option<u64> },
+    Closed { to: Name, read: Option<u64>, parting: Parting },
 }
 
 const OFFER: u8 = 1;
@@ -102,8 +132,9 @@ impl Message {
             Message::Stop { to, kernel } => (STOP, [to.to_bits(), kernel, 0]),
             Message::Return { to } => (RETURN, [to.to_bits(), 0, 0]),
             Message::Stopped { to } => (STOPPED, [to.to_bits(), 0, 0]),
-            Message::Closed { to, read } => {
-                (CLOSED, [to.to_bits(), read.map_or(0, |read| read.saturating_add(1)), 0])
+            Message::Closed { to, read, parting } => {
+                let read = read.map_or(0, |read| read.saturating_add(1));
+                (CLOSED, [to.to_bits(), read, parting.to_bits()])
             }
         }
     }
@@ -132,7 +163,10 @@ impl Message {
             STOP => Message::Stop { to: name, kernel: one },
             RETURN => Message::Return { to: name },
             STOPPED => Message::Stopped { to: name },
-            CLOSED => Message::Closed { to: name, read: one.checked_sub(1) },
+            CLOSED => {
+                let parting = Parting::from_bits(two);
+                Message::Closed { to: name, read: one.checked_sub(1), parting }
+            }
             _ => return None,
         })
     }
@@ -171,9 +205,9 @@ mod tests {
             Message::Stop { to: name, kernel: 7 },
             Message::Return { to: name },
             Message::Stopped { to: name },
-            Message::Closed { to: name, read: None },
-            Message::Closed { to: name, read: Some(0) },
-            Message::Closed { to: name, read: Some(8) },
+            Message::Closed { to: name, read: None, parting: Parting::Torn },
+            Message::Closed { to: name, read: Some(0), parting: Parting::Whole },
+            Message::Closed { to: name, read: Some(8), parting: Parting::Ended },
         ];
         for message in all {
             let (kind, header) = message.encode();

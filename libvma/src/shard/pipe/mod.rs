@@ -66,7 +66,8 @@
 //! - by the kernel: bytes in the dead peer's socket were unread, or its socket was *armed* (SO_LINGER of 0), as it
 //!   is from before bytes come back until the kernel has them.
 //!
-//! `tests::kills` is the model of that.
+//! `tests::kills` is the model of that. As on Linux, unread bytes are EPIPE to their sender if the peer had ended before
+//! (FIN, CLOSED), and no error at all if both had: `end::fault`.
 //!
 //! `message` is what they say, `end` one end, `queue` what is unread, `table` all ends of a process,
 //! `call` what sockets ask. Nothing here knows sockets or makes system calls; reading and writing

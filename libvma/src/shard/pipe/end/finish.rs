@@ -5,7 +5,7 @@ use libvma_engine::tcp::Events;
 
 use super::{Bond, Holder, PORTION, Pipe, Sending};
 use crate::device::shm::LinkId;
-use crate::shard::pipe::message::{Message, Name};
+use crate::shard::pipe::message::{Message, Name, Parting};
 use crate::shard::pipe::{Carrier, Leftover, SocketId};
 
 impl Pipe {
@@ -55,6 +55,9 @@ impl Pipe {
 
     /// The socket is closed. False: it is not said yet, the pipe stays until it is.
     pub(in crate::shard::pipe) fn close(&mut self, carrier: &mut impl Carrier) -> bool {
+        if self.owner().is_some() {
+            self.parting = self.parting_now();
+        }
         self.incoming.clear(carrier);
         if self.bond == Bond::Over || self.is_apart() {
             self.holder = Holder::Closed;
@@ -63,6 +66,16 @@ impl Pipe {
         self.holder = Holder::Closing;
         self.settle(carrier);
         self.is_closed()
+    }
+
+    fn parting_now(&self) -> Parting {
+        if self.are_both_told() {
+            Parting::Ended
+        } else if self.incoming.held() > 0 {
+            Parting::Torn
+        } else {
+            Parting::Whole
+        }
     }
 
     /// Bytes that the peer has not read, as far as it has said or noted.
@@ -89,6 +102,11 @@ impl Pipe {
         leftover: Box<dyn Leftover>,
     ) {
         self.holder = Holder::Leftover(leftover);
+        if self.are_both_told() {
+            // Nobody will read it.
+            self.parting = Parting::Ended;
+            self.incoming.clear(carrier);
+        }
         if !self.is_shut() {
             self.shut(carrier);
         }
@@ -105,6 +123,7 @@ impl Pipe {
 
     /// The peer sent something that nobody will read.
     pub(in crate::shard::pipe) fn refuse(&mut self, carrier: &mut impl Carrier) {
+        self.parting = Parting::Torn;
         if let Some(message) = self.closed() {
             carrier.tell(self.link, message);
         }
@@ -160,8 +179,8 @@ impl Pipe {
 
     /// The last message to the peer; None if there is no peer.
     fn closed(&self) -> Option<Message> {
-        let read = Some(self.incoming.read);
-        self.bond.peer().map(|to| Message::Closed { to, read })
+        let (read, parting) = (Some(self.incoming.read), self.parting);
+        self.bond.peer().map(|to| Message::Closed { to, read, parting })
     }
 
     /// Is it the end of this peer's?
@@ -175,11 +194,11 @@ impl Pipe {
             return Events::NONE;
         }
         // Bytes that nobody will read. The peer has noted what it did read.
-        let dead = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted
-            || self.lacks_bytes()
-            || self.incoming.state.is_returned() && self.incoming.held() > 0;
-        if dead {
+        let unread = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted;
+        if self.lost_what_was_given() {
             self.fault.die();
+        } else if unread {
+            self.died_unread();
         }
         self.end();
         Events::CLOSED
@@ -190,14 +209,9 @@ impl Pipe {
         self.end();
     }
 
-    /// Is the connection over, though the kernel does not know?
-    pub fn is_dead(&self) -> bool {
-        self.fault.is_dead()
-    }
-
-    /// Are both directions over, though the kernel does not know?
-    pub fn has_ended(&self) -> bool {
-        self.is_dead() || self.is_shut() && self.is_finished()
+    /// The peer is gone. Are bytes lost that were given back to it, and have not come by the kernel?
+    pub(super) fn lost_what_was_given(&self) -> bool {
+        self.lacks_bytes() || self.incoming.state.is_returned() && self.incoming.held() > 0
     }
 
     /// The socket is closed, and the peer knows.
@@ -311,6 +325,7 @@ impl Pipe {
     /// The peer broke the rules.
     #[cold]
     pub(in crate::shard::pipe) fn condemn(&mut self, carrier: &mut impl Carrier) -> Events {
+        self.parting = Parting::Torn;
         if let Some(message) = self.closed() {
             carrier.tell(self.link, message);
         }

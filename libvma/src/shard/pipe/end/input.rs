@@ -5,7 +5,7 @@ use libvma_engine::tcp::Events;
 use super::{Bond, Pipe, Receiving, Sending, clamped};
 use crate::device::Received;
 use crate::shard::pipe::Carrier;
-use crate::shard::pipe::message::{Message, Name};
+use crate::shard::pipe::message::{Message, Name, Parting};
 
 /// The peer did what it must not.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Pipe {
                 }
                 Ok(Events::CLOSED)
             }
-            Message::Closed { read, .. } => Ok(self.peer_closed(read)),
+            Message::Closed { read, parting, .. } => Ok(self.peer_closed(read, parting)),
             Message::Data { .. }
             | Message::Return { .. }
             | Message::Offer { .. }
@@ -87,16 +87,16 @@ impl Pipe {
         Ok(Events::READABLE)
     }
 
-    fn peer_closed(&mut self, read: Option<u64>) -> Events {
-        // Bytes that were given back to it are lost: it closed before it knew that this was all.
-        let torn =
-            self.lacks_bytes() || self.incoming.state.is_returned() && self.incoming.held() > 0;
+    fn peer_closed(&mut self, read: Option<u64>, parting: Parting) -> Events {
         // Bytes that it gave back before it closed were never read, nor those that were on their way then.
         let crossed = self.outgoing.state != Sending::Reverted
             && read.is_some_and(|read| read < self.outgoing.sent);
-        let unread = !self.outgoing.backlog.is_empty() || crossed;
-        if torn || unread {
+        let returned = !self.outgoing.backlog.is_empty();
+        // It closed before it knew that this was all.
+        if self.lost_what_was_given() {
             self.fault.die();
+        } else if returned || crossed {
+            self.closed_unread(if returned { Parting::Torn } else { parting });
         }
         self.outgoing.backlog = Vec::new();
         self.outgoing.gone = 0;

@@ -4,6 +4,7 @@
 //! full, `finish` every way to its end, `input` what follows from a message.
 
 mod agree;
+mod fault;
 mod finish;
 mod input;
 mod overflow;
@@ -15,7 +16,7 @@ use std::net::SocketAddrV4;
 
 use self::overflow::{Allowance, Part};
 use self::state::{Bond, Fault, Receiving, Sending, Writing};
-use super::message::Name;
+use super::message::{Name, Parting};
 use super::queue::Queue;
 use super::{Leftover, SocketId};
 use crate::device::shm::LinkId;
@@ -128,6 +129,8 @@ pub struct Pipe {
     fault: Fault,
     /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
     armed: bool,
+    /// How the socket was closed.
+    parting: Parting,
     /// The link had no room for what the window would have allowed.
     crowded: bool,
     /// A writer waits for room.
@@ -183,6 +186,7 @@ impl Pipe {
             },
             fault: Fault::None,
             armed: false,
+            parting: Parting::Whole,
             crowded: false,
             wants_room: false,
             promised: false,
@@ -200,7 +204,7 @@ impl Pipe {
             Receiving::Early => Turn::Kernel { most: u64::MAX },
             _ if incoming.kernel > 0 => Turn::Kernel { most: incoming.kernel },
             state if !incoming.queue.is_empty() && !state.is_returned() => Turn::Pipe,
-            _ if self.fault.is_dead() => Turn::End,
+            _ if self.fault.is_dead() => self.turn_of_the_dead(),
             Receiving::Pipe | Receiving::Stopped => Turn::Pipe,
             // An end that the pipe has told holds, though the kernel's FIN may come a moment later.
             Receiving::Ended => Turn::End,
@@ -317,28 +321,9 @@ impl Pipe {
         incoming.state == Receiving::Pipe && incoming.kernel == 0
     }
 
-    /// Did the peer die with bytes of ours unread? Told once.
-    pub fn take_reset(&mut self) -> bool {
-        let due = self.fault.is_untold();
-        if due {
-            self.fault.tell(true);
-        }
-        due
-    }
-
-    /// The peer died with bytes of ours unread, or the kernel says that the connection is reset.
-    pub fn note_reset(&mut self) {
-        self.fault.reset();
-    }
-
     /// What was told is not known to the program after all: it is told again.
     pub fn keep_reset(&mut self) {
         self.fault.tell(false);
-    }
-
-    /// The kernel's word was passed on to the program. False if the program knew already.
-    pub fn tell_kernels_reset(&mut self) -> bool {
-        !self.fault.tell(true)
     }
 
     /// The program sends no more: does the kernel not know yet? From now on it does.
@@ -371,7 +356,7 @@ impl Pipe {
     /// program is told of one.
     pub fn lose_backlog(&mut self) {
         self.backlog_gone(usize::MAX / 2);
-        self.note_reset();
+        self.fault.reset();
     }
 
     /// The kernel's end of the connection came before bytes that were given back: they are lost.

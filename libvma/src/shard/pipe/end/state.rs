@@ -282,9 +282,12 @@ pub(super) enum Fault {
     Reset {
         told: bool,
     },
-    /// The peer broke the rules, or died with bytes unread: both directions are over.
+    /// Both directions are over: the peer broke the rules, or is gone with bytes unread. `behind`: it had ended before, or
+    /// the bytes were sent behind its end. Then that is an error to send (EPIPE), and what the peer sent is read to
+    /// its end.
     Dead {
         told: bool,
+        behind: bool,
     },
 }
 
@@ -294,9 +297,14 @@ impl Fault {
         matches!(self, Fault::Dead { .. })
     }
 
+    /// Is what the peer sent read to its end all the same?
+    pub fn is_behind_the_end(self) -> bool {
+        matches!(self, Fault::Dead { behind: true, .. })
+    }
+
     /// Is the program to be told?
     pub fn is_untold(self) -> bool {
-        matches!(self, Fault::Reset { told: false } | Fault::Dead { told: false })
+        matches!(self, Fault::Reset { told: false } | Fault::Dead { told: false, .. })
     }
 
     /// The connection is reset.
@@ -306,11 +314,23 @@ impl Fault {
         }
     }
 
+    /// Both directions are over, by bytes behind the peer's end.
+    pub fn die_behind_the_end(&mut self) {
+        match *self {
+            Fault::None => *self = Fault::Dead { told: false, behind: true },
+            Fault::Reset { .. } => self.die(),
+            Fault::Dead { .. } => {}
+        }
+    }
+
     /// Both directions are over.
     pub fn die(&mut self) {
         *self = match *self {
-            Fault::None => Fault::Dead { told: false },
-            Fault::Reset { told } | Fault::Dead { told } => Fault::Dead { told },
+            // That bytes to read are lost, too, is news.
+            Fault::None | Fault::Dead { behind: true, .. } => {
+                Fault::Dead { told: false, behind: false }
+            }
+            Fault::Reset { told } | Fault::Dead { told, .. } => Fault::Dead { told, behind: false },
         };
     }
 
@@ -321,7 +341,7 @@ impl Fault {
                 *self = Fault::Reset { told: now };
                 false
             }
-            Fault::Reset { told } | Fault::Dead { told } => core::mem::replace(told, now),
+            Fault::Reset { told } | Fault::Dead { told, .. } => core::mem::replace(told, now),
         }
     }
 }

@@ -130,6 +130,8 @@ pub struct Host {
     /// The kernel ends the connection by RST when the process ends (SO_LINGER).
     armed: bool,
     pub shut: bool,
+    /// When the process ended, it had been told of the peer's end, and had told of its own.
+    pub knew_both_ends: bool,
     pub events: Events,
     /// It looks for bytes in the kernel that nobody has told of.
     pub finds: bool,
@@ -180,6 +182,7 @@ pub fn hosts() -> (Host, Host) {
         failed: false,
         armed: false,
         shut: false,
+        knew_both_ends: false,
         events: Events::NONE,
         finds: own == 0,
         overflowed: 0,
@@ -465,9 +468,11 @@ impl Host {
     pub fn exit(&mut self) {
         while self.deliver() {}
         self.tend();
+        self.knew_both_ends = self.pipe().are_both_told();
         let torn = {
             let pipe = self.pipe();
-            pipe.unread() > 0 || pipe.is_dead() || pipe.has_bytes_on_their_way()
+            let unread = pipe.unread() > 0 && !pipe.are_both_told();
+            unread || pipe.is_dead() || pipe.has_bytes_on_their_way()
         };
         self.kernel_out.borrow_mut().reset |= torn;
         self.with(|pipe, carrier| pipe.close(carrier));

@@ -1,5 +1,6 @@
 //! Two processes' pipes over a link in memory, and the kernel's connection below as two queues.
 
+mod ends;
 mod host;
 mod kills;
 mod overflow;

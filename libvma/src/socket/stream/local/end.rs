@@ -23,7 +23,7 @@ pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Out
     }
     let ended = state.pipe(id).is_none_or(|pipe| {
         let by_kernel = || !pipe.would_tell_its_end() && shadow::is_at_end(descriptor);
-        pipe.is_dead() || pipe.is_shut() && (pipe.is_finished() || by_kernel())
+        pipe.has_ended() || pipe.is_shut() && by_kernel()
     });
     if ended || !shadow::has_peer(descriptor) {
         return Outcome::Errno(libc::ENOTCONN);
@@ -126,13 +126,14 @@ fn drain_backlogs(stack: &Stack, ids: &[SocketId], patience: u64) {
     }
 }
 
-/// Says that the socket is closed. As on Linux, bytes that the program did not read make it a reset.
+/// Says that the socket is closed. As on Linux, bytes that the program did not read make it a reset, unless
+/// both ends have been told before: then the connection is over already, for both.
 ///
 /// As long as the peer has not read everything it may be given back, and have to go by the kernel: then
 /// the pipe goes on without its socket.
 fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     let Some(pipe) = state.pipe(id) else { return };
-    let unread = pipe.unread() > 0 || pipe.is_dead();
+    let unread = pipe.unread() > 0 && !pipe.are_both_told() || pipe.is_dead();
     // Whoever reads the rest of it must not take that for all.
     let torn = pipe.has_bytes_on_their_way();
     let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());

@@ -36,7 +36,11 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
         return Some(ready);
     }
     let asks = matches!(turn, Turn::Kernel { .. }) || way == Way::Kernel || pipe.is_over();
-    let kernel = if asks { from_poll(shadow::events(descriptor)) } else { Readiness::NONE };
+    let kernel = if asks {
+        from_poll(pipe.without_late_error(shadow::events(descriptor)))
+    } else {
+        Readiness::NONE
+    };
     let insert_if = |ready: &mut Readiness, holds: bool, bits: Readiness| {
         if holds {
             ready.insert(bits);
@@ -135,11 +139,11 @@ pub fn take_error(state: &mut Shard, id: SocketId) -> Option<i32> {
     let descriptor = state.socket(id)?.1.shadow();
     let pipe = state.pipe(id)?;
     let kernels = crate::sys::shadow::int_option(descriptor, libc::SOL_SOCKET, libc::SO_ERROR)?;
-    if pipe.take_reset() {
-        return Some(libc::ECONNRESET);
+    let resets = kernels == libc::ECONNRESET;
+    if resets && let Some(error) = pipe.tell_kernels_reset() {
+        return Some(error);
     }
-    let known = kernels == libc::ECONNRESET && !pipe.tell_kernels_reset();
-    Some(if known { 0 } else { kernels })
+    Some(pipe.take_fault().unwrap_or(if resets { 0 } else { kernels }))
 }
 
 /// The state of the connection, if the kernel has not been told of its ends. None: it knows.

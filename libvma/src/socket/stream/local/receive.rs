@@ -318,8 +318,12 @@ fn end_of_kernel(state: &mut Shard, id: SocketId, end: Look) -> Look {
             pipe.note_loss();
             return Look::Again;
         }
-        let known = matches!(end, Look::Failed(libc::ECONNRESET)) && !pipe.tell_kernels_reset();
-        return if known { Look::End } else { end };
+        return match end {
+            Look::Failed(libc::ECONNRESET) => {
+                pipe.tell_kernels_reset().map_or(Look::End, Look::Failed)
+            }
+            end => end,
+        };
     }
     // It is the pipe's turn after all.
     if let Look::Failed(errno) = end {

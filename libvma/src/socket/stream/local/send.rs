@@ -6,7 +6,7 @@ use super::super::send::outcome;
 use super::super::wait::{Call, Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, ready, shadow};
-use crate::shard::pipe::Way;
+use crate::shard::pipe::{Pipe, Way};
 use crate::shard::{Direction, SocketId};
 use crate::sys::user::{self, Copied};
 
@@ -123,6 +123,7 @@ fn transfer(
             Ok(Copied { bytes: count, fault })
         }
         Way::Shut if sent > 0 => Err(libc::EPIPE),
+        Way::Shut if pipe.take_reset_to_send() => Err(libc::ECONNRESET),
         Way::Shut => Err(super::take_kept(state, id).unwrap_or(libc::EPIPE)),
         Way::Kernel | Way::Nowhere => {
             let sent = send_by_kernel(state, id, data, sent, flags);
@@ -234,8 +235,7 @@ fn send_by_kernel(
     match failed {
         Some(libc::ECONNRESET) if count == 0 => {
             // Told once, by whoever knows first.
-            let known = state.pipe(id).is_some_and(|pipe| !pipe.tell_kernels_reset());
-            Err(if known { libc::EPIPE } else { libc::ECONNRESET })
+            Err(state.pipe(id).and_then(Pipe::tell_kernels_reset).unwrap_or(libc::EPIPE))
         }
         Some(errno) if count == 0 && errno != libc::EAGAIN => Err(errno),
         Some(errno) => {
