@@ -2,6 +2,8 @@
  * behind the ends that either has told of. */
 #include "prober.h"
 
+#include <sys/mman.h>
+
 #define UNREAD 1000
 
 /* One way to the end. The other does what `steps` says (local_other.c), waits at `t`, and says `r` when it has come
@@ -123,10 +125,40 @@ static void behind_both_ends(void)
 	});
 }
 
+/* A look ahead over bytes that came by the kernel and those behind them, into memory that ends between them. */
+static void peeks_behind_the_kernels(void)
+{
+	pid_t other;
+	int listening = tcp_listener(HOST, 5099, 5);
+	other = other_start("late", 5099);
+	int fd = DO(accept(listening, NULL, NULL));
+	close(listening);
+	usleep(50000); /* until its offer is here */
+	receive_shown(fd, 2, 0);
+	other_ready();
+	other_go();
+	other_ready();
+	char *pages = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	must("mprotect", mprotect(pages + 4096, 4096, PROT_NONE));
+	int there = 0;
+	for (int i = 0; i < 2000 && there < 103; i++) {
+		must("recv", there = recv(fd, room, 500, MSG_PEEK));
+		usleep(1000);
+	}
+	line("  %d bytes", there);
+	DO(recv(fd, pages + 4096 - 3, 50, MSG_PEEK));
+	receive_shown(fd, 3, MSG_PEEK);
+	DO(close(fd));
+	kill(other, SIGKILL);
+	other_ends(other);
+	munmap(pages, 8192);
+}
+
 const probe_case local_end_cases[] = {
 	{ "before_any_end", before_any_end, true, STREAMS_SHARED },
 	{ "behind_the_peers_end", behind_the_peers_end, true, STREAMS_SHARED },
 	{ "behind_a_closed_socket", behind_a_closed_socket, true, STREAMS_SHARED },
 	{ "behind_both_ends", behind_both_ends, true, STREAMS_SHARED },
+	{ "peeks_behind_the_kernels", peeks_behind_the_kernels, true, STREAMS_SHARED },
 	{ NULL, NULL, false, NO_STREAMS },
 };

@@ -216,6 +216,19 @@ static int serve(const char *steps, int port)
 	return end_so(steps, fd);
 }
 
+/* Sends before it knows of a pipe, and again when it does. */
+static int late(int fd)
+{
+	char byte;
+	ready();
+	until_told();
+	recv(fd, &byte, 1, MSG_DONTWAIT);
+	send_all(fd, stream_bytes(100), 100);
+	ready();
+	pause();
+	return 0;
+}
+
 static int with_stream(const char *what, int port)
 {
 	int fd = tcp();
@@ -223,6 +236,8 @@ static int with_stream(const char *what, int port)
 	if (strncmp(what, "ends:", 5) == 0)
 		return end_so(what + 5, fd);
 	send_all(fd, "hello", 5);
+	if (strcmp(what, "late") == 0)
+		return late(fd);
 	if (strcmp(what, "unsent") == 0) {
 		send_all(fd, stream_bytes(MUCH), MUCH);
 		_exit(0);

@@ -250,12 +250,10 @@ fn look_at_kernel(
         }
         Ok(count) if target.peeks() => {
             // What comes behind it is in the pipe.
-            let behind = if count as u64 == most && !target.discards() {
-                state.pipe_read(id, target.buffers, count, Some(0))
-            } else {
-                0
-            };
-            Look::Took(count + behind)
+            match count as u64 == most && !target.discards() {
+                true => peek_behind(state, id, target, count),
+                false => Look::Took(count),
+            }
         }
         Ok(count) => {
             if let Some(pipe) = state.pipe(id) {
@@ -276,6 +274,16 @@ fn look_at_kernel(
         Err(libc::EFAULT) => Look::NoMemory,
         Err(errno) => end_of_kernel(state, id, Look::Failed(errno)),
     }
+}
+
+/// Peeks at what comes in the pipe behind so many of the kernel's bytes.
+fn peek_behind(state: &mut Shard, id: SocketId, target: &mut Target<'_, '_>, count: usize) -> Look {
+    let there = state.pipe(id).map_or(0, |pipe| pipe.readable());
+    let behind = there.min(target.room.saturating_sub(count));
+    if behind > 0 && !user::all_take(target.buffers, count, behind) {
+        return Look::NoMemory;
+    }
+    Look::Took(count + state.pipe_read(id, target.buffers, count, Some(0)))
 }
 
 /// How much may be read from the kernel's socket while the peer has not said where the kernel's bytes end.
