@@ -275,12 +275,18 @@ impl Pipes {
         closed: bool,
     ) -> Option<(SocketId, Events)> {
         self.offers.retain(|waiting| waiting.link != link || waiting.from != from);
-        match self.all().find(|pipe| pipe.is_with(link, from)) {
+        let is_its = |pipe: &Pipe| pipe.is_with(link, from);
+        let found = self.slots.iter().position(|slot| slot.pipe.as_deref().is_some_and(is_its));
+        match found.map(|index| index as u32) {
             // It was confirmed meanwhile.
-            Some(pipe) if closed => {
-                let owner = pipe.owner()?;
+            Some(index) if closed => {
+                let pipe = self.get(index)?;
                 pipe.leave_alone();
-                Some((owner, Events::CLOSED))
+                let owner = pipe.owner();
+                if owner.is_none() {
+                    self.remove(index);
+                }
+                owner.map(|owner| (owner, Events::CLOSED))
             }
             Some(_) => None,
             None => {

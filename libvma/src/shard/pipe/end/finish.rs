@@ -204,8 +204,11 @@ impl Pipe {
         Events::CLOSED
     }
 
-    /// The client is gone before it knew of this end.
+    /// The client is gone before it knew of this end. Nobody reads what a closed socket left.
     pub(in crate::shard::pipe) fn leave_alone(&mut self) {
+        if let Holder::Leftover(half) = &mut self.holder {
+            half.reset();
+        }
         self.end();
     }
 

@@ -80,7 +80,7 @@ struct Incoming {
     prefetched: u64,
     /// Messages with bytes.
     messages: u64,
-    /// Bytes read by the program, or given back.
+    /// Bytes that the program read.
     read: u64,
     credited: u64,
     /// The link had no room for CREDIT.

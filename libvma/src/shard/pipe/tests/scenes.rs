@@ -564,3 +564,24 @@ fn a_backlog_that_the_kernel_refuses_is_an_error_to_its_program() {
     server.pipe().lose_backlog();
     assert!(server.pipe().backlog().is_empty() && server.pipe().take_reset());
 }
+
+#[test]
+fn bytes_left_for_a_client_that_is_gone_end_with_it() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"banner");
+    // Both close at once: the client has not seen the confirmation, the server not the withdrawal.
+    assert!(client.with(|pipe, carrier| pipe.close(carrier)));
+    let index = client.index.take().expect("a pipe");
+    client.pipes.remove(index);
+    let rest = Rest::default();
+    let leftover = Box::new(rest.clone());
+    assert!(server.with(|pipe, carrier| pipe.must_remain(carrier)));
+    server.with(|pipe, carrier| pipe.remain(carrier, leftover));
+    while client.deliver() || server.deliver() {}
+    server.pipes.wind_up(&mut server.carrier);
+    assert!(server.pipes.is_empty(), "the descriptor is kept for ever");
+    assert!(rest.0.lock().expect("a half").reset, "a copy of the client's socket sees an end");
+}
