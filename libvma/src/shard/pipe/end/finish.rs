@@ -209,6 +209,9 @@ impl Pipe {
         if let Holder::Leftover(half) = &mut self.holder {
             half.reset();
         }
+        if self.outgoing.state != Sending::Reverted && self.unread_by_peer() > 0 {
+            self.closed_unread(Parting::Whole);
+        }
         self.end();
     }
 

@@ -135,3 +135,17 @@ fn an_end_with_bytes_still_to_come_by_the_kernel_is_a_reset() {
     client.lose_link();
     assert_eq!(client.pipe().take_fault(), Some(libc::ECONNRESET));
 }
+
+#[test]
+fn bytes_to_a_client_that_closed_before_it_knew_break_the_sender() {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(b"banner");
+    close(&mut client);
+    hear(&mut server);
+    assert_eq!(server.pipe().way(), Way::Shut);
+    assert_eq!(server.pipe().turn(), Turn::Kernel { most: u64::MAX });
+    assert_eq!(server.pipe().take_fault(), Some(libc::EPIPE));
+}
