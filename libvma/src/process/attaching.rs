@@ -7,6 +7,7 @@ use super::Process;
 use crate::log::log_line;
 use crate::shard::SocketId;
 use crate::socket::{Stack, WhyOs, attach, is_stream};
+use crate::sys::thread;
 
 /// For the internal thread, in every round.
 pub fn attend(process: &'static Process) {
@@ -18,10 +19,7 @@ pub fn attend(process: &'static Process) {
     let Some(plane) = plane.as_mut() else { return };
     for interface in stack.attaching.take_due(&mut plane.wanted) {
         // The signals that this thread blocks the new one blocks, too.
-        let spawned = std::thread::Builder::new()
-            .name("vma-attach".into())
-            .stack_size(256 * 1024)
-            .spawn(move || run(process, interface));
+        let spawned = thread::start_own("vma-attach", move || run(process, interface));
         if let Err(error) = spawned {
             log_line!(Debug, "no thread to attach an interface in the background: {error}");
             plane.rings.insert(interface, Err(WhyOs::RingRefused));

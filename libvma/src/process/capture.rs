@@ -129,10 +129,7 @@ pub fn start(process: &'static Process) {
     let Some(capturing) = &process.capturing else { return };
     // Signals are the application's: its handlers must not run here.
     let saved = thread::block_signals();
-    let spawned = std::thread::Builder::new()
-        .name("vma-pcap".into())
-        .stack_size(256 * 1024)
-        .spawn(|| capturing.run());
+    let spawned = thread::start_own("vma-pcap", || capturing.run());
     thread::restore_signals(&saved);
     if let Err(error) = spawned {
         log_line!(Warning, "the thread that writes VMA_PCAP could not be started: {error}");

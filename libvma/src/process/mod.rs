@@ -172,19 +172,21 @@ impl Process {
 }
 
 impl Process {
-    /// Gives up the descriptors that keep the ports of closed connections from reuse, because the program
-    /// may have no more. False if there are none. Told once.
+    /// Gives up the descriptors that keep the ports of closed connections from reuse, and those by which others of the
+    /// host find sockets if they count, because the program may have no more. False if there are none. Told once.
     pub fn release_kept_descriptors(&self) -> bool {
         let Ok(mut state) = self.stack.shard.lock() else { return false };
         let released = state.release_kept();
         drop(state);
+        let released = released + crate::socket::local::end_posts(&self.stack);
         let told = std::sync::atomic::Ordering::Relaxed;
         if released > 0 && !self.descriptors_told.swap(true, told) {
             log_line!(
                 Warning,
                 "the program has as many descriptors as RLIMIT_NOFILE allows; libvma closed {released} of its \
-                 own, which kept the ports of closed connections from reuse. Raise the limit (ulimit -n, \
-                 LimitNOFILE= of a systemd unit): libvma needs up to 256 descriptors of it."
+                 own, which kept the ports of closed connections from reuse or let other processes of this host \
+                 find its sockets. Raise the limit (ulimit -n, LimitNOFILE= of a systemd unit): libvma needs up \
+                 to 256 descriptors of it."
             );
         }
         released > 0

@@ -36,10 +36,7 @@ pub fn start(process: &'static Process, monitor: Monitor) {
     // Here, not in the thread: what it opens has a low number for a moment, which the program, on its
     // own way by then, would miss when the kernel numbers its next descriptor.
     let readers = Attendant::new(process);
-    let spawned = std::thread::Builder::new()
-        .name("vma".into())
-        .stack_size(256 * 1024)
-        .spawn(move || run(process, monitor, readers));
+    let spawned = thread::start_own("vma", move || run(process, monitor, readers));
     thread::restore_signals(&saved);
     if let Err(error) = spawned {
         set_served(process, false);

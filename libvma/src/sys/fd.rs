@@ -1,24 +1,35 @@
 //! The library's own descriptors.
 //!
-//! They live high (above 1000) so that a program finds the numbers it expects, are closed by raw
-//! system call, and are listed: the program's `closefrom()` must pass over them, and a forked
-//! child closes its copies, so that a dying parent's flows really vanish.
+//! They live high, above 1000 and those that stay above the program's limit ([`above`]), so that a program finds the
+//! numbers it expects, are closed by raw system call, and are listed: the program's `closefrom()` must pass over them,
+//! and a forked child closes its copies, so that a dying parent's flows really vanish.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
-use rustix::io::{DupFlags, Errno, fcntl_dupfd_cloexec};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// The numbers tried, highest first: a program may run with a small RLIMIT_NOFILE.
+use super::above;
+
+/// The numbers tried below the limit, highest first: a program may run with a small RLIMIT_NOFILE.
 const FLOORS: [RawFd; 4] = [1000, 512, 200, 100];
 
 /// An owned descriptor of the library itself.
 pub struct Fd(RawFd);
 
 impl Fd {
-    /// Moves a descriptor up, out of the program's way, and takes it over.
+    /// Moves a descriptor up, out of the program's way and above its limit, and takes it over.
     pub fn adopt(fd: OwnedFd) -> rustix::io::Result<Fd> {
+        // First to where it is quickly: as long as it has a low number, the program may miss that one.
+        let near = Fd::adopt_briefly(fd)?;
+        let Some(above) = above::copy(near.as_fd()) else { return Ok(near) };
+        internal::add(above);
+        Ok(Fd(above))
+    }
+
+    /// [`Fd::adopt`] for one that is closed soon: it lies below the limit, which is cheap.
+    pub fn adopt_briefly(fd: OwnedFd) -> rustix::io::Result<Fd> {
         let low = fd.into_raw_fd();
         // SAFETY: `low` came out of an OwnedFd just now, so it is open and nobody else's.
         let moved = Fd::copy_of(unsafe { BorrowedFd::borrow_raw(low) });
@@ -27,10 +38,11 @@ impl Fd {
         moved
     }
 
-    /// A descriptor of our own for the same file.
+    /// A descriptor of our own for the same file, below the limit if there is room.
     pub fn copy_of(fd: BorrowedFd<'_>) -> rustix::io::Result<Fd> {
         let copy = FLOORS.iter().find_map(|floor| fcntl_dupfd_cloexec(fd, *floor).ok());
-        let high = copy.map(IntoRawFd::into_raw_fd).ok_or(Errno::MFILE)?;
+        let copy = copy.map(IntoRawFd::into_raw_fd).or_else(|| above::copy(fd));
+        let high = copy.ok_or(Errno::MFILE)?;
         internal::add(high);
         Ok(Fd(high))
     }
@@ -45,11 +57,8 @@ impl Fd {
         let Ok(harmless) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
             return;
         };
-        // SAFETY: the number is open and ours, and whoever owned it has given it up.
-        let mut own = unsafe { OwnedFd::from_raw_fd(self.0) };
+        let _ = above::replace(harmless.as_fd(), self.0);
         core::mem::forget(self);
-        let _ = rustix::io::dup3(&harmless, &mut own, DupFlags::CLOEXEC);
-        let _ = own.into_raw_fd();
     }
 }
 
@@ -121,7 +130,7 @@ pub fn open_append(path: &str) -> rustix::io::Result<Fd> {
 /// Writes to a file that exists, as those of the kernel do, in one go.
 pub fn overwrite(path: &str, bytes: &[u8]) -> rustix::io::Result<()> {
     let flags = OFlags::WRONLY | OFlags::CLOEXEC;
-    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    let file = Fd::adopt_briefly(rustix::fs::open(path, flags, Mode::empty())?)?;
     rustix::io::write(file.as_fd(), bytes).map(|_| ())
 }
 
@@ -134,7 +143,7 @@ pub fn is_regular(path: &str) -> rustix::io::Result<bool> {
 /// Reads a small file (of /proc) whole.
 pub fn read_file(path: &str) -> rustix::io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    let file = Fd::adopt_briefly(rustix::fs::open(path, flags, Mode::empty())?)?;
     let mut bytes = Vec::new();
     let mut chunk = [0u8; 4096];
     loop {
@@ -207,7 +216,7 @@ fn remove_stale(path: &str) -> rustix::io::Result<()> {
         return Err(Errno::EXIST);
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = Fd::adopt(rustix::fs::open(path, flags, Mode::empty())?)?;
+    let file = Fd::adopt_briefly(rustix::fs::open(path, flags, Mode::empty())?)?;
     if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::AGAIN) {
         // A process of the same number in another namespace.
         return Err(Errno::EXIST);
@@ -219,7 +228,7 @@ fn remove_stale(path: &str) -> rustix::io::Result<()> {
 pub fn remove_left(path: &str, beginning: &[u8]) {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(opened) = rustix::fs::open(path, flags, Mode::empty()) else { return };
-    let Ok(file) = Fd::adopt(opened) else { return };
+    let Ok(file) = Fd::adopt_briefly(opened) else { return };
     let is_ours = rustix::fs::fstat(&file).is_ok_and(|status| {
         rustix::fs::FileType::from_raw_mode(status.st_mode).is_file()
             && status.st_uid == rustix::process::geteuid().as_raw()

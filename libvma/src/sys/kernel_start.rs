@@ -86,7 +86,7 @@ impl Deferred {
     fn open(local: SocketAddrV4, remote: SocketAddrV4) -> Option<Deferred> {
         let flags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
-        let deferred = Deferred(Fd::adopt(socket).ok()?);
+        let deferred = Deferred(Fd::adopt_briefly(socket).ok()?);
         let fd = deferred.0.raw();
         // A socket in repair mode gets any port; without the right to it one that others let it have.
         if deferred.repair() {

@@ -4,6 +4,7 @@
 //! `close`, `poll`, `read` ... itself and must not meet its own symbols again. Nothing here knows
 //! what a socket or a ring is. The few libc functions used are ones the library does not export.
 
+pub mod above;
 pub mod cancel;
 pub mod errand;
 pub mod fd;

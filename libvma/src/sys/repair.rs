@@ -168,7 +168,7 @@ fn try_repair() -> bool {
         // Out of descriptors: the next one fails for that reason.
         return true;
     };
-    let Ok(socket) = Fd::adopt(socket) else { return true };
+    let Ok(socket) = Fd::adopt_briefly(socket) else { return true };
     shadow::set_int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
     shadow::int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR) == Some(REPAIR_ON)
 }

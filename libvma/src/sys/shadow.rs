@@ -213,7 +213,7 @@ struct SourceAndSegment {
 pub fn send_as(from: SocketAddrV4, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
-    socket.and_then(Fd::adopt).is_ok_and(|socket| {
+    socket.and_then(Fd::adopt_briefly).is_ok_and(|socket| {
         net::bind(&socket, &from).is_ok() && send_to(socket.raw(), payload, segment, *from.ip(), to)
     })
 }

@@ -22,6 +22,8 @@ struct Local {
     id: AtomicU32,
     /// It called vfork(), and nobody has seen the parent go on since.
     vforked: AtomicBool,
+    /// The library made it.
+    is_own: AtomicBool,
 }
 
 thread_local! {
@@ -36,6 +38,7 @@ thread_local! {
             alarms: AtomicU32::new(0),
             id: AtomicU32::new(0),
             vforked: AtomicBool::new(false),
+            is_own: AtomicBool::new(false),
         }
     };
 }
@@ -229,6 +232,42 @@ fn exchange_alarm(new: Alarm) -> Alarm {
         local.alarm.store(new.eventfd, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         Alarm { eventfd, writes }
+    })
+}
+
+/// How many threads of the library's own live, in the process of that number.
+static OWN_THREADS: AtomicI32 = AtomicI32::new(0);
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Starts a thread of the library's own. Signals are the application's: the caller blocks them, so that its handlers do not run
+/// there.
+pub fn start_own(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let run = || {
+        LOCAL.with(|local| local.is_own.store(true, Ordering::Relaxed));
+        run();
+        OWN_THREADS.fetch_sub(1, Ordering::AcqRel);
+    };
+    if OWNER.swap(process_id(), Ordering::AcqRel) != process_id() {
+        // Those of a parent are not here.
+        OWN_THREADS.store(0, Ordering::Release);
+    }
+    let builder = std::thread::Builder::new().name(name.into()).stack_size(256 * 1024);
+    builder.spawn(run)?;
+    // Only now: `is_alone` must never count one that is not there.
+    OWN_THREADS.fetch_add(1, Ordering::AcqRel);
+    Ok(())
+}
+
+/// Is the caller the program's only thread? False if that is not known.
+pub fn is_alone() -> bool {
+    if LOCAL.with(|local| local.is_own.load(Ordering::Relaxed)) {
+        return false;
+    }
+    let is_owner = OWNER.load(Ordering::Acquire) == process_id();
+    let own = if is_owner { OWN_THREADS.load(Ordering::Acquire) } else { 0 };
+    // A directory has two links, and one more for each directory in it.
+    rustix::fs::stat("/proc/self/task").is_ok_and(|tasks| {
+        i64::try_from(tasks.st_nlink).is_ok_and(|links| links == 3 + i64::from(own))
     })
 }
 

@@ -82,7 +82,7 @@ impl Diag {
         };
         let sample =
             socket_with(AddressFamily::INET, sample, SocketFlags::CLOEXEC, Some(kind)).ok()?;
-        let sample = Fd::adopt(sample).ok()?;
+        let sample = Fd::adopt_briefly(sample).ok()?;
         bind(sample.as_fd(), &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)).ok()?;
         if protocol == TCP {
             listen(sample.as_fd(), 1).ok()?;

@@ -83,6 +83,8 @@ pub struct Rendezvous<M, L> {
     last_token: u64,
     /// Descriptors that all of this may use.
     budget: usize,
+    /// The program needs their descriptors.
+    posts_end: bool,
     /// Rises whenever a "nobody" may have become wrong.
     news: u64,
     /// Somebody who is none of us was met, and the log says so.
@@ -158,6 +160,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             answers: HashMap::new(),
             last_token: 0,
             budget: budget(),
+            posts_end: false,
             news: 0,
             met_strangers: false,
             turned_away: 0,
@@ -206,7 +209,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         if !self.is_itself(host) {
             return Err(Errno::PERM);
         }
-        if self.posts.len() >= self.budget / 2 {
+        if self.posts_end || self.posts.len() >= self.budget / 2 {
             return Err(Errno::MFILE);
         }
         self.afford(1)?;
@@ -223,6 +226,14 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             self.remove(token);
             self.tell(Message::Gone { key });
         }
+    }
+
+    /// The program needs the descriptors of all posts, and of those that were to come. Returns how many there were.
+    pub fn end_posts(&mut self) -> usize {
+        self.posts_end = true;
+        let keys: Vec<Key> = self.posts.keys().copied().collect();
+        keys.iter().for_each(|key| self.unpost(*key));
+        keys.len()
     }
 
     /// Who has a socket? Asks whoever has its name if that is not known.
@@ -475,8 +486,11 @@ impl<M, L> Watched<M, L> {
     }
 }
 
-/// A quarter of what the program may open.
+/// Where its descriptors count against the program's limit: a quarter of what that may open.
 fn budget() -> usize {
+    if crate::sys::above::is_possible() {
+        return MOST_DESCRIPTORS;
+    }
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
     (limit / 4).min(MOST_DESCRIPTORS)

@@ -34,6 +34,7 @@ use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Known, Rendezvous};
 use crate::log::log_line;
 use crate::shard::Segment;
+use crate::sys::above;
 use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};
 use crate::sys::time::monotonic_nanos;
@@ -183,6 +184,21 @@ pub fn unpost(stack: &Stack, Posted(key): Posted) {
     if let Ok(mut state) = stack.shard.lock() {
         state.withdraw();
     }
+}
+
+/// The program may have no more descriptors: the posts' are given up, if they count. Returns how many.
+pub fn end_posts(stack: &Stack) -> usize {
+    if above::is_possible() {
+        return 0;
+    }
+    let Ok(mut slot) = stack.local.finder.lock() else { return 0 };
+    let ended = slot.as_mut().map_or(0, |finder| finder.rendezvous.end_posts());
+    if ended > 0
+        && let Ok(mut state) = stack.shard.lock()
+    {
+        state.withdraw();
+    }
+    ended
 }
 
 /// A peer has withdrawn a socket: what it said of it holds from now on.

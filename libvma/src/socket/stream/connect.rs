@@ -225,7 +225,7 @@ fn hold_port(local: SocketAddrV4) -> Option<Fd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
     bind(&socket, &local).ok()?;
-    Fd::adopt(socket).ok()
+    Fd::adopt_briefly(socket).ok()
 }
 
 /// Undoes [`reserve`]. The kernel takes a port that it chose back only from a socket that leaves a state:

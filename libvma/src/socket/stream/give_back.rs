@@ -242,7 +242,8 @@ const PATIENCE_MILLIS: u32 = 2000;
 pub(super) fn fresh_socket() -> Option<Fd> {
     let tcp = Some(ipproto::TCP);
     let (family, kind, flags) = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
-    let socket = Fd::adopt(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()?;
+    let socket =
+        Fd::adopt_briefly(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()?;
     // A server that is started again binds its port with SO_REUSEADDR: what is left of connections
     // must allow that, too.
     shadow::set_int_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);

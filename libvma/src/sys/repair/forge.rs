@@ -28,7 +28,7 @@ pub fn send(snapshot: &Snapshot<'_>, segment: Segment) -> Result<(), Error> {
     let failed = |call| move |errno: rustix::io::Errno| Error { call, errno: errno.raw_os_error() };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))
-        .and_then(Fd::adopt)
+        .and_then(Fd::adopt_briefly)
         .map_err(failed("socket"))?;
     let destination = Destination::new(*snapshot.local.ip(), 0);
     sendto(&socket, packet, SendFlags::empty(), &destination).map_err(failed("sendto"))?;

@@ -293,7 +293,7 @@ impl Source {
             |errno: rustix::io::Errno| Error { call: "socket", errno: errno.raw_os_error() };
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
-            .and_then(Fd::adopt)
+            .and_then(Fd::adopt_briefly)
             .map_err(failed)?;
         let device = shadow::int_option(self.target.fd, libc::SOL_SOCKET, BIND_TO_INDEX);
         if let Some(device) = device.filter(|device| *device != 0) {

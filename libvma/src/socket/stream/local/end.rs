@@ -84,7 +84,7 @@ struct Rest(Fd);
 impl Rest {
     fn of(descriptor: i32) -> Option<Rest> {
         let copy = fd::with_borrowed(descriptor, |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
-        Some(Rest(Fd::adopt(copy.ok()?).ok()?))
+        Some(Rest(Fd::adopt_briefly(copy.ok()?).ok()?))
     }
 }
 

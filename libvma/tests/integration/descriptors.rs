@@ -1,0 +1,120 @@
+//! The program's limit of descriptors (RLIMIT_NOFILE) is the program's: the library's own do not count.
+
+use crate::harness::{Namespaces, PYTHON, Side};
+
+/// Opens as many of each kind as there is room for, and prints how many that were.
+const COUNT: &str = r#"
+import errno, os, resource, select, sys, threading
+from socket import *
+own = '10.99.0.1'
+def udp(address):
+    s = socket(AF_INET, SOCK_DGRAM)
+    s.bind((address, 0))
+    return s
+def tcp():
+    return socket(AF_INET, SOCK_STREAM)
+def listening(address):
+    s = tcp()
+    s.bind((address, 0))
+    s.listen(5)
+    return s
+def connected():
+    s = tcp()
+    s.connect(('10.99.0.2', 6000))
+    return s
+def instance():
+    e = select.epoll()
+    e.register(first, select.EPOLLIN)
+    return e
+def room(name, make):
+    made = []
+    try:
+        while True: made.append(make())
+    except OSError as problem: reason = errno.errorcode[problem.errno]
+    count = len(made)
+    for one in made: one.close()
+    print(name, count, reason, resource.getrlimit(resource.RLIMIT_NOFILE))
+def all_kinds(who):
+    room(who + ' udp', lambda: udp(own))
+    room(who + ' udp lo', lambda: udp('127.0.0.1'))
+    room(who + ' udp any', lambda: udp(''))
+    room(who + ' tcp', tcp)
+    room(who + ' listening', lambda: listening(own))
+    room(who + ' listening lo', lambda: listening('127.0.0.1'))
+    room(who + ' connected', connected)
+    room(who + ' epoll', instance)
+    room(who + ' unix', lambda: socket(AF_UNIX, SOCK_STREAM))
+    room(who + ' udp', lambda: udp(own))
+threaded = sys.argv[1] == 'threads'
+if threaded: threading.Thread(target=lambda: os.read(0, 1)).start()
+first = udp(own)
+first.sendto(b'x', ('10.99.0.2', 9000))
+all_kinds('parent')
+first.sendto(b'y', ('10.99.0.2', 9000))
+sys.stdout.flush()
+if not threaded:
+    child = os.fork()
+    all_kinds('child' if child == 0 else 'forked')
+    sys.stdout.flush()
+    if child == 0: os._exit(0)
+    os.waitpid(child, 0)
+print(open('/proc/self/limits').read().split('Max open files')[1].split('\n')[0])
+"#;
+
+/// What the program prints, with and without the library.
+fn counts(threads: &str, limits: &str) -> (String, String) {
+    let run = |preloaded: bool| {
+        let net = Namespaces::new();
+        let receiver = net.socket_at(Side::B, Side::B.at(9000));
+        let listener =
+            net.within(Side::B, || std::net::TcpListener::bind(Side::B.at(6000)).unwrap());
+        // The queue of std's listener is short.
+        rustix::net::listen(&listener, 4096).unwrap();
+        let before = net.watch(Side::A);
+        let program = net.program(Side::A, "prlimit").arg(&format!("--nofile={limits}"));
+        let program = program.arg(PYTHON).arg("-c").arg(COUNT).arg(threads);
+        let output = if preloaded { program.with_library().run() } else { program.run() }.ok();
+        let mut buffer = [0; 10];
+        for sent in [b'x', b'y'] {
+            assert_eq!((receiver.recv(&mut buffer).unwrap(), buffer[0]), (1, sent));
+        }
+        if preloaded {
+            before.still();
+        }
+        // Parent and child print as they run.
+        let mut lines: Vec<&str> = output.stdout.lines().collect();
+        lines.sort_unstable();
+        lines.join("\n")
+    };
+    (run(false), run(true))
+}
+
+// covers: LIM-21
+#[test]
+fn a_program_opens_as_many_as_on_the_kernel() {
+    let (kernel, library) = counts("", "1024:4096");
+    assert!(kernel.contains("parent udp 10"), "{kernel}");
+    assert_eq!(kernel, library);
+}
+
+// covers: LIM-21
+#[test]
+fn a_program_with_threads_opens_as_many_as_on_the_kernel() {
+    let (kernel, library) = counts("threads", "1024:4096");
+    assert!(kernel.contains("parent udp 10"), "{kernel}");
+    assert_eq!(kernel, library);
+}
+
+/// There is no place above the limits without CAP_SYS_RESOURCE: a program may miss what the library cannot do without, and no more.
+#[test]
+fn a_program_that_may_not_raise_its_limit_misses_a_few() {
+    let (kernel, library) = counts("", "300:300");
+    let numbers = |text: &str| -> Vec<u32> {
+        let of_line = |line: &str| line.split(" EMFILE ").next()?.rsplit(' ').next()?.parse().ok();
+        text.lines().filter(|line| line.contains(" EMFILE ")).filter_map(of_line).collect()
+    };
+    let (kernel, library) = (numbers(&kernel), numbers(&library));
+    assert_eq!((kernel.len(), library.len()), (30, 30));
+    assert!(kernel.iter().all(|count| *count == kernel[0]), "{kernel:?}");
+    assert!(library.iter().all(|count| *count + 32 >= kernel[0]), "{library:?}, {kernel:?}");
+}
