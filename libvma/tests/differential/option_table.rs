@@ -23,7 +23,7 @@ const ANSWERED: &str = include_str!("../../src/socket/stream/tell.rs");
 /// Named by the code of TCP, without an effect on what it serves: handed on to accepted sockets, refused once there
 /// is a connection, or ignored.
 const WITHOUT_EFFECT: &[&str] =
-    &["SO_PRIORITY", "TCP_FASTOPEN", "TCP_FASTOPEN_NO_COOKIE", "TCP_RTO_MIN_US"];
+    &["SO_PRIORITY", "TCP_FASTOPEN", "TCP_FASTOPEN_NO_COOKIE", "TCP_QUEUE_SEQ"];
 
 /// A row of `options.h`.
 struct Row {

@@ -6,6 +6,11 @@
 #ifndef TCP_TX_DELAY
 #define TCP_TX_DELAY 37
 #endif
+#ifndef TCP_RTO_MAX_MS
+#define TCP_RTO_MAX_MS 44
+#define TCP_RTO_MIN_US 45
+#define TCP_DELACK_MAX_US 46
+#endif
 
 struct option {
 	const char *name;
@@ -521,6 +526,69 @@ static void stamps_of_sending(void)
 	exchange(on);
 }
 
+/* What the kernel judges by the state of the connection. */
+static void of_the_connection(void)
+{
+	char bytes[64];
+	socklen_t length = sizeof bytes;
+	stream on = connected();
+	exchange(on);
+	SET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+	SET(on.fd, SOL_TCP, TCP_QUEUE_SEQ, 1);
+	DO(setsockopt(on.fd, SOL_TCP, TCP_QUEUE_SEQ, bytes, 3));
+	exchange(on);
+	SET(on.fd, SOL_TCP, TCP_REPAIR, 1);
+	GET(on.fd, SOL_TCP, TCP_REPAIR);
+	SET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
+	GET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE);
+	SET(on.fd, SOL_TCP, TCP_QUEUE_SEQ, 1);
+	SET(on.fd, SOL_TCP, TCP_REPAIR, 0);
+	exchange(on);
+	on = connected();
+	DO(setsockopt(on.fd, SOL_TCP, TCP_ULP, "no such one", 11));
+	exchange(on);
+	SET(on.fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_TX_SOFTWARE);
+	exchange(on);
+	on = accepted();
+	DO(setsockopt(on.fd, SOL_IP, IP_OPTIONS, "\1\1\1", 4));
+	DO(getsockopt(on.fd, SOL_IP, IP_OPTIONS, bytes, &length));
+	line("  length %d", (int)length);
+	exchange(on);
+}
+
+/* The headers of the SYN, which the accepted connection tells. */
+static void saved_syn(void)
+{
+	char bytes[200];
+	socklen_t length = sizeof bytes;
+	int fd = tcp_listener(HOST, 5000, 5);
+	SET(fd, SOL_TCP, TCP_SAVE_SYN, 1);
+	int there = peer_connect(HOST, 5000), on = DO(accept(fd, NULL, NULL));
+	DO(getsockopt(on, SOL_TCP, TCP_SAVED_SYN, bytes, &length));
+	line("  length %d, of IPv4: %d", (int)length, length > 0 && bytes[0] >> 4 == 4);
+	exchange((stream){ on, there });
+}
+
+/* Which values are taken, and rounded. */
+static void limits_of_timers(void)
+{
+	static const struct option limits[] = { T(TCP_RTO_MIN_US), T(TCP_RTO_MAX_MS), T(TCP_DELACK_MAX_US) };
+	static const int values[] = { 0, 1, 1000, 50000, 200000, 1000000, 120001, 5000, -1 };
+	int fd = DO(tcp());
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+		for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+			put(fd, &limits[i], values[v]);
+			get(fd, &limits[i]);
+		}
+	stream on = connected();
+	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+		for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
+			put(on.fd, &limits[i], values[v]);
+			get(on.fd, &limits[i]);
+		}
+	exchange(on);
+}
+
 const probe_case tcp_option_cases[] = {
 	{ "tcp_unconnected", tcp_unconnected, false, STREAMS_OURS },
 	{ "tcp_listening", tcp_listening, false, STREAMS_OURS },
@@ -535,6 +603,9 @@ const probe_case tcp_option_cases[] = {
 	{ "scales", scales, false, STREAMS_OURS },
 	{ "segments", segments, false, STREAMS_OURS },
 	{ "special", special, false, STREAMS_SHARED }, /* TCP_REPAIR, SO_BINDTODEVICE */
+	{ "of_the_connection", of_the_connection, false, STREAMS_SHARED }, /* it becomes the kernel's */
+	{ "saved_syn", saved_syn, false, STREAMS_SHARED },
+	{ "limits_of_timers", limits_of_timers, false, STREAMS_OURS },
 	{ "modes", modes, false, STREAMS_OURS },
 	{ "peek_offset", peek_offset, false, STREAMS_OURS },
 	{ "stamps_of_sending", stamps_of_sending, false, STREAMS_SHARED },

@@ -145,24 +145,23 @@ impl RttEstimator {
     #[doc(alias = "icsk_rto")]
     #[inline]
     pub fn rto(&self) -> Duration {
-        Duration::from_nanos(self.rto_nanos())
+        Duration::from_nanos(self.rto_within(nanos(MIN_VARIANCE), nanos(MAX_RTO)))
     }
 
-    /// [`rto`](Self::rto) in nanoseconds.
+    /// [`rto`](Self::rto) with other limits than [`MIN_VARIANCE`] and [`MAX_RTO`], all in nanoseconds.
     #[inline]
-    pub(in crate::tcp) fn rto_nanos(&self) -> u64 {
+    pub(in crate::tcp) fn rto_within(&self, least_margin: u64, ceiling: u64) -> u64 {
         let base = match (self.smoothed, self.syn_lost) {
             (0, false) => nanos(INITIAL_RTO),
             (0, true) => nanos(INITIAL_RTO_AFTER_SYN_LOSS),
             (smoothed, _) => {
-                let margin = (u64::from(self.variation) << 2).max(nanos(MIN_VARIANCE));
+                let margin = (u64::from(self.variation) << 2).max(least_margin);
                 smoothed.saturating_add(margin)
             }
         };
-        // The base is below 2^38 ns and above MAX_RTO / 2^10, so ten doublings lose no bit and
-        // reach the ceiling.
-        let doubled = base << self.backoffs.min(10);
-        doubled.min(nanos(MAX_RTO))
+        // The base is below 2^38 ns, so twenty doublings lose no bit; they reach the ceiling from 0.2 ms on.
+        let doubled = base << self.backoffs.min(20);
+        doubled.min(ceiling)
     }
 
     /// Doubles the timeout (RFC 6298 5.5), up to [`MAX_RTO`].

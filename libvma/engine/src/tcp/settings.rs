@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use super::congestion::Algorithm;
+use super::rtt::{MAX_RTO, MIN_VARIANCE};
 
 /// A buffer of a socket, in payload bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,12 @@ pub struct Settings {
     pub unsent_low_water: u32,
     /// TCP_SYNCNT: retransmissions of a SYN.
     pub syn_retries: u8,
+    /// TCP_RTO_MIN_US: what the retransmission timeout exceeds the round-trip time by, at least.
+    pub least_rto: Duration,
+    /// TCP_RTO_MAX_MS.
+    pub most_rto: Duration,
+    /// TCP_DELACK_MAX_US.
+    pub most_ack_delay: Duration,
     /// Retransmissions of data before giving up (tcp_retries2).
     pub retries: u8,
     /// The same after close (tcp_orphan_retries).
@@ -87,6 +94,9 @@ impl Default for Settings {
             window_clamp: u32::MAX,
             unsent_low_water: u32::MAX,
             syn_retries: 6,
+            least_rto: MIN_VARIANCE,
+            most_rto: MAX_RTO,
+            most_ack_delay: Duration::from_millis(200),
             retries: 15,
             orphan_retries: 8,
             congestion: Algorithm::Cubic,
@@ -102,5 +112,22 @@ impl Default for Settings {
             rfc_1337: false,
             time_wait_millis: 60_000,
         }
+    }
+}
+
+impl Settings {
+    #[inline]
+    pub(super) fn least_rto_nanos(&self) -> u64 {
+        self.least_rto.as_nanos() as u64
+    }
+
+    /// How long an acknowledgment may be delayed: shorter than the peer's timeout, which is taken for one like the
+    /// own (Linux: tcp_delack_max()).
+    #[inline]
+    pub(super) fn ack_delay(&self) -> Duration {
+        const USUAL: Duration = Duration::from_millis(40);
+        const TICK: Duration = Duration::from_millis(1);
+        let most = self.most_ack_delay.min(self.least_rto.saturating_sub(TICK).max(TICK));
+        most.min(USUAL)
     }
 }

@@ -62,6 +62,10 @@ const LONGEST_MILLIS: f64 = 4000.0;
 const ATTEMPTS: usize = 4;
 const IRS: u32 = 5000;
 
+const TCP_RTO_MAX_MS: i32 = 44;
+const TCP_RTO_MIN_US: i32 = 45;
+const TCP_DELACK_MAX_US: i32 = 46;
+
 /// A time line as the sources have it.
 struct TimeLine {
     name: &'static str,
@@ -287,6 +291,16 @@ impl Peer {
         if line.has("keep_alive()") {
             peer.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
             peer.set(tcp, libc::TCP_KEEPIDLE, 10);
+        }
+        let millis = "Duration::from_millis(";
+        for (setting, name, factor) in [
+            ("least_rto: ", TCP_RTO_MIN_US, 1000),
+            ("most_rto: ", TCP_RTO_MAX_MS, 1),
+            ("most_ack_delay: ", TCP_DELACK_MAX_US, 1000),
+        ] {
+            if let Some(value) = line.number_of(&format!("{setting}{millis}")) {
+                peer.set(tcp, name, value * factor);
+            }
         }
         if line.has("reset_on_close: true") {
             peer.linger_zero();

@@ -9,7 +9,6 @@ use crate::socket::stream::options::Effect;
 use crate::socket::stream::tell::Value;
 use crate::socket::stream::{self, options, tell};
 use crate::socket::{SocketId, WhyOs};
-use crate::sys::sockaddr::Family;
 
 /// # Safety
 /// As setsockopt(2).
@@ -35,13 +34,12 @@ pub unsafe fn set_option(
         }
         return failed(answer);
     }
-    // The kernel changes the family of a socket that has the connection itself.
-    if (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
-        && bytes.starts_with(&libc::AF_INET.to_ne_bytes())
-        && stream::family(&process.stack, id) == Family::Ipv6
-        && stream::is_connected(&process.stack, id)
-    {
-        process.release_stream(id, WhyOs::Option { level, name });
+    if options::needs_connection(&process.stack, id, (level, name), bytes) {
+        let why = WhyOs::Option { level, name };
+        if let Err(errno) = why.judge(process.stack.config.exceptions) {
+            return failed(errno);
+        }
+        process.release_stream(id, why);
     }
     // SAFETY: passed on.
     let result = unsafe { real::setsockopt(fd, level, name, value, len) };

@@ -24,7 +24,15 @@ const TCP_AO_ADD_KEY: i32 = 38;
 const TCP_AO_DEL_KEY: i32 = 39;
 const TCP_AO_INFO: i32 = 40;
 const TCP_AO_REPAIR: i32 = 42;
+const TCP_RTO_MAX_MS: i32 = 44;
 const TCP_RTO_MIN_US: i32 = 45;
+const TCP_DELACK_MAX_US: i32 = 46;
+const TCP_THIN_LINEAR_TIMEOUTS: i32 = 16;
+const TCP_SAVE_SYN: i32 = 27;
+const TCP_MD5SIG_EXT: i32 = 32;
+const SO_TXTIME: i32 = 61;
+const SO_BUF_LOCK: i32 = 72;
+const IP_UNICAST_IF: i32 = 50;
 
 /// Options that a stream in user space cannot have: a socket that wants one is the kernel's, with
 /// its connection.
@@ -40,7 +48,10 @@ const FOREIGN: &[(i32, i32)] = &[
     (libc::IPPROTO_IP, libc::IP_MINTTL),
     (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, TCP_MD5SIG_EXT),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::SOL_SOCKET, SO_TXTIME),
     (libc::IPPROTO_TCP, TCP_TX_DELAY),
     (libc::SOL_SOCKET, SO_MAX_PACING_RATE),
     (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
@@ -57,6 +68,24 @@ const FOREIGN_IF_ON: &[(i32, i32)] = &[
     (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW),
     (libc::IPPROTO_TCP, TCP_CM_INQ),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
+    (libc::IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
+    // A listener keeps the SYN for the connections that it accepts.
+    (libc::IPPROTO_TCP, TCP_SAVE_SYN),
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE),
+    (libc::SOL_SOCKET, SO_BUF_LOCK),
+    (libc::IPPROTO_IP, IP_UNICAST_IF),
+    // Errors of ICMP end a call at once, and wait in the error queue.
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+];
+
+/// Options that the kernel judges by the state of the connection, which its socket must have first.
+const OF_CONNECTION: &[(i32, i32)] = &[
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    // With them set, the size of segments cannot be installed.
+    (libc::IPPROTO_IP, libc::IP_OPTIONS),
 ];
 
 /// What of the options that the program set goes over to sockets that accept() makes: those that
@@ -68,6 +97,20 @@ const NOT_INHERITED: &[(i32, i32)] = &[
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN),
     (libc::IPPROTO_TCP, libc::TCP_QUICKACK),
 ];
+
+/// Must the kernel's socket have the connection before it is told of this option?
+pub fn needs_connection(
+    stack: &Stack,
+    id: SocketId,
+    (level, name): (i32, i32),
+    value: &[u8],
+) -> bool {
+    // The kernel changes the family of a socket that has the connection itself.
+    let changes_family = (level, name) == (libc::IPPROTO_IPV6, libc::IPV6_ADDRFORM)
+        && value.starts_with(&libc::AF_INET.to_ne_bytes())
+        && super::family(stack, id) == Family::Ipv6;
+    (changes_family || OF_CONNECTION.contains(&(level, name))) && super::is_connected(stack, id)
+}
 
 /// An answer that the kernel's socket would give differently. None: ask it.
 pub fn before_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> Option<i32> {
@@ -89,6 +132,12 @@ pub fn before_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u
             if super::family(stack, id) == Family::Ipv6 && super::is_connected(stack, id) =>
         {
             Some(libc::EINVAL)
+        }
+        // In repair mode only, and not of a connection: its shadow is not one.
+        (libc::IPPROTO_TCP, libc::TCP_QUEUE_SEQ)
+            if value.len() >= 4 && super::is_connected(stack, id) =>
+        {
+            Some(libc::EPERM)
         }
         // Only a socket that is not connected can take the clamp off.
         (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP)
@@ -123,7 +172,12 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
     }
     let number = int(value);
     let option = (level, name);
-    if FOREIGN.contains(&option) || number != 0 && FOREIGN_IF_ON.contains(&option) {
+    let unusual_discovery = option == (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER)
+        && !matches!(number, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO);
+    if FOREIGN.contains(&option)
+        || unusual_discovery
+        || number != 0 && FOREIGN_IF_ON.contains(&option)
+    {
         return Effect::Os(WhyOs::Option { level, name });
     }
     match (level, name) {
@@ -318,7 +372,18 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
             let low = if value == 0 { u32::MAX } else { value as u32 };
             change(stack, id, |settings| settings.unsent_low_water = low);
         }
-        TCP_RTO_MIN_US => {}
+        TCP_RTO_MIN_US => {
+            let least = Duration::from_micros(u64::from(positive));
+            change(stack, id, |settings| settings.least_rto = least);
+        }
+        TCP_RTO_MAX_MS => {
+            let most = Duration::from_millis(u64::from(positive));
+            change(stack, id, |settings| settings.most_rto = most);
+        }
+        TCP_DELACK_MAX_US => {
+            let most = Duration::from_micros(u64::from(positive));
+            change(stack, id, |settings| settings.most_ack_delay = most);
+        }
         _ => {}
     }
 }

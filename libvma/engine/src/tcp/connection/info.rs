@@ -94,7 +94,7 @@ impl<B> Connection<B> {
             snd_scale: self.snd_scale,
             rcv_scale: self.rcv_scale,
             window_scaling: self.snd_scale != 0 || self.rcv_scale != 0,
-            rto: self.rtt.rto(),
+            rto: self.rto(),
             srtt: self.rtt.srtt(),
             rttvar: self.rtt.rttvar(),
             min_rtt: self.rtt.min_rtt(),
@@ -170,7 +170,7 @@ impl<B> Connection<B> {
         };
         let wait = Duration::from_millis(u64::from(self.settings.time_wait_millis));
         let passed = wait.saturating_sub(end.saturating_duration_since(now));
-        passed < LEAST_PATIENCE.max(self.rtt.rto().saturating_mul(2))
+        passed < LEAST_PATIENCE.max(self.rto().saturating_mul(2))
     }
 
     /// The bytes that were written and not acknowledged, in order: sent ones first, then the others.

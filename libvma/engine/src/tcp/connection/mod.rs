@@ -317,7 +317,7 @@ impl<B> Connection<B> {
             connection.board.retransmit(iss, iss.plus(1), request.created);
             connection.syn_retransmissions = request.retransmissions;
         }
-        connection.timers.set(Timer::Retransmission, now.saturating_add(connection.rtt.rto()));
+        connection.timers.set(Timer::Retransmission, now.plus_nanos(connection.rto_nanos()));
         connection
     }
 

@@ -4,13 +4,9 @@
 use super::timers::{CORK, TRIM, Timer};
 use super::{Connection, Phase, State};
 use crate::tcp::Link;
-use crate::tcp::rtt::MIN_VARIANCE;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
-
-/// No retransmission timeout is below this.
-const LEAST_RTO_NANOS: u64 = MIN_VARIANCE.as_nanos() as u64;
 
 impl<B> Connection<B> {
     /// Would [`Connection::output`] send something, as far as that can be said cheaply?
@@ -73,7 +69,7 @@ impl<B> Connection<B> {
             && !self.more_follows
             && unsent <= offered
             && in_flight.saturating_add(unsent) <= self.congestion.cwnd()
-            && (in_flight > 0 || idle <= LEAST_RTO_NANOS)
+            && (in_flight > 0 || idle <= self.settings.least_rto_nanos())
             && !self.queue.is_oversized()
     }
 
@@ -396,9 +392,9 @@ impl<B> Connection<B> {
         }
         let since = self.last_sent.max(self.last_received);
         let idle = now.nanos_since(since);
-        if idle > LEAST_RTO_NANOS && idle > self.rtt.rto_nanos() {
+        if idle > self.settings.least_rto_nanos() && idle > self.rto_nanos() {
             let idle = now.saturating_duration_since(since);
-            self.congestion.after_idle(now, idle, self.rtt.rto());
+            self.congestion.after_idle(now, idle, self.rto());
         }
     }
 
@@ -407,7 +403,7 @@ impl<B> Connection<B> {
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
         let waits_for_window = offered < self.data_end().since(self.snd_nxt).min(self.mss);
         if waits_for_window && !self.timers.is_set(Timer::Persist) {
-            self.timers.set(Timer::Persist, now.saturating_add(self.rtt.rto()));
+            self.timers.set(Timer::Persist, now.plus_nanos(self.rto_nanos()));
         }
     }
 

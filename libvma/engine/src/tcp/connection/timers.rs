@@ -4,7 +4,6 @@
 use core::time::Duration;
 
 use super::{Connection, Phase, State};
-use crate::tcp::rtt::MAX_RTO;
 use crate::tcp::{Error, Events, Link};
 use crate::time::Instant;
 
@@ -126,8 +125,6 @@ pub(super) const CORK: Duration = Duration::from_millis(200);
 pub(super) const TRIM: Duration = Duration::from_secs(1);
 /// The least time before a loss probe: peers do acknowledge at once, but not always.
 const LEAST_PROBE_NANOS: u64 = 2_000_000;
-/// The most a peer delays an acknowledgment (Linux: TCP_RTO_MIN).
-const MOST_ACK_DELAY_NANOS: u64 = 200_000_000;
 /// When the probe leaves while no round trip is measured (RFC 8985 section 7.2).
 const UNMEASURED_PROBE_NANOS: u64 = 1_000_000_000;
 
@@ -206,10 +203,22 @@ impl<B> Connection<B> {
         Events::NONE
     }
 
+    /// How long to wait for an acknowledgment, in nanoseconds: RFC 6298's timeout within the program's limits.
+    #[inline]
+    pub(super) fn rto_nanos(&self) -> u64 {
+        let most = self.settings.most_rto.as_nanos() as u64;
+        self.rtt.rto_within(self.settings.least_rto_nanos(), most)
+    }
+
+    /// The same as a duration.
+    pub(super) fn rto(&self) -> Duration {
+        Duration::from_nanos(self.rto_nanos())
+    }
+
     /// When RTO is over, but not beyond the end of TCP_USER_TIMEOUT.
     #[inline]
     pub(super) fn timeout(&self, now: Instant) -> Instant {
-        let at = now.plus_nanos(self.rtt.rto_nanos());
+        let at = now.plus_nanos(self.rto_nanos());
         let Some(limit) = self.settings.user_timeout else { return at };
         let end = self.stalled_since.unwrap_or(now).saturating_add(limit);
         if end > now { at.min(end) } else { at }
@@ -225,7 +234,7 @@ impl<B> Connection<B> {
             }
         }
         // RFC 9293 section 3.8.6.1: a peer that closes its window and answers is there.
-        let answers = now.saturating_duration_since(self.last_received) < MAX_RTO;
+        let answers = now.saturating_duration_since(self.last_received) < self.settings.most_rto;
         if self.snd_wnd == 0 && answers && !self.orphan && self.state.is_synchronized() {
             return false;
         }
@@ -300,7 +309,7 @@ impl<B> Connection<B> {
         }
         self.rtt.backoff();
         if self.board.is_empty() {
-            self.timers.set(Timer::Persist, now.saturating_add(self.rtt.rto()));
+            self.timers.set(Timer::Persist, now.plus_nanos(self.rto_nanos()));
         }
         Events::NONE
     }
@@ -379,7 +388,8 @@ impl<B> Connection<B> {
         // The peer may delay the acknowledgment of a segment's worth (RFC 9293 section 3.8.6.3), also if it
         // came in several, as a small write and its FIN do.
         let single = self.board.in_flight() <= self.mss;
-        let margin = if single { MOST_ACK_DELAY_NANOS } else { LEAST_PROBE_NANOS };
+        // Linux takes its own least timeout for the delay of the peer (tcp_rto_min()).
+        let margin = if single { self.settings.least_rto_nanos() } else { LEAST_PROBE_NANOS };
         let wait = match self.rtt.srtt_nanos() {
             0 => UNMEASURED_PROBE_NANOS,
             srtt => srtt.saturating_mul(2).saturating_add(margin),

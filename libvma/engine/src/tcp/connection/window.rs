@@ -8,8 +8,8 @@ use crate::time::Instant;
 
 use super::timers::Timer;
 
-/// Linux: TCP_DELACK_MIN.
-const DELAY_NANOS: u64 = 40_000_000;
+/// What is sent so soon after a segment answers it (Linux: TCP_DELACK_MIN).
+const ANSWER_NANOS: u64 = 40_000_000;
 /// A tick of the time stamps.
 const TICK_NANOS: u64 = 1_000_000;
 /// Segments acknowledged at once while a flow starts, so that its sender's window opens (Linux:
@@ -184,7 +184,7 @@ impl<B> Connection<B> {
             announced.quick = announced.quick.saturating_sub(1);
             announced.due = true;
         } else if !announced.due && !self.timers.is_set(Timer::DelayedAck) {
-            self.timers.set(Timer::DelayedAck, now.plus_nanos(DELAY_NANOS));
+            self.timers.set(Timer::DelayedAck, now.saturating_add(self.settings.ack_delay()));
         }
     }
 
@@ -192,7 +192,7 @@ impl<B> Connection<B> {
     /// be answered: what comes to somebody who only sends is acknowledgments.
     #[inline]
     pub(super) fn note_answer(&mut self, now: Instant) {
-        if now.nanos_since(self.announced.received) < DELAY_NANOS {
+        if now.nanos_since(self.announced.received) < ANSWER_NANOS {
             self.announced.interactive = true;
         }
     }

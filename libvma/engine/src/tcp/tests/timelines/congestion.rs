@@ -1,5 +1,7 @@
 //! The congestion window: how it begins, grows and falls. Losses are in [`recovery`](super::recovery).
 
+use core::time::Duration;
+
 use super::super::script::{plain, selective};
 use super::{accepted, connect, established};
 use crate::tcp::Settings;
@@ -60,6 +62,26 @@ fn idle_time_shrinks_the_window() {
          1000 > A 43801+1460*10 a1
          1000 cwnd 14600
          1000 end",
+    );
+}
+
+/// The same with a shorter least timeout (TCP_RTO_MIN_US): RTO is 60 ms.
+#[test]
+fn idle_time_is_counted_in_timeouts_of_the_program() {
+    established(
+        Settings { least_rto: Duration::from_millis(50), nodelay: true, ..plain() },
+        "0   write 43800
+         0   > A 1+1460*10 a1
+         10  < A 1+0 a14601
+         10  > A 14601+1460*10 a1
+         10  > A 29201+1460*9 a1
+         10  > PA 42341+1460 a1
+         20  < A 1+0 a43801
+         20  cwnd 29200
+         100 write 1460
+         100 > PA 43801+1460 a1
+         100 cwnd 14600
+         100 end",
     );
 }
 

@@ -522,3 +522,47 @@ fn a_reported_probe_starts_the_recovery() {
          70  end",
     );
 }
+
+/// TCP_RTO_MIN_US: what the timeout exceeds the round-trip time by.
+#[test]
+fn a_least_timeout_of_the_program_is_kept() {
+    established(
+        Settings { least_rto: Duration::from_millis(50), ..plain() },
+        "0   write 100
+         0   > PA 1+100 a1
+         60  > PA 1+100 a1
+         180 > PA 1+100 a1
+         420 > PA 1+100 a1
+         420 end",
+    );
+}
+
+/// RFC 8985 section 7.2: the peer's delay is taken for no longer than the own least timeout.
+#[test]
+fn a_least_timeout_of_the_program_holds_for_the_probe() {
+    established(
+        Settings { least_rto: Duration::from_millis(100), ..selective() },
+        "0   write 100
+         0   > PA 1+100 a1
+         110 > PA 1+100 a1
+         220 > PA 1+100 a1
+         440 > PA 1+100 a1
+         440 end",
+    );
+}
+
+/// TCP_RTO_MAX_MS.
+#[test]
+fn a_largest_timeout_of_the_program_is_kept() {
+    established(
+        Settings { most_rto: Duration::from_millis(1000), ..plain() },
+        "0    write 100
+         0    > PA 1+100 a1
+         210  > PA 1+100 a1
+         630  > PA 1+100 a1
+         1470 > PA 1+100 a1
+         2470 > PA 1+100 a1
+         3470 > PA 1+100 a1
+         3470 end",
+    );
+}

@@ -1,6 +1,8 @@
 //! Segments arrive, and the connection acknowledges them at the right time. `pingpong` ends the acknowledgments at once that a new
 //! connection gives (tcp(7), TCP_QUICKACK).
 
+use core::time::Duration;
+
 use super::super::script::{plain, selective};
 use super::{connect, established};
 use crate::tcp::{Buffer, Settings};
@@ -443,5 +445,24 @@ fn ranges_grow_together() {
          2  < A 201+200 a1
          2  > A 1+0 a1 [101-501]
          2  end",
+    );
+}
+
+/// TCP_DELACK_MAX_US, and TCP_RTO_MIN_US: the peer's timeout is taken for one like the own.
+#[test]
+fn an_acknowledgment_waits_as_long_as_the_program_says() {
+    established(
+        Settings { most_ack_delay: Duration::from_millis(20), ..plain() },
+        "0  pingpong
+         0  < A 1+100 a1
+         20 > A 1+0 a101
+         20 end",
+    );
+    established(
+        Settings { least_rto: Duration::from_millis(21), ..plain() },
+        "0  pingpong
+         0  < A 1+100 a1
+         20 > A 1+0 a101
+         20 end",
     );
 }
