@@ -51,6 +51,8 @@ pub struct RttEstimator {
     /// RTTVAR of RFC 6298.
     variation: u32,
     backoffs: u8,
+    /// Timeouts since an acknowledgment of new data.
+    timeouts: u8,
     /// Counts samples, modulo 256: tells a reader of `latest` whether it is new.
     samples: u8,
     syn_lost: bool,
@@ -75,6 +77,7 @@ impl RttEstimator {
             peak_deviation: 0,
             variation: 0,
             backoffs: 0,
+            timeouts: 0,
             samples: 0,
             syn_lost: false,
         }
@@ -167,12 +170,20 @@ impl RttEstimator {
     /// Doubles the timeout (RFC 6298 5.5), up to [`MAX_RTO`].
     pub fn backoff(&mut self) {
         self.backoffs = self.backoffs.saturating_add(1);
+        self.timeouts = self.timeouts.saturating_add(1);
     }
 
     /// Takes all doublings back: the timeout turned out to be spurious, or a zero-window probe was
     /// answered.
     pub fn reset_backoff(&mut self) {
         self.backoffs = 0;
+        self.timeouts = 0;
+    }
+
+    /// New data was acknowledged. The timeout stays doubled until something is measured: what was acknowledged may have
+    /// left twice (Karn).
+    pub(in crate::tcp) fn on_progress(&mut self) {
+        self.timeouts = 0;
     }
 
     /// Doublings since the last measurement.
@@ -181,12 +192,18 @@ impl RttEstimator {
         u32::from(self.backoffs)
     }
 
+    /// Timeouts since new data was acknowledged.
+    #[doc(alias = "icsk_retransmits")]
+    pub fn timeouts(&self) -> u32 {
+        u32::from(self.timeouts)
+    }
+
     /// To be called when the handshake is complete and its SYN was sent more than once: without a
     /// measurement, data starts with a timeout of 3 s (RFC 6298 5.7). The doublings of the SYN are
     /// forgotten.
     pub fn after_syn_loss(&mut self) {
         self.syn_lost = true;
-        self.backoffs = 0;
+        self.reset_backoff();
     }
 
     /// The smoothed round-trip time, `None` before the first measurement.

@@ -190,7 +190,7 @@ impl<B> Connection<B> {
     /// What follows once SND.UNA has moved: timers, room for the program, our FIN.
     #[inline(always)]
     fn after_advance(&mut self, arrival: &Arrival<'_>) -> Events {
-        self.rtt.reset_backoff();
+        self.rtt.on_progress();
         self.stalled_since = None;
         self.soft_error = None;
         // RFC 6582 section 3.2 step 3: the first partial acknowledgment restarts the timer, the others

@@ -86,7 +86,7 @@ impl<B> Connection<B> {
         Info {
             state: self.state,
             is_recovering: self.phase != Phase::Open,
-            retransmits: self.rtt.backoffs(),
+            retransmits: self.rtt.timeouts(),
             probes: self.probes,
             timestamps: agreed && self.stamps.enabled,
             sack: agreed && self.sack,

@@ -166,7 +166,7 @@ impl<B> Connection<B> {
             // Not an answer to our SYN: an old connection of the peer's. The caller's RST rule
             // applies, the connection stays.
             self.reset_stray(arrival, link);
-            if self.rtt.backoffs() == 0 {
+            if self.rtt.timeouts() == 0 {
                 // That connection has ended, or the reset ends it, so the SYN is worth another try (as on
                 // Linux).
                 self.timers.set(Timer::Retransmission, arrival.now.saturating_add(AFTER_STRAY));

@@ -116,7 +116,7 @@ impl<B> Connection<B> {
         }
         self.duplicate_credit = 0;
         self.timeout_due = true;
-        self.congestion.on_rto(now, outstanding, first && self.rtt.backoffs() == 0);
+        self.congestion.on_rto(now, outstanding, first && self.rtt.timeouts() == 0);
         if self.sack {
             self.rack.detect_on_timeout(&mut self.board, now, &self.rtt, self.mss);
         } else {
@@ -132,7 +132,7 @@ impl<B> Connection<B> {
     /// looks like this (RFC 2923 section 2.1). Smaller segments, then (RFC 4821 section 7.7).
     fn suspect_black_hole(&mut self) {
         let size = self.board.first().map_or(0, |sent| sent.len().min(self.mss));
-        if size <= BLACK_HOLE_MSS || self.rtt.backoffs() < BLACK_HOLE_TIMEOUTS {
+        if size <= BLACK_HOLE_MSS || self.rtt.timeouts() < BLACK_HOLE_TIMEOUTS {
             return;
         }
         let smaller = if size > BLACK_HOLE_BASE { BLACK_HOLE_BASE } else { BLACK_HOLE_MSS };

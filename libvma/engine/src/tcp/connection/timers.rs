@@ -195,7 +195,7 @@ impl<B> Connection<B> {
         if self.state != State::SynSent {
             return Events::NONE;
         }
-        if self.rtt.backoffs() >= UNRESOLVED {
+        if self.rtt.timeouts() >= UNRESOLVED {
             return self.fail(Error::HostUnreachable);
         }
         self.rtt.backoff();
@@ -243,7 +243,7 @@ impl<B> Connection<B> {
             _ if self.orphan => self.settings.orphan_retries,
             _ => self.settings.retries,
         };
-        self.rtt.backoffs() >= u32::from(limit)
+        self.rtt.timeouts() >= u32::from(limit)
     }
 
     fn give_up(&mut self) -> Events {
@@ -299,7 +299,7 @@ impl<B> Connection<B> {
         let out_of_time = self.settings.user_timeout.is_some_and(|most| stalled >= most);
         // A peer that answers probes may keep a program waiting, but not a connection whose program
         // is gone.
-        let unwanted = self.orphan && self.rtt.backoffs() >= u32::from(limit);
+        let unwanted = self.orphan && self.rtt.timeouts() >= u32::from(limit);
         if unwanted || (self.probes >= limit || out_of_time) && self.probes > 0 {
             return self.give_up();
         }

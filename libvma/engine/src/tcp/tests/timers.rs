@@ -62,14 +62,15 @@ fn a_lost_syn_makes_the_first_timeout_long() {
 }
 
 #[test]
-fn an_acknowledgment_takes_the_backoff_back() {
+fn an_acknowledgment_ends_the_count_of_timeouts() {
     let mut script = Script::established(plain());
     script.write(100);
     script.pass(1000);
     assert_eq!(script.info().retransmits, 2);
     script.give(segment(ACK, 1, 101, 0));
     assert_eq!(script.info().retransmits, 0);
-    assert!(script.info().rto < Duration::from_millis(250));
+    // Which of the three was acknowledged nobody knows.
+    assert!(script.info().rto > Duration::from_millis(800));
     script.pass(HOUR);
     assert_eq!(script.connection.deadline(), None, "nothing left to wait for");
 }

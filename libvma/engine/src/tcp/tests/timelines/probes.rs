@@ -291,6 +291,31 @@ fn a_measurement_takes_the_doubling_back() {
     );
 }
 
+/// RFC 6298 section 5 (Karn): without time stamps the acknowledgment of what left twice measures nothing, so the timeout
+/// stays doubled until one of what left once comes.
+#[test]
+fn the_timeout_stays_doubled_until_something_is_measured() {
+    established(
+        plain(),
+        "0    write 100
+         0    > PA 1+100 a1
+         210  > PA 1+100 a1
+         630  > PA 1+100 a1
+         690  < A 1+0 a101
+         690  write 100
+         690  > PA 101+100 a1
+         1530 > PA 101+100 a1            # 210 ms, doubled twice
+         1540 < A 1+0 a201
+         1540 write 100
+         1540 > PA 201+100 a1
+         1550 < A 1+0 a301
+         1550 write 100
+         1550 > PA 301+100 a1
+         1760 > PA 301+100 a1
+         1760 end",
+    );
+}
+
 /// RFC 6298 section 5.3: an acknowledgment of new data restarts the timer.
 #[test]
 fn an_acknowledgment_restarts_the_timeout() {

@@ -210,6 +210,42 @@ fn a_full_buffer_closes_the_window() {
     );
 }
 
+/// Linux: a bare FIN takes no memory, so a closed window does not refuse it. With data it does, and the FIN comes again.
+#[test]
+fn a_fin_into_a_closed_window_is_taken_without_data() {
+    established(
+        buffer(2920, plain()),
+        "0  < A 1+1460 a1
+         0  > A 1+0 a1461 w=1460
+         1  < A 1461+1460 a1
+         1  > A 1+0 a2921 w=0
+         10 < FA 2921+10 a1
+         10 > A 1+0 a2921 w=0
+         10 state Established
+         20 < FA 2921+0 a1
+         20 > A 1+0 a2922 w=0
+         20 state CloseWait
+         30 read 2920
+         30 end",
+    );
+    established(
+        buffer(2920, plain()),
+        "0  < A 1+1460 a1
+         0  > A 1+0 a1461 w=1460
+         1  < A 1461+1460 a1
+         1  > A 1+0 a2921 w=0
+         10 < FA 2921+10 a1
+         10 > A 1+0 a2921 w=0
+         30 read 2920
+         30 > A 1+0 a2921 w=2920
+         40 < FA 2921+10 a1
+         40 > A 1+0 a2932
+         40 queued 10
+         40 state CloseWait
+         40 end",
+    );
+}
+
 /// RFC 9293 section 3.8.6.2.2: the window opens by a segment, or half of the buffer.
 #[test]
 fn a_window_does_not_open_by_bytes() {
