@@ -8,6 +8,49 @@ static void show_mark(int fd)
 	line("  at the mark %d, %d", mark, sockatmark(fd));
 }
 
+static void show_unread(int fd)
+{
+	int waiting = 77;
+	DO(ioctl(fd, FIONREAD, &waiting));
+	line("  unread %d", waiting);
+}
+
+/* What FIONREAD counts: up to the mark, or all if the urgent byte is in line. */
+static void counted(void)
+{
+	for (int inlined = 0; inlined < 2; inlined++) {
+		stream on = accepted();
+		SET(on.fd, SOL_SOCKET, SO_OOBINLINE, inlined);
+		show_unread(on.fd);
+		peer_writes(on.there, "abc");
+		peer_writes_urgent(on.there, "!");
+		peer_writes(on.there, "def");
+		barrier();
+		show_unread(on.fd);
+		receive_shown(on.fd, 2, 0);
+		show_unread(on.fd);
+		receive_shown(on.fd, 1, 0);
+		show_mark(on.fd);
+		show_unread(on.fd);
+		if (!inlined)
+			receive_shown(on.fd, 1, MSG_OOB);
+		show_unread(on.fd);
+		receive_shown(on.fd, 2, 0);
+		show_unread(on.fd);
+		receive_shown(on.fd, 10, 0);
+		show_unread(on.fd);
+		/* The end does not count. */
+		peer_writes_urgent(on.there, "xyz");
+		peer_shuts(on.there, SHUT_WR, 0);
+		barrier();
+		show_unread(on.fd);
+		receive_shown(on.fd, 2, 0);
+		show_unread(on.fd);
+		receive_shown(on.fd, 10, 0);
+		show_unread(on.fd);
+	}
+}
+
 static void received(void)
 {
 	stream on = accepted();
@@ -234,6 +277,7 @@ static void at_the_end(void)
 }
 
 const probe_case tcp_urgent_cases[] = {
+	{ "counted", counted, false, STREAMS_OURS },
 	{ "received", received, false, STREAMS_OURS },
 	{ "in_line", in_line, false, STREAMS_OURS },
 	{ "waited_for", waited_for, false, STREAMS_OURS },

@@ -138,7 +138,7 @@ pub fn ioctl(stack: &Stack, id: SocketId, request: u64) -> Option<Result<i32, i3
     }
     let connection = state.connection(id)?;
     let number = match request {
-        FIONREAD => hidden_left_out(connection),
+        FIONREAD => unread(connection),
         SIOCATMARK => i32::from(connection.bytes_to_mark() == Some(0)),
         _ if matches!(connection.state(), TcpState::SynSent | TcpState::SynReceived) => 0,
         SIOCOUTQ => connection.unacknowledged() as i32,
@@ -147,10 +147,12 @@ pub fn ioctl(stack: &Stack, id: SocketId, request: u64) -> Option<Result<i32, i3
     Some(Ok(number))
 }
 
-/// Linux counts the urgent byte only if it is read in line.
-fn hidden_left_out(connection: &Connection<Body>) -> i32 {
-    let at_mark = connection.is_at_hidden_mark();
-    (connection.readable() as i32).saturating_sub(i32::from(at_mark)).max(0)
+/// FIONREAD: up to the urgent byte if that is there, or all if it is read in line (Linux: tcp_inq()).
+fn unread(connection: &Connection<Body>) -> i32 {
+    let all = connection.queued();
+    let to_mark = connection.bytes_to_mark().filter(|distance| *distance < all);
+    let count = if connection.settings().urgent_inline { all } else { to_mark.unwrap_or(all) };
+    i32::try_from(count).unwrap_or(i32::MAX)
 }
 
 /// Of `struct tcp_info`, as far as it is filled in here.
