@@ -301,7 +301,7 @@ fn waiting_for_local_streams_is_alike() {
 
 #[test]
 fn options_of_local_streams_are_alike() {
-    alike(&["tcp_options"], &[&[]]);
+    alike(&["tcp_options", "tcp_options_live"], &[&[]]);
 }
 
 /// The library at one end only: nothing that the end sees may change, nor what its peer sees.

@@ -63,10 +63,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("option_table", "tcp_SO_ZEROCOPY"),
     // The peer's name is told to a caller with more room than it needs, whom the kernel refuses.
     ("option_table", "tcp_SO_PEERNAME"),
-    // A connection that is handed over for TCP_REPAIR leaves the mode when it is installed.
-    ("option_table", "tcp_TCP_REPAIR"),
-    // The kernel's socket is not connected, and refuses with another errno.
-    ("option_table", "tcp_TCP_QUEUE_SEQ"),
 ];
 
 /// Groups measure time: in a process of several tests, as cargo test has them, one at a time.
@@ -312,7 +308,7 @@ fn ipv6_streams_to_ipv4_peers_are_alike() {
     alike("tcp_dual");
 }
 
-// covers: API-26
+// covers: API-26, LIM-48
 #[test]
 fn streams_are_sent_alike() {
     alike("tcp_send");
@@ -328,6 +324,7 @@ fn urgent_data_is_the_same() {
     alike("tcp_urgent");
 }
 
+// covers: API-32
 #[test]
 fn streams_end_alike() {
     alike("tcp_close");
@@ -343,6 +340,7 @@ fn poll_and_select_tell_the_same_of_streams() {
     alike_in("tcp_ready", ATTENTIVE);
 }
 
+// covers: LIM-27
 #[test]
 fn epoll_tells_the_same_of_streams() {
     alike_in("tcp_epoll", ATTENTIVE);
@@ -396,10 +394,16 @@ fn waiting_for_streams_is_alike_while_spinning() {
     waiting_is_alike("tcp_epoll", &["mixed"], SPINNING);
 }
 
-// covers: API-27
+// covers: API-27, FIX-02
 #[test]
 fn options_of_streams_are_kept_and_told_alike() {
     alike("tcp_options");
+}
+
+// covers: API-27
+#[test]
+fn options_of_streams_work_on_connections_alike() {
+    alike("tcp_options_live");
 }
 
 #[test]

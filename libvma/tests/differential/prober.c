@@ -37,6 +37,7 @@ static const struct {
 	{ "tcp_ready", tcp_ready_cases },
 	{ "tcp_epoll", tcp_epoll_cases },
 	{ "tcp_options", tcp_option_cases },
+	{ "tcp_options_live", tcp_live_option_cases },
 	{ "option_table", option_table_cases },
 	{ "tcp_local", tcp_local_cases },
 	{ "tcp_dual", tcp_dual_cases },

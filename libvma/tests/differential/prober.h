@@ -66,7 +66,7 @@ extern const probe_case names_cases[], bad_descriptor_cases[], bad_pointer_cases
 	signal_cases[], longjmp_cases[], descriptor_cases[], process_cases[], thread_cases[];
 extern const probe_case tcp_connect_cases[], tcp_accept_cases[], tcp_send_cases[],
 	tcp_receive_cases[], tcp_urgent_cases[], tcp_close_cases[], tcp_process_cases[],
-	tcp_ready_cases[], tcp_epoll_cases[], tcp_option_cases[], option_table_cases[], tcp_local_cases[], tcp_dual_cases[],
+	tcp_ready_cases[], tcp_epoll_cases[], tcp_option_cases[], tcp_live_option_cases[], option_table_cases[], tcp_local_cases[], tcp_dual_cases[],
 	udp_dual_cases[], udp_dual_option_cases[], call_cases[], cancel_cases[];
 extern const probe_case local_cases[], local_death_cases[], local_end_cases[]; /* within one host only */
 

@@ -1,15 +1,8 @@
 /* Options of streams: what is kept, refused, rounded and told, before and after connecting. */
 #include "prober.h"
 
-#include <linux/net_tstamp.h>
-
 #ifndef TCP_TX_DELAY
 #define TCP_TX_DELAY 37
-#endif
-#ifndef TCP_RTO_MAX_MS
-#define TCP_RTO_MAX_MS 44
-#define TCP_RTO_MIN_US 45
-#define TCP_DELACK_MAX_US 46
 #endif
 
 struct option {
@@ -491,104 +484,6 @@ static void kept_alive(void)
 	exchange(on);
 }
 
-/* The stamp of sending that the error queue has soon. */
-static void sent_stamped(int fd)
-{
-	char control[512];
-	struct msghdr message = { .msg_iov = &(struct iovec){ room, 100 }, .msg_iovlen = 1,
-		.msg_control = control, .msg_controllen = sizeof control };
-	struct pollfd queue = { .fd = fd };
-	DO(send(fd, "stamped", 7, 0));
-	DO(poll(&queue, 1, 300));
-	line("  events %#x", queue.revents);
-	bool is_there = recvmsg(fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) >= 0;
-	struct cmsghdr *first = is_there ? CMSG_FIRSTHDR(&message) : NULL;
-	line("  a stamp: %d", first && first->cmsg_type == SCM_TIMESTAMPING);
-}
-
-/* Stamps of what is sent, asked for before and after connecting. */
-static void stamps_of_sending(void)
-{
-	int wanted = SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
-	int door = peer_listen(PEER, 6000, 5), early = DO(tcp());
-	SET(early, SOL_SOCKET, SO_TIMESTAMPING, wanted);
-	DO(connect(early, ADDRESS(PEER, 6000)));
-	int there = peer_accept(door);
-	sent_stamped(early);
-	peer_reads(there, 7);
-	int late = DO(tcp());
-	DO(connect(late, ADDRESS(PEER, 6000)));
-	stream on = { late, peer_accept(door) };
-	exchange(on);
-	SET(late, SOL_SOCKET, SO_TIMESTAMPING, wanted);
-	sent_stamped(late);
-	peer_reads(on.there, 7);
-	exchange(on);
-}
-
-/* What the kernel judges by the state of the connection. */
-static void of_the_connection(void)
-{
-	char bytes[64];
-	socklen_t length = sizeof bytes;
-	stream on = connected();
-	exchange(on);
-	SET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
-	SET(on.fd, SOL_TCP, TCP_QUEUE_SEQ, 1);
-	DO(setsockopt(on.fd, SOL_TCP, TCP_QUEUE_SEQ, bytes, 3));
-	exchange(on);
-	SET(on.fd, SOL_TCP, TCP_REPAIR, 1);
-	GET(on.fd, SOL_TCP, TCP_REPAIR);
-	SET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
-	GET(on.fd, SOL_TCP, TCP_REPAIR_QUEUE);
-	SET(on.fd, SOL_TCP, TCP_QUEUE_SEQ, 1);
-	SET(on.fd, SOL_TCP, TCP_REPAIR, 0);
-	exchange(on);
-	on = connected();
-	DO(setsockopt(on.fd, SOL_TCP, TCP_ULP, "no such one", 11));
-	exchange(on);
-	SET(on.fd, SOL_SOCKET, SO_TIMESTAMPING, SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_TX_SOFTWARE);
-	exchange(on);
-	on = accepted();
-	DO(setsockopt(on.fd, SOL_IP, IP_OPTIONS, "\1\1\1", 4));
-	DO(getsockopt(on.fd, SOL_IP, IP_OPTIONS, bytes, &length));
-	line("  length %d", (int)length);
-	exchange(on);
-}
-
-/* The headers of the SYN, which the accepted connection tells. */
-static void saved_syn(void)
-{
-	char bytes[200];
-	socklen_t length = sizeof bytes;
-	int fd = tcp_listener(HOST, 5000, 5);
-	SET(fd, SOL_TCP, TCP_SAVE_SYN, 1);
-	int there = peer_connect(HOST, 5000), on = DO(accept(fd, NULL, NULL));
-	DO(getsockopt(on, SOL_TCP, TCP_SAVED_SYN, bytes, &length));
-	line("  length %d, of IPv4: %d", (int)length, length > 0 && bytes[0] >> 4 == 4);
-	exchange((stream){ on, there });
-}
-
-/* Which values are taken, and rounded. */
-static void limits_of_timers(void)
-{
-	static const struct option limits[] = { T(TCP_RTO_MIN_US), T(TCP_RTO_MAX_MS), T(TCP_DELACK_MAX_US) };
-	static const int values[] = { 0, 1, 1000, 50000, 200000, 1000000, 120001, 5000, -1 };
-	int fd = DO(tcp());
-	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-		for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
-			put(fd, &limits[i], values[v]);
-			get(fd, &limits[i]);
-		}
-	stream on = connected();
-	for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-		for (size_t v = 0; v < sizeof values / sizeof *values; v++) {
-			put(on.fd, &limits[i], values[v]);
-			get(on.fd, &limits[i]);
-		}
-	exchange(on);
-}
-
 const probe_case tcp_option_cases[] = {
 	{ "tcp_unconnected", tcp_unconnected, false, STREAMS_OURS },
 	{ "tcp_listening", tcp_listening, false, STREAMS_OURS },
@@ -603,12 +498,8 @@ const probe_case tcp_option_cases[] = {
 	{ "scales", scales, false, STREAMS_OURS },
 	{ "segments", segments, false, STREAMS_OURS },
 	{ "special", special, false, STREAMS_SHARED }, /* TCP_REPAIR, SO_BINDTODEVICE */
-	{ "of_the_connection", of_the_connection, false, STREAMS_SHARED }, /* it becomes the kernel's */
-	{ "saved_syn", saved_syn, false, STREAMS_SHARED },
-	{ "limits_of_timers", limits_of_timers, false, STREAMS_OURS },
 	{ "modes", modes, false, STREAMS_OURS },
 	{ "peek_offset", peek_offset, false, STREAMS_OURS },
-	{ "stamps_of_sending", stamps_of_sending, false, STREAMS_SHARED },
 	{ "kept_alive", kept_alive, false, STREAMS_OURS },
 	{ NULL, NULL, false },
 };

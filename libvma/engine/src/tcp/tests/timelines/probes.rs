@@ -395,6 +395,7 @@ fn keep_alive() -> Settings {
 }
 
 /// RFC 9293 section 3.8.4 and tcp(7): after the idle time a probe, TCP_KEEPCNT of them, then a reset.
+// covers: FIX-01
 #[test]
 fn a_silent_peer_is_given_up_after_the_probes() {
     established(
