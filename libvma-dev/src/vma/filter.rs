@@ -16,7 +16,7 @@ use super::packet::{bytes, whole};
 use super::{Free, Packet, Register, Vma, address, done};
 use crate::extra::{Info, IoVec, Timespec, function, verdict};
 
-/// What becomes of a packet.
+/// The verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is over.

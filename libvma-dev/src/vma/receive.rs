@@ -12,7 +12,7 @@ use crate::extra::{self, IoVec, MSG_ZCOPY, MSG_ZCOPY_FORCE, Packets, SocketAddre
 /// `MSG_DONTWAIT` of Linux.
 const MSG_DONTWAIT: c_int = 0x40;
 
-/// How a receive call behaves.
+/// Flags of a receive call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     flags: c_int,
@@ -36,7 +36,7 @@ impl Options {
     }
 }
 
-/// What a receive call delivered.
+/// The result of a receive call.
 #[derive(Debug)]
 pub struct Received<'b> {
     /// The sender of a datagram.

@@ -92,7 +92,7 @@ impl Held {
         self.pool.give(bytes);
     }
 
-    /// How many packets the program has.
+    /// The number of packets that the program has.
     pub fn count(&self) -> usize {
         self.packets.lock().map_or(0, |packets| packets.kept.len() + packets.judged.len())
     }

@@ -21,7 +21,7 @@ use super::wait::raw_syscall;
 
 /// The lowest number: what a program usually finds low is low.
 const LOWEST: u64 = 1000;
-/// How many numbers may be the library's.
+/// The most numbers that may be the library's.
 const ROOM: u64 = 1024;
 /// The kernel keeps a table up to the highest number, and fork() copies it. Where the limit is larger than this, the descriptors
 /// lie below it; they are a small part of what the program may open.

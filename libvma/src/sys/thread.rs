@@ -235,7 +235,7 @@ fn exchange_alarm(new: Alarm) -> Alarm {
     })
 }
 
-/// How many threads of the library's own live, in the process of that number.
+/// The threads of the library's own that live, in the process of that number.
 static OWN_THREADS: AtomicI32 = AtomicI32::new(0);
 static OWNER: AtomicI32 = AtomicI32::new(0);
 

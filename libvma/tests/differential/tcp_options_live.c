@@ -44,7 +44,7 @@ static void stamps_of_sending(void)
 	exchange(on);
 }
 
-/* What the kernel judges by the state of the connection. */
+/* Options that the kernel judges by the state of the connection. */
 static void of_the_connection(void)
 {
 	char bytes[64];

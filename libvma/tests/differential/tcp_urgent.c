@@ -15,7 +15,7 @@ static void show_unread(int fd)
 	line("  unread %d", waiting);
 }
 
-/* What FIONREAD counts: up to the mark, or all if the urgent byte is in line. */
+/* FIONREAD counts up to the mark, or all if the urgent byte is in line. */
 static void counted(void)
 {
 	for (int inlined = 0; inlined < 2; inlined++) {

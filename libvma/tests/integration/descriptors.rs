@@ -61,7 +61,7 @@ if not threaded:
 print(open('/proc/self/limits').read().split('Max open files')[1].split('\n')[0])
 "#;
 
-/// What the program prints, with and without the library.
+/// The output of the program, with and without the library.
 fn counts(threads: &str, limits: &str) -> (String, String) {
     let run = |preloaded: bool| {
         let net = Namespaces::new();

@@ -121,7 +121,7 @@ impl Settings {
         self.least_rto.as_nanos() as u64
     }
 
-    /// How long an acknowledgment may be delayed: shorter than the peer's timeout, which is taken for one like the
+    /// The longest delay of an acknowledgment: shorter than the peer's timeout, which is taken for one like the
     /// own (Linux: tcp_delack_max()).
     #[inline]
     pub(super) fn ack_delay(&self) -> Duration {

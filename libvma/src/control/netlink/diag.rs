@@ -219,8 +219,8 @@ fn receiver(payload: &[u8]) -> Option<Option<Receiver>> {
     Some((inode != 0).then_some(Receiver { inode, user }))
 }
 
-/// What has come by a connection, of a `struct inet_diag_msg` and the `struct tcp_info` behind it; `None` inside if it tells
-/// of another socket, or of one that only waits until the connection is forgotten.
+/// The sequence numbers that have come by a connection, of a `struct inet_diag_msg` and the `struct tcp_info` behind it;
+/// `None` inside if it tells of another socket, or of one that only waits until the connection is forgotten.
 fn received(payload: &[u8]) -> Option<Option<u64>> {
     let state = payload.get(STATE_AT)?;
     if !CONNECTED.contains(state) {

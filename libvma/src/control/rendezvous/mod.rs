@@ -486,7 +486,7 @@ impl<M, L> Watched<M, L> {
     }
 }
 
-/// Where its descriptors count against the program's limit: a quarter of what that may open.
+/// The most descriptors that posts may take. If they count against the program's limit, a quarter of that.
 fn budget() -> usize {
     if crate::sys::above::is_possible() {
         return MOST_DESCRIPTORS;

@@ -27,7 +27,7 @@ pub struct Waiting {
     pub handshake: Handshake,
     /// The end of the handshake, a segment of the peer's with its Ethernet header.
     pub opening: Vec<u8>,
-    /// What came after it, in order.
+    /// Those that came after it, in order.
     pub segments: Vec<Segment>,
     /// The sequence numbers in them: bytes, and one for the end.
     pub sent: u64,

@@ -27,7 +27,7 @@ pub struct System {
     listening: OnceLock<Listening>,
 }
 
-/// What new listeners start with.
+/// The settings that new listeners start with.
 #[derive(Clone, Debug)]
 pub struct Listening {
     pub settings: ListenSettings,

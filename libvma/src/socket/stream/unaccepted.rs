@@ -17,7 +17,7 @@ const PATIENCE_MILLIS: u32 = 50;
 const TRIES: u32 = 10;
 
 /// To be called before the listener ends here, if its descriptor may be closed: then only another process could accept.
-/// What cannot be handed over is reset with it.
+/// Connections that cannot be handed over are reset with it.
 pub fn hand_over_shared(stack: &Stack, id: SocketId) {
     if stack.shard.lock().is_ok_and(|mut state| may_be_shared(&mut state, id)) {
         hand_over(stack, id);

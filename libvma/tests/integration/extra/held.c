@@ -239,7 +239,7 @@ static vma_recv_callback_retval_t keep_some(int s, size_t sz_iov, struct iovec i
 	return VMA_PACKET_HOLD;
 }
 
-/* What is held stays as it is while ten times as much comes and goes. */
+/* A held packet stays as it is while ten times as much comes and goes. */
 static void many(void)
 {
 	fd = bound(SOCK_DGRAM, "10.99.0.1", 5000);
@@ -275,7 +275,7 @@ static vma_recv_callback_retval_t everything(int s, size_t sz_iov, struct iovec 
 	CHECK(getsockname(s, (struct sockaddr *)&name, &size) == 0 && name.sin_port == info->dst->sin_port);
 	CHECK(setsockopt(s, SOL_SOCKET, SO_RCVBUF, &value, sizeof(value)) == 0);
 	CHECK(fcntl(s, F_GETFL) >= 0 && dup2(s, 50) == 50 && close(50) == 0);
-	/* What was there before can be received; nothing was. */
+	/* Bytes that were there before can be received; there were none. */
 	FAILS(recv(s, bytes, 1, MSG_DONTWAIT), EAGAIN);
 	CHECK(poll(&(struct pollfd){s, POLLIN, 0}, 1, 0) == 0);
 	/* A connection with a request and an answer, for which it waits in each of the ways. */

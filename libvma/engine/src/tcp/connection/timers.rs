@@ -203,7 +203,7 @@ impl<B> Connection<B> {
         Events::NONE
     }
 
-    /// How long to wait for an acknowledgment, in nanoseconds: RFC 6298's timeout within the program's limits.
+    /// The time that an acknowledgment has, in nanoseconds: RFC 6298's timeout within the program's limits.
     #[inline]
     pub(super) fn rto_nanos(&self) -> u64 {
         let most = self.settings.most_rto.as_nanos() as u64;

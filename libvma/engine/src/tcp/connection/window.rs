@@ -8,7 +8,7 @@ use crate::time::Instant;
 
 use super::timers::Timer;
 
-/// What is sent so soon after a segment answers it (Linux: TCP_DELACK_MIN).
+/// Data that is sent so soon after a segment answers it (Linux: TCP_DELACK_MIN).
 const ANSWER_NANOS: u64 = 40_000_000;
 /// A tick of the time stamps.
 const TICK_NANOS: u64 = 1_000_000;

@@ -75,7 +75,7 @@ impl Pipe {
         (!known).then_some(error)
     }
 
-    /// Where the next byte to read is when both directions are over, and there is none in the queue.
+    /// The place of the next byte to read when both directions are over, and there is none in the queue.
     #[cold]
     #[inline(never)]
     pub(super) fn turn_of_the_dead(&self) -> Turn {
@@ -109,7 +109,7 @@ impl Pipe {
         Some(if behind { libc::EPIPE } else { libc::ECONNRESET })
     }
 
-    /// What poll(2) says of the kernel's socket, without an error that is none to the program: behind both ends.
+    /// The events that poll(2) tells of the kernel's socket, without an error that is none to the program: behind both ends.
     #[cold]
     #[inline(never)]
     pub fn without_late_error(&self, events: i16) -> i16 {

@@ -103,7 +103,7 @@ impl Pipe {
     ) {
         self.holder = Holder::Leftover(leftover);
         if self.are_both_told() {
-            // Nobody will read it.
+            // It will not be read.
             self.parting = Parting::Ended;
             self.incoming.clear(carrier);
         }

@@ -129,7 +129,7 @@ pub struct Pipe {
     fault: Fault,
     /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
     armed: bool,
-    /// How the socket was closed.
+    /// The way in which the socket was closed.
     parting: Parting,
     /// The link had no room for what the window would have allowed.
     crowded: bool,

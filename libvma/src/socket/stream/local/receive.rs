@@ -61,12 +61,8 @@ pub fn receive(
     let low_water = socket.stream.as_ref().map_or(1, |stream| stream.low_water);
     let low_water = (low_water as usize).min(super::MOST_LOW_WATER);
     let blocking = !view.nonblocking && flags & libc::MSG_DONTWAIT == 0;
-    let manner = Manner {
-        blocking,
-        timeout,
-        watches: Watches::Pipe { writing: false },
-        call: Call::Receive,
-    };
+    let (watches, call) = (Watches::Pipe { writing: false }, Call::Receive);
+    let manner = Manner { blocking, timeout, watches, call };
     // How much ends the wait (SO_RCVLOWAT, MSG_WAITALL).
     let enough = match flags & libc::MSG_WAITALL {
         0 => low_water.min(room).max(1),
