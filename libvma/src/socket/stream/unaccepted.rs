@@ -16,15 +16,15 @@ const PATIENCE_MILLIS: u32 = 50;
 /// So often the kernel gets the segments of a connection, a millisecond apart.
 const TRIES: u32 = 10;
 
-/// To be called before the listener ends here, if its descriptor may be closed: then only another process could accept.
-/// Connections that cannot be handed over are reset with it.
+/// As [`hand_over`], if another process may have the listener: its descriptor may be about to be closed.
 pub fn hand_over_shared(stack: &Stack, id: SocketId) {
     if stack.shard.lock().is_ok_and(|mut state| may_be_shared(&mut state, id)) {
         hand_over(stack, id);
     }
 }
 
-/// As [`hand_over_shared`], of a listener that lives on as the kernel's.
+/// To be called before the listener ends here, and lives on as the kernel's. Connections that cannot be handed over are reset
+/// when it ends.
 pub fn hand_over(stack: &Stack, id: SocketId) {
     let (interfaces, room) = {
         let Ok(mut state) = stack.shard.lock() else { return };
