@@ -6,6 +6,32 @@ use core::time::Duration;
 use super::congestion::Algorithm;
 use super::rtt::{MAX_RTO, MIN_VARIANCE};
 
+/// A time of up to an hour, in a quarter of the room of a [`Duration`]: each connection has several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Micros(pub u32);
+
+impl Micros {
+    pub const fn from_millis(millis: u32) -> Micros {
+        Micros(millis.saturating_mul(1000))
+    }
+
+    const fn of(time: Duration) -> Micros {
+        Micros(time.as_micros() as u32)
+    }
+
+    #[inline]
+    pub(super) fn nanos(self) -> u64 {
+        u64::from(self.0) * 1000
+    }
+}
+
+impl From<Micros> for Duration {
+    #[inline]
+    fn from(time: Micros) -> Duration {
+        Duration::from_micros(time.0.into())
+    }
+}
+
 /// A buffer of a socket, in payload bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
@@ -47,11 +73,11 @@ pub struct Settings {
     /// TCP_SYNCNT: retransmissions of a SYN.
     pub syn_retries: u8,
     /// TCP_RTO_MIN_US: what the retransmission timeout exceeds the round-trip time by, at least.
-    pub least_rto: Duration,
+    pub least_rto: Micros,
     /// TCP_RTO_MAX_MS.
-    pub most_rto: Duration,
+    pub most_rto: Micros,
     /// TCP_DELACK_MAX_US.
-    pub most_ack_delay: Duration,
+    pub most_ack_delay: Micros,
     /// Retransmissions of data before giving up (tcp_retries2).
     pub retries: u8,
     /// The same after close (tcp_orphan_retries).
@@ -94,9 +120,9 @@ impl Default for Settings {
             window_clamp: u32::MAX,
             unsent_low_water: u32::MAX,
             syn_retries: 6,
-            least_rto: MIN_VARIANCE,
-            most_rto: MAX_RTO,
-            most_ack_delay: Duration::from_millis(200),
+            least_rto: Micros::of(MIN_VARIANCE),
+            most_rto: Micros::of(MAX_RTO),
+            most_ack_delay: Micros::from_millis(200),
             retries: 15,
             orphan_retries: 8,
             congestion: Algorithm::Cubic,
@@ -118,7 +144,7 @@ impl Default for Settings {
 impl Settings {
     #[inline]
     pub(super) fn least_rto_nanos(&self) -> u64 {
-        self.least_rto.as_nanos() as u64
+        self.least_rto.nanos()
     }
 
     /// The longest delay of an acknowledgment: shorter than the peer's timeout, which is taken for one like the
@@ -127,7 +153,8 @@ impl Settings {
     pub(super) fn ack_delay(&self) -> Duration {
         const USUAL: Duration = Duration::from_millis(40);
         const TICK: Duration = Duration::from_millis(1);
-        let most = self.most_ack_delay.min(self.least_rto.saturating_sub(TICK).max(TICK));
+        let least = Duration::from(self.least_rto);
+        let most = Duration::from(self.most_ack_delay).min(least.saturating_sub(TICK).max(TICK));
         most.min(USUAL)
     }
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libvma_engine::tcp::congestion::Algorithm;
-use libvma_engine::tcp::{Buffer, Settings};
+use libvma_engine::tcp::{Buffer, Micros, Settings};
 
 use super::{Inherited, Stack, Stream, WhyOs, listen, local};
 use crate::shard::SocketId;
@@ -373,15 +373,15 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
             change(stack, id, |settings| settings.unsent_low_water = low);
         }
         TCP_RTO_MIN_US => {
-            let least = Duration::from_micros(u64::from(positive));
+            let least = Micros(positive as u32);
             change(stack, id, |settings| settings.least_rto = least);
         }
         TCP_RTO_MAX_MS => {
-            let most = Duration::from_millis(u64::from(positive));
+            let most = Micros::from_millis(positive as u32);
             change(stack, id, |settings| settings.most_rto = most);
         }
         TCP_DELACK_MAX_US => {
-            let most = Duration::from_micros(u64::from(positive));
+            let most = Micros(positive as u32);
             change(stack, id, |settings| settings.most_ack_delay = most);
         }
         _ => {}

@@ -206,7 +206,7 @@ impl<B> Connection<B> {
     /// The time that an acknowledgment has, in nanoseconds: RFC 6298's timeout within the program's limits.
     #[inline]
     pub(super) fn rto_nanos(&self) -> u64 {
-        let most = self.settings.most_rto.as_nanos() as u64;
+        let most = self.settings.most_rto.nanos();
         self.rtt.rto_within(self.settings.least_rto_nanos(), most)
     }
 
@@ -234,7 +234,8 @@ impl<B> Connection<B> {
             }
         }
         // RFC 9293 section 3.8.6.1: a peer that closes its window and answers is there.
-        let answers = now.saturating_duration_since(self.last_received) < self.settings.most_rto;
+        let answers =
+            now.saturating_duration_since(self.last_received) < self.settings.most_rto.into();
         if self.snd_wnd == 0 && answers && !self.orphan && self.state.is_synchronized() {
             return false;
         }
