@@ -1,7 +1,5 @@
 //! The congestion window: how it begins, grows and falls. Losses are in [`recovery`](super::recovery).
 
-use core::time::Duration;
-
 use super::super::script::{plain, selective};
 use super::{accepted, connect, established};
 use crate::tcp::congestion::Algorithm;

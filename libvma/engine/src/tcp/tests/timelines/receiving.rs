@@ -1,8 +1,6 @@
 //! Segments arrive, and the connection acknowledges them at the right time. `pingpong` ends the acknowledgments at once that a new
 //! connection gives (tcp(7), TCP_QUICKACK).
 
-use core::time::Duration;
-
 use super::super::script::{plain, selective};
 use super::{connect, established};
 use crate::tcp::{Buffer, Micros, Settings};
