@@ -13,7 +13,7 @@ use libvma_engine::tcp::isn::Secret;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::seq::Seq;
-use libvma_engine::tcp::{Buffer, Connection, Error, Link, Outgoing, Path, Piece, SendFlags, Settings};
+use libvma_engine::tcp::{Buffer, Connection, Error, Link, Millis, Outgoing, Path, Piece, SendFlags, Settings};
 use libvma_engine::time::Instant;
 use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
 
@@ -92,8 +92,8 @@ impl Choices {
         settings.cork = on(1);
         settings.always_quick_ack = on(2);
         settings.keep_alive = on(3);
-        settings.keep_idle = Duration::from_secs(3);
-        settings.keep_interval = Duration::from_secs(1);
+        settings.keep_idle = Millis::from_secs(3);
+        settings.keep_interval = Millis::from_secs(1);
         settings.reset_on_close = on(4);
         settings.urgent_inline = on(5);
         settings.fin_timeout = on(6).then_some(Duration::from_secs(5));

@@ -32,7 +32,7 @@ pub mod syn_cookie;
 mod tests;
 
 pub use connection::{Connection, Info, SendFlags, State};
-pub use settings::{Buffer, Micros, Settings};
+pub use settings::{Buffer, Millis, Settings};
 
 use crate::tcp::lookup::FlowKey;
 use crate::wire::tcp::{Flags, Header};

@@ -6,29 +6,38 @@ use core::time::Duration;
 use super::congestion::Algorithm;
 use super::rtt::{MAX_RTO, MIN_VARIANCE};
 
-/// A time of up to an hour, in a quarter of the room of a [`Duration`]: each connection has several.
+/// A time of up to seven weeks, in a quarter of the room of a [`Duration`]: each connection has several. The kernel, too, rounds
+/// such times up to its ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Micros(pub u32);
+pub struct Millis(u32);
 
-impl Micros {
-    pub const fn from_millis(millis: u32) -> Micros {
-        Micros(millis.saturating_mul(1000))
+impl Millis {
+    pub const fn from_secs(seconds: u32) -> Millis {
+        Millis(seconds.saturating_mul(1000))
     }
 
-    const fn of(time: Duration) -> Micros {
-        Micros(time.as_micros() as u32)
+    pub const fn from_millis(millis: u32) -> Millis {
+        Millis(millis)
+    }
+
+    pub const fn from_micros(micros: u32) -> Millis {
+        Millis(micros.div_ceil(1000))
+    }
+
+    const fn of(time: Duration) -> Millis {
+        Millis(time.as_millis() as u32)
     }
 
     #[inline]
     pub(super) fn nanos(self) -> u64 {
-        u64::from(self.0) * 1000
+        u64::from(self.0) * 1_000_000
     }
 }
 
-impl From<Micros> for Duration {
+impl From<Millis> for Duration {
     #[inline]
-    fn from(time: Micros) -> Duration {
-        Duration::from_micros(time.0.into())
+    fn from(time: Millis) -> Duration {
+        Duration::from_millis(time.0.into())
     }
 }
 
@@ -55,8 +64,8 @@ pub struct Settings {
     /// SO_KEEPALIVE.
     pub keep_alive: bool,
     /// TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT (RFC 1122 section 4.2.3.6).
-    pub keep_idle: Duration,
-    pub keep_interval: Duration,
+    pub keep_idle: Millis,
+    pub keep_interval: Millis,
     pub keep_count: u8,
     /// TCP_USER_TIMEOUT (RFC 5482).
     pub user_timeout: Option<Duration>,
@@ -73,11 +82,11 @@ pub struct Settings {
     /// TCP_SYNCNT: retransmissions of a SYN.
     pub syn_retries: u8,
     /// TCP_RTO_MIN_US: what the retransmission timeout exceeds the round-trip time by, at least.
-    pub least_rto: Micros,
+    pub least_rto: Millis,
     /// TCP_RTO_MAX_MS.
-    pub most_rto: Micros,
+    pub most_rto: Millis,
     /// TCP_DELACK_MAX_US.
-    pub most_ack_delay: Micros,
+    pub most_ack_delay: Millis,
     /// Retransmissions of data before giving up (tcp_retries2).
     pub retries: u8,
     /// The same after close (tcp_orphan_retries).
@@ -110,8 +119,8 @@ impl Default for Settings {
             cork: false,
             always_quick_ack: false,
             keep_alive: false,
-            keep_idle: Duration::from_secs(7200),
-            keep_interval: Duration::from_secs(75),
+            keep_idle: Millis::from_secs(7200),
+            keep_interval: Millis::from_secs(75),
             keep_count: 9,
             user_timeout: None,
             fin_timeout: Some(Duration::from_secs(60)),
@@ -120,9 +129,9 @@ impl Default for Settings {
             window_clamp: u32::MAX,
             unsent_low_water: u32::MAX,
             syn_retries: 6,
-            least_rto: Micros::of(MIN_VARIANCE),
-            most_rto: Micros::of(MAX_RTO),
-            most_ack_delay: Micros::from_millis(200),
+            least_rto: Millis::of(MIN_VARIANCE),
+            most_rto: Millis::of(MAX_RTO),
+            most_ack_delay: Millis::from_millis(200),
             retries: 15,
             orphan_retries: 8,
             congestion: Algorithm::Cubic,

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use libvma_engine::tcp::{Error, Settings, State};
+use libvma_engine::tcp::{Error, Millis, Settings, State};
 
 use crate::host::{End, Host, Losses, PORT, THEIRS, ethernet, settings};
 use crate::kernel::{PATIENCE, kernel_stream};
@@ -135,8 +135,8 @@ fn the_kernel_answers_keep_alive() {
     // The kernel answers such segments twice a second at most (tcp_invalid_ratelimit).
     let settings = Settings {
         keep_alive: true,
-        keep_idle: Duration::from_millis(550),
-        keep_interval: Duration::from_millis(550),
+        keep_idle: Millis::from_millis(550),
+        keep_interval: Millis::from_millis(550),
         keep_count: 1,
         ..settings()
     };
@@ -154,8 +154,8 @@ fn a_dead_peer_is_noticed() {
             0,
             Settings {
                 keep_alive: true,
-                keep_idle: Duration::from_millis(200),
-                keep_interval: Duration::from_millis(100),
+                keep_idle: Millis::from_millis(200),
+                keep_interval: Millis::from_millis(100),
                 keep_count: 3,
                 ..settings()
             },

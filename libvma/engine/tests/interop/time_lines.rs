@@ -292,7 +292,7 @@ impl Peer {
             peer.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
             peer.set(tcp, libc::TCP_KEEPIDLE, 10);
         }
-        let millis = "Micros::from_millis(";
+        let millis = "Millis::from_millis(";
         for (setting, name, factor) in [
             ("least_rto: ", TCP_RTO_MIN_US, 1000),
             ("most_rto: ", TCP_RTO_MAX_MS, 1),

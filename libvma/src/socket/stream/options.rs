@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libvma_engine::tcp::congestion::Algorithm;
-use libvma_engine::tcp::{Buffer, Micros, Settings};
+use libvma_engine::tcp::{Buffer, Millis, Settings};
 
 use super::{Inherited, Stack, Stream, WhyOs, listen, local};
 use crate::shard::SocketId;
@@ -334,7 +334,7 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let Some(value) = shadow::int_option(descriptor, libc::IPPROTO_TCP, name) else { return };
     let positive = u32::try_from(value).unwrap_or(0);
     let byte = positive.min(255) as u8;
-    let seconds = Duration::from_secs(u64::from(positive));
+    let seconds = Millis::from_secs(positive);
     match name {
         // Data that a cork holds leaves, too; data written from here on is held again.
         libc::TCP_NODELAY => {
@@ -355,7 +355,7 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
         libc::TCP_SYNCNT => change(stack, id, |settings| settings.syn_retries = byte),
         libc::TCP_LINGER2 => {
             // Negative: FIN-WAIT-2 ends at once.
-            let timeout = (value >= 0).then_some(seconds);
+            let timeout = (value >= 0).then_some(seconds.into());
             change(stack, id, |settings| settings.fin_timeout = timeout);
         }
         libc::TCP_WINDOW_CLAMP => {
@@ -373,15 +373,15 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
             change(stack, id, |settings| settings.unsent_low_water = low);
         }
         TCP_RTO_MIN_US => {
-            let least = Micros(positive as u32);
+            let least = Millis::from_micros(positive);
             change(stack, id, |settings| settings.least_rto = least);
         }
         TCP_RTO_MAX_MS => {
-            let most = Micros::from_millis(positive as u32);
+            let most = Millis::from_millis(positive);
             change(stack, id, |settings| settings.most_rto = most);
         }
         TCP_DELACK_MAX_US => {
-            let most = Micros(positive as u32);
+            let most = Millis::from_micros(positive);
             change(stack, id, |settings| settings.most_ack_delay = most);
         }
         _ => {}

@@ -10,7 +10,7 @@ use libvma_engine::siphash::Key;
 use libvma_engine::tcp::congestion::Algorithm;
 use libvma_engine::tcp::connection::window_scale;
 use libvma_engine::tcp::listen::ListenSettings;
-use libvma_engine::tcp::{Buffer, Settings};
+use libvma_engine::tcp::{Buffer, Millis, Settings};
 
 use crate::config::rules::Protocol;
 use crate::shard::tcp::Setup;
@@ -71,14 +71,14 @@ fn read(stack: &Stack) -> System {
     settings.window_scaling = sysctl.flag("ipv4/tcp_window_scaling", true);
     let ecn = sysctl.number("ipv4/tcp_ecn").unwrap_or(2);
     settings.ecn = ecn == 1;
-    let seconds = |name, default: Duration| {
-        sysctl.number(name).map_or(default, |value| Duration::from_secs(u64::from(value)))
-    };
+    let seconds = |name, default: Millis| sysctl.number(name).map_or(default, Millis::from_secs);
     let count = |name, default: u8| byte(&sysctl, name).unwrap_or(default);
     settings.keep_idle = seconds("ipv4/tcp_keepalive_time", settings.keep_idle);
     settings.keep_interval = seconds("ipv4/tcp_keepalive_intvl", settings.keep_interval);
     settings.keep_count = count("ipv4/tcp_keepalive_probes", settings.keep_count);
-    settings.fin_timeout = settings.fin_timeout.map(|it| seconds("ipv4/tcp_fin_timeout", it));
+    if let Some(seconds) = sysctl.number("ipv4/tcp_fin_timeout") {
+        settings.fin_timeout = Some(Duration::from_secs(seconds.into()));
+    }
     settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
     settings.retries = count("ipv4/tcp_retries2", settings.retries);
     settings.rfc_1337 = sysctl.flag("ipv4/tcp_rfc1337", false);

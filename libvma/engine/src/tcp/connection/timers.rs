@@ -323,12 +323,12 @@ impl<B> Connection<B> {
         let idle = now.saturating_duration_since(self.last_received);
         if !self.board.is_empty() || self.snd_nxt < self.data_end() {
             // Retransmissions see to it.
-            self.timers.set(Timer::KeepAlive, now.saturating_add(self.settings.keep_idle));
+            self.timers.set(Timer::KeepAlive, now.saturating_add(self.settings.keep_idle.into()));
             return Events::NONE;
         }
-        if idle < self.settings.keep_idle {
+        if idle < self.settings.keep_idle.into() {
             self.probes = 0;
-            let at = self.last_received.saturating_add(self.settings.keep_idle);
+            let at = self.last_received.saturating_add(self.settings.keep_idle.into());
             self.timers.set(Timer::KeepAlive, at);
             return Events::NONE;
         }
@@ -345,14 +345,14 @@ impl<B> Connection<B> {
         }
         self.probes = self.probes.saturating_add(1);
         self.send_probe(now, link);
-        self.timers.set(Timer::KeepAlive, now.saturating_add(self.settings.keep_interval));
+        self.timers.set(Timer::KeepAlive, now.saturating_add(self.settings.keep_interval.into()));
         Events::NONE
     }
 
     /// Arms keep-alive as the option says now.
     pub(super) fn arm_keep_alive(&mut self, now: Instant) {
         if self.settings.keep_alive && self.state.is_synchronized() {
-            let due = self.last_received.saturating_add(self.settings.keep_idle).max(now);
+            let due = self.last_received.saturating_add(self.settings.keep_idle.into()).max(now);
             self.timers.set(Timer::KeepAlive, due);
         } else {
             self.timers.stop(Timer::KeepAlive);

@@ -9,7 +9,7 @@ use core::time::Duration;
 use super::sim::{Conditions, End, Open, Part, Plan, Rng, World, settings};
 use crate::tcp::congestion::Algorithm;
 use crate::tcp::connection::PREDICTS;
-use crate::tcp::{Buffer, Path, Settings};
+use crate::tcp::{Buffer, Millis, Path, Settings};
 
 /// Runs `check` for a number of seeds.
 pub fn for_seeds(count: u64, check: impl Fn(u64)) {
@@ -60,8 +60,8 @@ fn any_settings(rng: &mut Rng) -> Settings {
         cork: rng.chance(100_000),
         always_quick_ack: rng.chance(100_000),
         keep_alive: flip(rng),
-        keep_idle: Duration::from_secs(2),
-        keep_interval: Duration::from_secs(1),
+        keep_idle: Millis::from_secs(2),
+        keep_interval: Millis::from_secs(1),
         keep_count: 100,
         max_segment: rng.chance(200_000).then(|| spread(rng, 88, 2000) as u16),
         window_clamp: match rng.chance(100_000) {

@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::script::{ACK, Script, Segment, plain, segment, selective};
-use crate::tcp::{Error, SendFlags, Settings, State};
+use crate::tcp::{Error, Millis, SendFlags, Settings, State};
 use crate::wire::tcp::Flags;
 
 const HOUR: u64 = 3_600_000;
@@ -127,8 +127,8 @@ fn an_orphan_is_given_up_earlier() {
 fn keep_alive_asks_and_gives_up() {
     let settings = Settings {
         keep_alive: true,
-        keep_idle: Duration::from_secs(10),
-        keep_interval: Duration::from_secs(2),
+        keep_idle: Millis::from_secs(10),
+        keep_interval: Millis::from_secs(2),
         keep_count: 3,
         ..plain()
     };
@@ -169,7 +169,7 @@ fn keep_alive_is_off_unless_asked_for() {
     let now = script.now;
     script.connection.set(now, |settings| {
         settings.keep_alive = true;
-        settings.keep_idle = Duration::from_secs(5);
+        settings.keep_idle = Millis::from_secs(5);
     });
     script.pass(1);
     assert_eq!(script.sent(), ["A 0+0 a1"], "idle for longer already");

@@ -3,7 +3,7 @@
 use super::super::script::{plain, selective};
 use super::{accepted, connect, established};
 use crate::tcp::congestion::Algorithm;
-use crate::tcp::{Micros, Settings};
+use crate::tcp::{Millis, Settings};
 
 /// RFC 6928: ten segments. RFC 5681 section 3.1: slow start adds what is acknowledged.
 #[test]
@@ -67,7 +67,7 @@ fn idle_time_shrinks_the_window() {
 #[test]
 fn idle_time_is_counted_in_timeouts_of_the_program() {
     established(
-        Settings { least_rto: Micros::from_millis(50), nodelay: true, ..plain() },
+        Settings { least_rto: Millis::from_millis(50), nodelay: true, ..plain() },
         "0   write 43800
          0   > A 1+1460*10 a1
          10  < A 1+0 a14601

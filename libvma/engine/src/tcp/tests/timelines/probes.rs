@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use super::super::script::{plain, selective};
 use super::{connect, established};
-use crate::tcp::{Micros, Settings};
+use crate::tcp::{Millis, Settings};
 
 /// RFC 8985 section 7.2: two round trips and the peer's delay of 200 ms end after RTO, so the probe leaves
 /// at RTO. RFC 8985 section 7.3: the timeout after it is not doubled.
@@ -387,8 +387,8 @@ fn a_small_window_is_used_after_a_while() {
 fn keep_alive() -> Settings {
     Settings {
         keep_alive: true,
-        keep_idle: Duration::from_secs(10),
-        keep_interval: Duration::from_secs(2),
+        keep_idle: Millis::from_secs(10),
+        keep_interval: Millis::from_secs(2),
         keep_count: 3,
         ..plain()
     }
@@ -553,7 +553,7 @@ fn a_reported_probe_starts_the_recovery() {
 #[test]
 fn a_least_timeout_of_the_program_is_kept() {
     established(
-        Settings { least_rto: Micros::from_millis(50), ..plain() },
+        Settings { least_rto: Millis::from_millis(50), ..plain() },
         "0   write 100
          0   > PA 1+100 a1
          60  > PA 1+100 a1
@@ -567,7 +567,7 @@ fn a_least_timeout_of_the_program_is_kept() {
 #[test]
 fn a_least_timeout_of_the_program_holds_for_the_probe() {
     established(
-        Settings { least_rto: Micros::from_millis(100), ..selective() },
+        Settings { least_rto: Millis::from_millis(100), ..selective() },
         "0   write 100
          0   > PA 1+100 a1
          110 > PA 1+100 a1
@@ -581,7 +581,7 @@ fn a_least_timeout_of_the_program_holds_for_the_probe() {
 #[test]
 fn a_largest_timeout_of_the_program_is_kept() {
     established(
-        Settings { most_rto: Micros::from_millis(1000), ..plain() },
+        Settings { most_rto: Millis::from_millis(1000), ..plain() },
         "0    write 100
          0    > PA 1+100 a1
          210  > PA 1+100 a1

@@ -3,7 +3,7 @@
 
 use super::super::script::{plain, selective};
 use super::{connect, established};
-use crate::tcp::{Buffer, Micros, Settings};
+use crate::tcp::{Buffer, Millis, Settings};
 
 fn buffer(limit: u32, settings: Settings) -> Settings {
     Settings { receive_buffer: Buffer { limit, most: limit, automatic: false }, ..settings }
@@ -486,14 +486,14 @@ fn ranges_grow_together() {
 #[test]
 fn an_acknowledgment_waits_as_long_as_the_program_says() {
     established(
-        Settings { most_ack_delay: Micros::from_millis(20), ..plain() },
+        Settings { most_ack_delay: Millis::from_millis(20), ..plain() },
         "0  pingpong
          0  < A 1+100 a1
          20 > A 1+0 a101
          20 end",
     );
     established(
-        Settings { least_rto: Micros::from_millis(21), ..plain() },
+        Settings { least_rto: Millis::from_millis(21), ..plain() },
         "0  pingpong
          0  < A 1+100 a1
          20 > A 1+0 a101
