@@ -21,6 +21,8 @@ const MILLISECOND: u64 = 1_000_000;
 const PATIENCE: u64 = 100 * MILLISECOND;
 const LIVELY_PATIENCE: u64 = 10 * MILLISECOND;
 const LIVELY: u64 = 10_000 * MILLISECOND;
+/// Programs that have lived for so long take away the files of killed ones when they end.
+const TIDY_AGE: u64 = 100 * MILLISECOND;
 /// A daemon() whose parent lives by now has failed.
 const DAEMON_FAILED: u64 = 1000 * MILLISECOND;
 
@@ -52,9 +54,15 @@ impl Statistics {
 
     /// The process ends.
     pub fn end(&self) {
-        if let Ok(mut file) = self.0.lock() {
-            replace(&mut file, File::Over);
+        let Ok(mut file) = self.0.lock() else { return };
+        // Not in the internal thread: a directory that it opens has a low number for a moment, which the program would
+        // miss. A program that ends at once leaves it to others.
+        if let File::Open(publisher) = &*file
+            && publisher.age() >= TIDY_AGE
+        {
+            publisher.tidy();
         }
+        replace(&mut file, File::Over);
     }
 }
 
@@ -72,8 +80,6 @@ pub struct Attendant {
     snapshot: Box<Snapshot>,
     next: u64,
     lively_until: u64,
-    /// Whether files of killed programs were looked for. A program that ends at once leaves that to others.
-    is_tidy: bool,
 }
 
 impl Attendant {
@@ -85,7 +91,6 @@ impl Attendant {
             snapshot: Box::default(),
             next: u64::MAX,
             lively_until: 0,
-            is_tidy: true,
         };
         attendant.make(process);
         attendant
@@ -103,7 +108,6 @@ impl Attendant {
             ..Control::default()
         };
         let made = Publisher::create(&config.stats_directory, config.stats_sockets, &control);
-        self.is_tidy = false;
         self.seen = made.is_some().then(|| Seen::new(control));
         self.next = made.as_ref().map_or(u64::MAX, |_| monotonic_nanos().saturating_add(PATIENCE));
         *file = made.map_or(File::None, File::Open);
@@ -121,11 +125,6 @@ impl Attendant {
             return;
         }
         self.next = now.saturating_add(PATIENCE);
-        if !core::mem::replace(&mut self.is_tidy, true)
-            && let Ok(File::Open(publisher)) = process.statistics.0.lock().as_deref()
-        {
-            publisher.tidy();
-        }
         let control = match process.statistics.0.lock().as_deref() {
             Ok(File::Open(publisher)) => publisher.control(),
             Ok(File::Away(since)) if now.saturating_sub(*since) < DAEMON_FAILED => None,

@@ -21,6 +21,8 @@ use crate::sys::{self, Fd, fd};
 pub struct Publisher {
     file: Fd,
     path: String,
+    /// When it was made, in nanoseconds.
+    made: u64,
     /// As in the file: odd while the rest is being written.
     sequence: u64,
     /// So many places were ever written.
@@ -46,7 +48,10 @@ impl Publisher {
             written.inspect_err(|_| fd::remove_own(&file, &path)).map(|()| file)
         });
         match made {
-            Ok(file) => Some(Publisher { file, path, sequence: 0, written: 0, failed: false }),
+            Ok(file) => {
+                let made = monotonic_nanos();
+                Some(Publisher { file, path, made, sequence: 0, written: 0, failed: false })
+            }
             Err(errno) => {
                 log_line!(
                     Warning,
@@ -56,6 +61,11 @@ impl Publisher {
                 None
             }
         }
+    }
+
+    /// The nanoseconds since the file was made.
+    pub fn age(&self) -> u64 {
+        monotonic_nanos().saturating_sub(self.made)
     }
 
     /// Removes the files of programs that were killed: nobody else might.

@@ -59,6 +59,10 @@ except FileNotFoundError: pass",
     assert_eq!(left.len(), 1, "nobody was there to take it away");
     assert!(!left[0].alive);
     assert!(matches!(new.take(Duration::from_millis(300)), Err(Problem::Silent)));
+    let mut later = net.puppet(Side::A);
+    later.run("s = udp(('10.99.0.1', 5000)); time.sleep(0.2)");
+    later.finish();
+    assert!(find_all(&net.dir).unwrap().is_empty(), "a later program takes it away at its end");
 }
 
 /// However long exec takes, and whatever runs afterwards.
