@@ -304,15 +304,15 @@ fn the_timeout_stays_doubled_until_something_is_measured() {
          690  < A 1+0 a101
          690  write 100
          690  > PA 101+100 a1
-         1530 > PA 101+100 a1            # 210 ms, doubled twice
-         1540 < A 1+0 a201
-         1540 write 100
-         1540 > PA 201+100 a1
-         1550 < A 1+0 a301
-         1550 write 100
-         1550 > PA 301+100 a1
-         1760 > PA 301+100 a1
-         1760 end",
+         1530 > PA 101+100 a1            # 210 ms, doubled twice; Linux's wheel rounds up by an eighth
+         1720 < A 1+0 a201
+         1720 write 100
+         1720 > PA 201+100 a1
+         1730 < A 1+0 a301
+         1730 write 100
+         1730 > PA 301+100 a1
+         1940 > PA 301+100 a1
+         1940 end",
     );
 }
 
