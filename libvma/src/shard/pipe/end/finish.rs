@@ -204,7 +204,7 @@ impl Pipe {
         Events::CLOSED
     }
 
-    /// The client is gone before it knew of this end. Nobody reads what a closed socket left.
+    /// The client is gone before it knew of this end. The bytes that a closed socket left are not read.
     pub(in crate::shard::pipe) fn leave_alone(&mut self) {
         if let Holder::Leftover(half) = &mut self.holder {
             half.reset();
