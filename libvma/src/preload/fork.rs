@@ -11,7 +11,26 @@ use core::ffi::c_int;
 use super::{export, real};
 use crate::process::{self, Process, inherit};
 use crate::socket::report::kernels;
+use crate::sys::heap::Heap;
 use crate::sys::thread;
+
+#[global_allocator]
+static HEAP: Heap = Heap::empty();
+
+/// Keeps the heap whole in children. Before any handler that the program registers, so that it is held last and let
+/// go first.
+pub fn hook_heap() {
+    // SAFETY: plain functions that live as long as the library, which is never unmapped.
+    unsafe { libc::pthread_atfork(Some(hold_heap), Some(release_heap), Some(release_heap)) };
+}
+
+extern "C" fn hold_heap() {
+    HEAP.hold();
+}
+
+extern "C" fn release_heap() {
+    HEAP.release();
+}
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
 pub fn hook() {
@@ -56,8 +75,10 @@ export! {
     /// _Fork(3), which runs no fork handlers.
     fn _Fork() -> libc::pid_t {
         before();
+        HEAP.hold();
         // SAFETY: passed on.
         let child = unsafe { real::_Fork() };
+        HEAP.release();
         if child == 0 {
             in_child();
         }
@@ -85,8 +106,10 @@ pub unsafe fn by_number(number: core::ffi::c_long, arguments: [usize; 6]) -> cor
     if process::current().is_some() || inherit::is_child() {
         before();
     }
+    HEAP.hold();
     // SAFETY: as promised.
     let child = unsafe { real::syscall(number, arguments) };
+    HEAP.release();
     if child == 0 {
         thread::forget_id();
         in_child();

@@ -2,7 +2,7 @@
 //!
 //! | moment | what | may call |
 //! |---|---|---|
-//! | constructor | find libc's functions, watch quick_exit() | dlsym, at_quick_exit: std is not ready before `main` |
+//! | constructor | find libc's functions, watch quick_exit() and fork() for the heap | dlsym, at_quick_exit, pthread_atfork: std is not ready before `main` |
 //! | first Internet socket | `process::first_socket`: configuration, banner, tables | everything |
 //! | the same | fork and signal hooks | pthread_atfork, sigaction |
 //! | first UDP socket | `Process::ensure_plane`: netlink, internal thread | everything |
@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{crash, fork, real, signal};
 use crate::process::{self, Process};
 
-/// Finds libc's functions, and is told of quick_exit(). A call that comes before this (another library's constructor) finds its
+/// Finds libc's functions, and is told of quick_exit() and of forks. A call that comes before this (another library's constructor) finds its
 /// function by itself.
 extern "C" fn constructor() {
     real::resolve_all();
     super::leave::watch_quick_exit();
+    fork::hook_heap();
 }
 
 extern "C" fn destructor() {

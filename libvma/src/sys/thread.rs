@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, c
 
 /// What the library keeps per thread. No destructor, so it is usable at any moment of a thread; the
 /// thread and its own signal handlers are the only ones to touch it, hence relaxed atomics.
+#[repr(C)]
 struct Local {
+    /// What it has asked of the [heap](super::heap); the first one, where tests find it.
+    allocations: AtomicU64,
     /// Locks of ours that the thread holds or waits for.
     locks: AtomicU32,
     /// The thread has noted errands.
@@ -29,6 +32,7 @@ struct Local {
 thread_local! {
     static LOCAL: Local = const {
         Local {
+            allocations: AtomicU64::new(0),
             locks: AtomicU32::new(0),
             owes: AtomicBool::new(false),
             put_off: AtomicU64::new(0),
@@ -68,6 +72,14 @@ pub fn leave_lock() {
         if left == 0 && local.put_off.load(Ordering::Relaxed) != 0 {
             let_in(local.put_off.swap(0, Ordering::Relaxed));
         }
+    });
+}
+
+/// The thread asks for memory.
+#[inline]
+pub fn count_allocation() {
+    LOCAL.with(|local| {
+        local.allocations.store(local.allocations.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     });
 }
 

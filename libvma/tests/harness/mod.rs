@@ -25,6 +25,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+mod allocations;
 mod compiled;
 mod ends;
 mod net;
@@ -35,6 +36,8 @@ mod sandbox;
 mod stats;
 mod tcp_watch;
 
+#[allow(unused_imports, reason = "each test binary uses its part")]
+pub use allocations::compile_counting;
 #[allow(unused_imports, reason = "each test binary uses its part")]
 pub use compiled::{compile, compile_in, compile_once};
 pub use ends::{Ends, Library, Shown, installed};

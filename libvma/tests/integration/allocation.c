@@ -1,8 +1,6 @@
-// Counts what the calling thread allocates during socket calls. The definitions of malloc here win
-// over libc's in the whole process, the preloaded library included.
+// Counts what the calling thread allocates during socket calls; after allocations.h.
 //
 // usage: allocation <own ip> <peer ip> <rounds>     with an echo server on the peer, port 5000
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <poll.h>
 #include <stdio.h>
@@ -12,38 +10,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-
-static __thread int counting;
-static __thread long allocations;
-
-void *malloc(size_t size)
-{
-	allocations += counting;
-	return __libc_malloc(size);
-}
-
-void *calloc(size_t count, size_t size)
-{
-	allocations += counting;
-	return __libc_calloc(count, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-	allocations += counting;
-	return __libc_realloc(old, size);
-}
-
 static int fd, epfd;
 static struct sockaddr_in peer;
 static char buffer[2048];
 
 static void fail(const char *what)
 {
-	counting = 0;
 	perror(what);
 	exit(1);
 }
@@ -121,11 +93,10 @@ int main(int argc, char **argv)
 	// A change of routes or links (the carrier, up to a second late) makes one send ask the
 	// kernel again, which allocates: the least of some batches is what calls cost.
 	for (batch = 0; batch < 4; batch++) {
-		allocations = 0;
-		counting = 1;
+		start_counting();
 		for (n = 0; n < rounds / 4; n++)
 			round_trip(n);
-		counting = 0;
+		long allocations = stop_counting();
 		if (allocations < least)
 			least = allocations;
 	}

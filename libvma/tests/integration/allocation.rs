@@ -1,9 +1,9 @@
 //! A data-path call allocates nothing.
 
-use crate::harness::{Namespaces, Side, Traffic, compile};
+use crate::harness::{Namespaces, Side, Traffic, compile_counting};
 
 fn allocations(net: &Namespaces, polls: &str) -> String {
-    let program = compile(net, "allocation", include_str!("allocation.c"), &["-rdynamic"]);
+    let program = compile_counting(net, "allocation", include_str!("allocation.c"));
     let peer = net.socket_at(Side::B, Side::B.at(5000));
     let rounds = 2000;
     let watch = net.watch(Side::A);
@@ -11,6 +11,7 @@ fn allocations(net: &Namespaces, polls: &str) -> String {
     let running = net
         .program(Side::A, program.to_str().unwrap())
         .with_library()
+        .counting()
         .args(&format!("10.99.0.1 10.99.0.2 {rounds}"))
         .env("VMA_RX_POLL", polls)
         .env("VMA_SELECT_POLL", polls)

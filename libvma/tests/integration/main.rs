@@ -20,6 +20,7 @@ mod hostile;
 mod inherited;
 mod integrity;
 mod interfaces;
+mod interrupted_malloc;
 mod live;
 mod local;
 mod members;

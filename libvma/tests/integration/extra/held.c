@@ -9,31 +9,6 @@
 #include <sys/select.h>
 #include <sys/wait.h>
 
-extern void *__libc_malloc(size_t);
-extern void *__libc_calloc(size_t, size_t);
-extern void *__libc_realloc(void *, size_t);
-
-static __thread int counting;
-static __thread long allocations;
-
-void *malloc(size_t size)
-{
-	allocations += counting;
-	return __libc_malloc(size);
-}
-
-void *calloc(size_t count, size_t size)
-{
-	allocations += counting;
-	return __libc_calloc(count, size);
-}
-
-void *realloc(void *old, size_t size)
-{
-	allocations += counting;
-	return __libc_realloc(old, size);
-}
-
 static struct vma_api_t *vma;
 static int fd, seen;
 
@@ -491,11 +466,10 @@ static long least_of(void (*round)(int), int s)
 	for (int at = 0; at < 100; at++)
 		round(s);
 	for (int batch = 0; batch < 4; batch++) {
-		allocations = 0;
-		counting = 1;
+		start_counting();
 		for (int at = 0; at < 200; at++)
 			round(s);
-		counting = 0;
+		long allocations = stop_counting();
 		least = allocations < least ? allocations : least;
 	}
 	return least;

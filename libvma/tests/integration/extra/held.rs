@@ -9,7 +9,8 @@ use super::program;
 use crate::harness::{Namespaces, Program, Running, Side};
 
 fn held<'a>(net: &'a Namespaces, words: &str) -> Program<'a> {
-    program(net, "held", include_str!("held.c")).args(words).with_library()
+    let source = concat!(include_str!("../../harness/allocations.h"), include_str!("held.c"));
+    program(net, "held", source).args(words).with_library()
 }
 
 fn listener(net: &Namespaces) -> TcpListener {
@@ -184,7 +185,7 @@ fn packets_that_are_given_back_cost_no_allocation() {
     let (peer, listener) = (net.socket_at(Side::B, Side::B.at(7000)), listener(&net));
     peer.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let watch = net.watch(Side::A);
-    let running = held(&net, "allocation").start();
+    let running = held(&net, "allocation").counting().start();
     let mut bytes = [0; 64];
     for _ in 0..2 * 900 {
         let (len, from) = peer.recv_from(&mut bytes).unwrap();
