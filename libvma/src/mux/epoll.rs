@@ -10,6 +10,7 @@
 //! What is registered lies with the sockets, in the readiness sets of the shard. `wait` is
 //! epoll_wait(2).
 
+mod pace;
 mod registrations;
 mod wait;
 
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::epoll;
 
+use self::pace::Pace;
 use super::count::Calls;
 use super::{Seen, Turn, UNASKED, look};
 use crate::shard::{Interest, Registration, SetId, SocketId, State};
@@ -58,6 +60,7 @@ pub struct Epoll {
     /// Every number of the program that refers to it.
     descriptors: Lock<Vec<i32>>,
     turn: Turn,
+    pace: Pace,
     calls: Calls,
     /// Another way to wait for it exists that we do not see through: its sockets are the kernel's.
     nested: AtomicBool,
@@ -90,6 +93,7 @@ impl Epolls {
             set,
             descriptors: Lock::new(descriptors),
             turn: Turn::default(),
+            pace: Pace::default(),
             calls: Calls::default(),
             nested: AtomicBool::new(false),
             kernel_led: AtomicBool::new(false),

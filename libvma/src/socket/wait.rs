@@ -133,6 +133,12 @@ impl Wait {
         self
     }
 
+    /// When it began, on the shard's clock.
+    #[inline]
+    pub fn began(&self) -> u64 {
+        if self.polling_since > 0 { self.polling_since } else { clock::now().as_nanos() }
+    }
+
     /// Lets others run now and then while it polls.
     pub fn yielding(mut self, yields: bool) -> Wait {
         self.yields = yields;

@@ -28,6 +28,8 @@ pub struct Call<'a> {
 struct Found<'a> {
     out: &'a mut [Event],
     count: usize,
+    /// So many of them at least are of sockets of ours.
+    ours: usize,
     shared: Marks,
     /// An event found no memory to be written to.
     failed: bool,
@@ -52,16 +54,20 @@ impl Marks {
 
 /// epoll_wait(2) on an instance that watches sockets of ours.
 pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> Result<usize, i32> {
-    let (patience, mask) = patience(stack, call.mask);
+    let (mut patience, mask) = patience(stack, call.mask);
+    if epoll.pace.is_kernels() {
+        patience = patience.without_polling();
+    }
     let (handled, own_number) = thread::interruptions_and_id(false);
     let mut waiting = Waiting {
         epoll,
         handled,
         call,
         patience,
-        found: Found { out, count: 0, shared: Marks::default(), failed: false },
+        found: Found { out, count: 0, ours: 0, shared: Marks::default(), failed: false },
         asked: false,
         kernel_spoke: true,
+        since: None,
         counting: Counting::begin(&epoll.calls, own_number),
     };
     let result = match block(stack, &mut waiting, mask) {
@@ -71,6 +77,9 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
         Err(Over::TimedOut) => waiting.ask_kernel(stack).map(|()| waiting.found.count),
     };
     waiting.counting.end(&result);
+    let found = *result.as_ref().unwrap_or(&0);
+    let ours = waiting.found.ours;
+    epoll.pace.note(ours, found.saturating_sub(ours), waiting.since);
     result
 }
 
@@ -86,6 +95,8 @@ struct Waiting<'a, 'c> {
     asked: bool,
     /// Of the last sleep: the kernel has something to report, or there was no sleep.
     kernel_spoke: bool,
+    /// It waits since then, on the shard's clock; None while it has only looked.
+    since: Option<u64>,
     counting: Counting<'a>,
 }
 
@@ -109,7 +120,9 @@ impl<'a> Source<'a> for Waiting<'_, '_> {
     }
 
     fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
-        Wait::new(self.patience, self.call.timeout, false).since(self.handled)
+        let wait = Wait::new(self.patience, self.call.timeout, false).since(self.handled);
+        self.since = Some(wait.began());
+        wait
     }
 
     fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {
@@ -287,6 +300,7 @@ impl Found<'_> {
                 state.relist(epoll.set, id);
             }
         }
+        self.ours += self.count - from_kernel;
         counting.found_ours(&state, self.count - from_kernel);
         let is_all = !state.may_polling_pay();
         drop(state);
