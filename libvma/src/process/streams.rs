@@ -54,9 +54,7 @@ impl Process {
     /// As [`Process::drop_stream`], for a reason that the socket itself does not know.
     pub fn drop_stream_for(&self, id: SocketId, why: WhyOs) {
         // Threads that wait on it go on with the kernel's socket; to them it is not closed.
-        if let Ok(mut state) = self.stack.shard.lock()
-            && !state.has_departed(id)
-        {
+        if let Ok(mut state) = self.stack.shard.lock() {
             state.depart(id);
         }
         let descriptors = socket::descriptors(&self.stack, id);

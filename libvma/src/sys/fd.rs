@@ -296,6 +296,13 @@ pub fn inode(fd: RawFd) -> u64 {
     stat.and_then(Result::ok).map_or(0, |stat| stat.st_ino)
 }
 
+/// The same of a socket; None for anything else.
+pub fn socket_inode(fd: RawFd) -> Option<u64> {
+    let stat = with_borrowed(fd, |fd| rustix::fs::fstat(fd))?.ok()?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    (kind == rustix::fs::FileType::Socket).then_some(stat.st_ino)
+}
+
 /// The same path, whatever directory the process goes to.
 pub fn absolute(path: &str) -> String {
     if path.starts_with('/') {

@@ -13,8 +13,8 @@ use super::{Accepted, Io, Owner, Tcp, body, five_tuple};
 use crate::shard::tcp::Body;
 use crate::shard::{Flow, NextHop, SocketId, State};
 
-/// A waiting call looks again long before so many sockets have gone.
-const REMEMBERED: usize = 1024;
+/// A waiting call looks again long before so many sockets have gone. One may be noted twice.
+const REMEMBERED: usize = 2048;
 
 /// A connection that nobody owns any more, at exit.
 #[derive(Clone, Copy, Debug)]

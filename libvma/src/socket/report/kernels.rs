@@ -45,7 +45,8 @@ struct One {
     was: Before,
     /// The program's numbers of it.
     descriptors: Vec<i32>,
-    inode: u64,
+    /// Of the socket; not known until a reader asks, as most are gone before one does.
+    inode: Option<u64>,
     /// The kernel has carried that much when it was set to zero, or when the place was taken.
     since: Counters,
 }
@@ -103,7 +104,7 @@ pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
 
 /// It is to be counted from now on.
 pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
-    let inode = fd::inode(*before.descriptors.first()?);
+    before.descriptors.first()?;
     let mut list = stack.kernels.list.lock().ok()?;
     let list = &mut *list;
     let slot = match list.free.pop_front() {
@@ -119,7 +120,7 @@ pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
     list.generation = list.generation.wrapping_add(1);
     let id = KernelsId::new(slot, list.generation, before.is_stream);
     let descriptors = before.descriptors.clone();
-    let one = Some(One { id, was: before, descriptors, inode, since });
+    let one = Some(One { id, was: before, descriptors, inode: None, since });
     match list.all.get_mut(slot as usize) {
         Some(place) => *place = one,
         None => list.all.push(one),
@@ -242,12 +243,16 @@ pub(super) fn all(stack: &Stack) -> (Vec<(KernelsId, Option<SocketId>)>, Counter
 pub fn tell(stack: &Stack, id: KernelsId) -> Option<Told> {
     let one = stack.kernels.list.lock().ok()?.find(id)?.clone();
     // Without the lock: the number may be a file's by now, on a disk that does not answer.
-    let living = one.descriptors.iter().find(|number| fd::inode(**number) == one.inode);
-    let Some(living) = living else {
+    let Some((living, inode)) = one.living() else {
         one.descriptors.iter().for_each(|number| forget(stack, id, *number));
         return None;
     };
-    Some(one.describe(stack, *living))
+    if one.inode.is_none()
+        && let Some(told) = stack.kernels.list.lock().ok()?.find(id)
+    {
+        told.inode = Some(inode);
+    }
+    Some(one.describe(stack, living, inode))
 }
 
 /// These sockets count from here on; all of them, if none is named. The totals go on.
@@ -311,8 +316,16 @@ impl One {
         stack.stats.append(descriptor, &counters, limit);
     }
 
+    /// A descriptor that still is this socket's, and its inode.
+    fn living(&self) -> Option<(i32, u64)> {
+        self.descriptors.iter().find_map(|number| {
+            let inode = fd::socket_inode(*number)?;
+            self.inode.is_none_or(|known| known == inode).then_some((*number, inode))
+        })
+    }
+
     /// What the kernel says of it.
-    fn describe(&self, stack: &Stack, descriptor: i32) -> Told {
+    fn describe(&self, stack: &Stack, descriptor: i32, inode: u64) -> Told {
         let (local, local_port) = told_address(shadow::local_address(descriptor));
         let (peer, peer_port) = told_address(shadow::peer_address(descriptor));
         let blocking = shadow::status_flags(descriptor) & libc::O_NONBLOCK == 0;
@@ -327,7 +340,7 @@ impl One {
         Told {
             used: 1,
             descriptor,
-            inode: self.inode,
+            inode,
             kind: if is_stream { libc::SOCK_STREAM } else { libc::SOCK_DGRAM } as u32,
             tcp_state: u32::from(state[0]),
             flags: if blocking { BLOCKING } else { 0 },
