@@ -17,6 +17,7 @@ use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, set_phase, system, view,
 };
 use crate::config::rules::Moment;
+use crate::shard;
 use crate::shard::tcp::{Accepted, ListenSpec};
 use crate::shard::{Flow, RingId, SocketId};
 use crate::socket::attaching::Need;
@@ -383,7 +384,9 @@ pub fn accept(
     let mut polls = 0u64;
     loop {
         let found = until(stack, id, manner, |state| {
-            if let Some(accepted) = state.accept(id) {
+            let before_ours = is_kernels_turn(state, id);
+            if !before_ours && let Some(accepted) = state.accept(id) {
+                note_accepted(state, id);
                 return Some(Some(accepted));
             }
             // Also at the first poll: a call may end after a few, by a connection of ours or its time-out.
@@ -392,18 +395,21 @@ pub fn accept(
             polls += 1;
             let (_, socket) = state.socket(id)?;
             let stream = socket.stream.as_mut()?;
-            if stream.os_accepting {
-                // It takes what this one would wait for, and wakes it afterwards.
-                return None;
-            }
-            let asked = socket.order.take_readable() || os_turn;
+            // What another call takes from the shadow is what this one would wait for; it is woken afterwards.
+            let asked =
+                !stream.os_accepting && (socket.order.take_readable() || os_turn || before_ours);
             // The epoll of the shadows tells of the first connection only; this tells of all.
-            if !asked || crate::sys::wait::poll_now(descriptor, libc::POLLIN) == 0 {
+            if asked && crate::sys::wait::poll_now(descriptor, libc::POLLIN) != 0 {
+                // A blocking shadow would keep a second one, which then sees no connection of ours.
+                stream.os_accepting = true;
+                return Some(None);
+            }
+            if !before_ours {
                 return None;
             }
-            // A blocking shadow would keep a second one, which then sees no connection of ours.
-            stream.os_accepting = true;
-            Some(None)
+            let accepted = state.accept(id)?;
+            note_accepted(state, id);
+            Some(Some(accepted))
         });
         match found {
             Ok(Some(accepted)) => return Outcome::Ours(Found::Ours(accepted)),
@@ -423,14 +429,46 @@ pub fn accept(
     }
 }
 
-/// accept(2) that does not wait: ours first, else what the shadow has.
+/// After so many of ours a connection of the kernel's comes first, if there is one: none waits for ever.
+const MOST_IN_ROW: u8 = 8;
+
+/// Is the shadow to be asked before ours are looked at? True once after each row of ours.
+fn is_kernels_turn(state: &mut shard::State<Socket>, id: SocketId) -> bool {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut());
+    stream.is_some_and(|stream| {
+        let is_turn = stream.ours_in_row >= MOST_IN_ROW;
+        if is_turn {
+            stream.ours_in_row = 0;
+        }
+        is_turn
+    })
+}
+
+fn note_accepted(state: &mut shard::State<Socket>, id: SocketId) {
+    if let Some((_, socket)) = state.socket(id)
+        && let Some(stream) = socket.stream.as_mut()
+    {
+        stream.ours_in_row = stream.ours_in_row.saturating_add(1);
+    }
+}
+
+/// accept(2) that does not wait: ours first, but for their turn, else what the shadow has.
 fn accept_at_once(
     stack: &Stack,
     id: SocketId,
     manner: Manner,
     os: &mut dyn FnMut() -> Result<i32, i32>,
 ) -> Outcome<Found> {
-    match until(stack, id, manner, |state| state.accept(id)) {
+    let kernels_turn = stack.shard.lock().is_ok_and(|mut state| is_kernels_turn(&mut state, id));
+    if kernels_turn && let Ok(fd) = os() {
+        return Outcome::Ours(Found::Os(fd));
+    }
+    let accepted = until(stack, id, manner, |state| {
+        let accepted = state.accept(id)?;
+        note_accepted(state, id);
+        Some(accepted)
+    });
+    match accepted {
         Ok(accepted) => Outcome::Ours(Found::Ours(accepted)),
         Err(Ended::WouldBlock) => match os() {
             Ok(fd) => Outcome::Ours(Found::Os(fd)),

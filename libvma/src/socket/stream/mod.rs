@@ -77,6 +77,8 @@ pub struct Stream {
     pub defer_accept: Option<u32>,
     /// A thread accepts from the shadow: others that tried would block in the kernel.
     pub os_accepting: bool,
+    /// Connections of ours that were accepted one after the other.
+    pub ours_in_row: u8,
     /// Sends, to look at the link or the rings after so many.
     pub sends: u32,
     /// listen()'s, as the program said it.
@@ -141,6 +143,7 @@ impl Stream {
             peek_offset: None,
             defer_accept: None,
             os_accepting: false,
+            ours_in_row: 0,
             sends: 0,
             backlog: 0,
             ahead: false,

@@ -111,3 +111,30 @@ fn fifty_clients_from_each_interface_are_all_accepted() {
         assert_eq!(got, format!("('{}', {})", own.ip(), own.port()));
     }
 }
+
+// covers: API-07, LIM-34
+#[test]
+fn connections_of_the_kernels_are_accepted_while_others_keep_coming() {
+    for (prepare, accept) in ACCEPTS {
+        let ends = Ends::new(Library::Server);
+        let mut program = Puppet::start(ends.server(PYTHON));
+        program.run("l = create_server(('0.0.0.0', 7000), backlog=128)");
+        program.run(prepare);
+        program.run(FIRST_WAIT);
+        let watch = ends.net.watch_tcp(Side::A);
+        let connect = |side, ip| {
+            let at = SocketAddrV4::new(ip, 7000);
+            ends.net.within(side, || TcpStream::connect(at)).unwrap()
+        };
+        let local = connect(Side::A, Ipv4Addr::LOCALHOST);
+        let peers: Vec<_> = (0..40).map(|_| connect(Side::B, Side::A.ip())).collect();
+        program.run("kept = []");
+        for _ in 0..20 {
+            program.run(accept);
+            program.run("kept.append((c, c.getpeername()[0]))");
+        }
+        assert_eq!(watch.moved().accepted, 1, "the others are the library's");
+        assert_eq!(program.run("[ip for _, ip in kept].count('127.0.0.1')"), "1", "{prepare}");
+        drop((local, peers));
+    }
+}
