@@ -143,7 +143,7 @@ stage() {
 # --- install -------------------------------------------------------------------------------------
 
 install_all() {
-	local tool page document
+	local tool page document example
 	[ -z "$destdir" ] || mkdir -p "$destdir"
 	put 644 "$work/libvma.so" "$libdir/libvma.so.$version"
 	link "libvma.so.$version" "$libdir/libvma.so.${version%%.*}"
@@ -164,6 +164,9 @@ install_all() {
 	for document in architecture.md compatibility.md extra-api.md installation.md interposition.md monitoring.md parameters.md \
 		performance.md performance.svg release-notes.md socket-options.md user-manual.md; do
 		put 644 "$root/docs/$document" "$docdir/$document"
+	done
+	for example in "$root"/libvma-dev/examples/*; do
+		put 644 "$example" "$docdir/examples/${example##*/}"
 	done
 	put 644 "$work/VMA_VERSION" "$docdir/VMA_VERSION"
 	put 644 "$root/LICENSE-APACHE" "$docdir/LICENSE-APACHE"

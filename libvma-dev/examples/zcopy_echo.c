@@ -45,11 +45,12 @@ static int echo(struct vma_api_t *vma, int fd)
 	}
 	struct vma_packets_t *packets = (struct vma_packets_t *)buffer;
 	struct vma_packet_t *packet = packets->pkts;
-	/* UDP: one packet, in one or more fragments. */
+	/* UDP: one packet, in one or more fragments, which follow it: packet->iov, in memory that is aligned. */
+	struct iovec *fragments = (void *)(packet + 1);
 	struct msghdr message = {
 		.msg_name = &from,
 		.msg_namelen = size,
-		.msg_iov = packet->iov,
+		.msg_iov = fragments,
 		.msg_iovlen = packet->sz_iov,
 	};
 	ssize_t sent = sendmsg(fd, &message, 0);

@@ -8,7 +8,15 @@ use std::time::SystemTime;
 use crate::{target, workspace};
 
 /// What is packed, besides the programs in `<target>/release`; of the workspace.
-const SOURCES: &[&str] = &["ci/build-packages", "doca-profile", "docs", "init", "packaging"];
+const SOURCES: &[&str] = &[
+    "ci/build-packages",
+    "doca-profile",
+    "docs",
+    "init",
+    "libvma-dev/examples",
+    "libvma-dev/include",
+    "packaging",
+];
 const PROGRAMS: &[&str] = &["libvma.so", "udp_lat", "vma_conf", "vma_stats", "vmad"];
 
 /// The folder with the packages, `<workspace>/dist`; `LIBVMA_DIST` names another one. Panics when it

@@ -53,6 +53,13 @@ const DEV: &[(&str, u32)] = &[
     ("/usr/lib/pkgconfig/libvma.pc", 0o644),
     ("/usr/share/doc/libvma-dev/changelog.Debian.gz", 0o644),
     ("/usr/share/doc/libvma-dev/copyright", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/README.md", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/filter.c", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/filter.rs", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/market_data.c", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/market_data.rs", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/zcopy_echo.c", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/zcopy_echo.rs", 0o644),
     ("/usr/share/lintian/overrides/libvma-dev", 0o644),
 ];
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -31,6 +31,7 @@ fn an_image_holds_what_the_debian_packages_hold() {
         !debian && !path.starts_with("/usr/share/lintian/")
     });
     same_unit_folder(&mut theirs);
+    same_examples_folder(&mut theirs);
     without_own(&mut ours, "/usr/share/doc/libvma");
     assert_eq!(ours, theirs);
 }
@@ -66,6 +67,7 @@ fn an_image_for_red_hat_holds_what_the_rpm_packages_hold() {
         }
     }
     theirs.retain(|path, _| !path.starts_with("/usr/share/licenses/"));
+    same_examples_folder(&mut theirs);
     // The same folder: /etc/init.d is a link there.
     if let Some(script) = theirs.remove("/etc/rc.d/init.d/vma") {
         theirs.insert("/etc/init.d/vma".to_owned(), script);
@@ -199,6 +201,19 @@ fn same_unit_folder(files: &mut Files) {
     if let Some(unit) = files.remove("/lib/systemd/system/vma.service") {
         files.insert("/usr/lib/systemd/system/vma.service".to_owned(), unit);
     }
+}
+
+/// A package has its examples beside its own documents, an installation beside those of the library.
+fn same_examples_folder(files: &mut Files) {
+    let moved = std::mem::take(files).into_iter().map(|(path, mode)| {
+        let package = path.strip_prefix("/usr/share/doc/libvma-dev");
+        let example = package.map(|rest| rest.strip_prefix("el").unwrap_or(rest));
+        match example.filter(|rest| rest.starts_with("/examples/")) {
+            Some(rest) => (format!("/usr/share/doc/libvma{rest}"), mode),
+            None => (path, mode),
+        }
+    });
+    *files = moved.collect();
 }
 
 /// Takes away what the installation has for itself: its manifest and the licences as they are.

@@ -70,6 +70,8 @@ pub fn bring(root: &Root) {
         fs::create_dir_all(tree.join(folder)).expect("the root is writable");
     }
     let from = workspace();
+    let examples = from.join("libvma-dev/examples");
+    Command::new("cp").arg("-r").arg(examples).arg(tree.join("libvma-dev")).succeeds();
     for name in ["CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT", "docs", "init"] {
         Command::new("cp").arg("-r").arg(from.join(name)).arg(&tree).succeeds();
     }

@@ -53,8 +53,20 @@ const UTILS: &str = "\
 /usr/share/man/man8/vma_conf.8.gz
 /usr/share/man/man8/vma_stats.8.gz
 ";
-const DEVEL: &str =
-    "/usr/include/mellanox\n/usr/include/mellanox/vma_extra.h\n/usr/lib64/pkgconfig/libvma.pc\n";
+const DEVEL: &str = "\
+/usr/include/mellanox
+/usr/include/mellanox/vma_extra.h
+/usr/lib64/pkgconfig/libvma.pc
+/usr/share/doc/libvma-devel
+/usr/share/doc/libvma-devel/examples
+/usr/share/doc/libvma-devel/examples/README.md
+/usr/share/doc/libvma-devel/examples/filter.c
+/usr/share/doc/libvma-devel/examples/filter.rs
+/usr/share/doc/libvma-devel/examples/market_data.c
+/usr/share/doc/libvma-devel/examples/market_data.rs
+/usr/share/doc/libvma-devel/examples/zcopy_echo.c
+/usr/share/doc/libvma-devel/examples/zcopy_echo.rs
+";
 
 // covers: INS-01, INS-03, INS-04, INS-05, INS-06, INS-09, INS-10, INS-11, INS-13, INS-15, INS-45
 #[test]
