@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 pub const MAGIC: [u8; 8] = *b"libvmaST";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Places for rings, buffer pools, epoll instances and reasons of a drop.
 pub const RINGS: usize = 16;
@@ -85,6 +85,9 @@ plain! {
         pub reserved: u32,
         /// Of all sockets that ever were, with those that have no place here.
         pub totals: Counters,
+        /// What the program has of all sockets, also those that are closed: [`Socket::zero_copy_packets`].
+        pub zero_copy_packets: u64,
+        pub zero_copy_bytes: u64,
         pub poll: Multiplexer,
         pub select: Multiplexer,
         pub epolls: [Epoll; EPOLLS],
@@ -237,7 +240,9 @@ plain! {
         pub ready_bytes: u64,
         /// SO_RCVBUF.
         pub ready_limit: u64,
+        /// The program has them: held by a receive callback, or lent by recvfrom_zcopy().
         pub zero_copy_packets: u64,
+        pub zero_copy_bytes: u64,
         /// Sent and not acknowledged, and not sent yet.
         pub unsent_bytes: u64,
         pub counters: Counters,
@@ -359,7 +364,7 @@ mod tests {
         ];
         assert_eq!(
             (VERSION, sizes),
-            (1, [40, 288, 8336, 520, 224]),
+            (2, [40, 288, 8352, 528, 224]),
             "a new layout is a new version"
         );
     }

@@ -43,6 +43,8 @@ pub fn document(sample: &Sample) -> String {
         "taken_nanoseconds": snapshot.taken,
         "sockets_open": snapshot.sockets_open,
         "sockets_hidden": snapshot.sockets_hidden,
+        "zero_copy_packets": snapshot.zero_copy_packets,
+        "zero_copy_bytes": snapshot.zero_copy_bytes,
         "totals": counters(&snapshot.totals),
         "sockets": sample.taken.sockets.iter().map(socket).collect::<Vec<_>>(),
         "poll": multiplexer(&snapshot.poll),
@@ -110,6 +112,7 @@ fn socket(socket: &Socket) -> Value {
         "ready_bytes": socket.ready_bytes,
         "ready_limit_bytes": socket.ready_limit,
         "zero_copy_packets": socket.zero_copy_packets,
+        "zero_copy_bytes": socket.zero_copy_bytes,
         "unsent_bytes": socket.unsent_bytes,
         "counters": counters(&socket.counters),
     });

@@ -30,12 +30,29 @@ struct Packets {
 struct Judged {
     number: u64,
     origin: Origin,
+    len: usize,
     given_back: bool,
 }
 
 struct Packet {
     origin: Origin,
     bytes: Buffer,
+    /// So many of them are the packet's.
+    len: usize,
+}
+
+/// How much a program has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Amount {
+    fn add(&mut self, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+    }
 }
 
 /// The socket of a packet.
@@ -61,20 +78,20 @@ impl Held {
         FIRST + STEP * self.given.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The packet is the program's from now on. Returns its number.
-    pub fn lend(&self, origin: Origin, bytes: Buffer) -> u64 {
+    /// The packet, the first `len` of the bytes, is the program's from now on. Returns its number.
+    pub fn lend(&self, origin: Origin, bytes: Buffer, len: usize) -> u64 {
         let number = self.next_number();
         if let Ok(mut packets) = self.packets.lock() {
-            packets.kept.insert(number, Packet { origin, bytes });
+            packets.kept.insert(number, Packet { origin, bytes, len });
         }
         number
     }
 
-    /// A callback gets a packet. Returns its number.
-    pub fn begin_to_judge(&self, origin: Origin) -> u64 {
+    /// A callback gets a packet of so many bytes. Returns its number.
+    pub fn begin_to_judge(&self, origin: Origin, len: usize) -> u64 {
         let number = self.next_number();
         if let Ok(mut packets) = self.packets.lock() {
-            packets.judged.push(Judged { number, origin, given_back: false });
+            packets.judged.push(Judged { number, origin, len, given_back: false });
         }
         number
     }
@@ -84,8 +101,8 @@ impl Held {
         if let Ok(mut packets) = self.packets.lock() {
             let at = packets.judged.iter().position(|judged| judged.number == number);
             let judged = at.map(|at| packets.judged.swap_remove(at));
-            if let Some(Judged { origin, given_back: false, .. }) = judged.filter(|_| holds) {
-                packets.kept.insert(number, Packet { origin, bytes });
+            if let Some(Judged { origin, len, given_back: false, .. }) = judged.filter(|_| holds) {
+                packets.kept.insert(number, Packet { origin, bytes, len });
                 return;
             }
         }
@@ -95,6 +112,21 @@ impl Held {
     /// The number of packets that the program has.
     pub fn count(&self) -> usize {
         self.packets.lock().map_or(0, |packets| packets.kept.len() + packets.judged.len())
+    }
+
+    /// What the program has in all, also of sockets that are closed, and of each socket. For statistics: it takes as long as
+    /// there are packets.
+    pub fn amounts(&self) -> (Amount, HashMap<SocketId, Amount>) {
+        let (mut all, mut of_sockets) = (Amount::default(), HashMap::<SocketId, Amount>::new());
+        if let Ok(packets) = self.packets.lock() {
+            let kept = packets.kept.values().map(|packet| (packet.origin.socket, packet.len));
+            let judged = packets.judged.iter().filter(|judged| !judged.given_back);
+            for (socket, len) in kept.chain(judged.map(|one| (one.origin.socket, one.len))) {
+                all.add(len);
+                of_sockets.entry(socket).or_default().add(len);
+            }
+        }
+        (all, of_sockets)
     }
 
     /// The program gives a packet back. None: it has none of this number and owner.
@@ -131,7 +163,7 @@ mod tests {
     }
 
     fn keep(held: &Held, socket: SocketId, descriptor: i32, is_stream: bool) -> u64 {
-        held.lend(Origin { socket, descriptor, is_stream }, held.pool.take(3))
+        held.lend(Origin { socket, descriptor, is_stream }, held.pool.take(3), 3)
     }
 
     #[test]
@@ -170,16 +202,40 @@ mod tests {
         let owner = Owner { descriptor: 5, socket: None };
         let origin = Origin { socket: socket(1), descriptor: 5, is_stream: false };
         for (early, holds) in [(true, true), (true, false), (false, false), (false, true)] {
-            let number = held.begin_to_judge(origin);
+            let number = held.begin_to_judge(origin, 3);
             let stranger = Owner { descriptor: 6, socket: None };
             assert!(held.free(number, stranger).is_none());
             assert_eq!(held.count(), 1);
             if early {
                 assert!(held.free(number, owner).is_some() && held.free(number, owner).is_none());
             }
+            assert_eq!(held.amounts().0.packets, u64::from(!early));
             held.end_of_judging(number, held.pool.take(3), holds);
+            assert_eq!(held.amounts().0.packets, u64::from(holds && !early));
             assert_eq!(held.free(number, owner).is_some(), holds && !early);
             assert_eq!(held.count(), 0);
         }
+    }
+
+    #[test]
+    fn what_the_program_has_is_counted_by_socket() {
+        let held = Held::default();
+        let lend = |socket_number, len| {
+            let origin = Origin { socket: socket(socket_number), descriptor: 5, is_stream: false };
+            held.lend(origin, held.pool.take(len), len)
+        };
+        let first = lend(1, 100);
+        lend(1, 50);
+        lend(2, 0);
+        let origin = Origin { socket: socket(2), descriptor: 5, is_stream: false };
+        held.begin_to_judge(origin, 7);
+        let amount = |packets, bytes| Amount { packets, bytes };
+        let (all, of_sockets) = held.amounts();
+        assert_eq!(all, amount(4, 157));
+        assert_eq!(of_sockets[&socket(1)], amount(2, 150));
+        assert_eq!(of_sockets[&socket(2)], amount(2, 7));
+        let owner = Owner { descriptor: 5, socket: None };
+        assert!(held.free(first, owner).is_some());
+        assert_eq!(held.amounts().1[&socket(1)], amount(1, 50));
     }
 }

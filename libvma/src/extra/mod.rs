@@ -11,7 +11,7 @@ mod pool;
 mod threads;
 
 pub use callbacks::{Callback, Callbacks, Packet, Verdict};
-pub use held::{Held, Origin, Owner};
+pub use held::{Amount, Held, Origin, Owner};
 pub use notes::Notes;
 pub use pool::{Buffer, LARGE};
 pub use threads::Threads;

@@ -176,7 +176,7 @@ impl Call {
         let packet: *mut Packet = packets.wrapping_add(1).cast();
         // SAFETY: there is room for it, as promised.
         unsafe { packets.write_unaligned(Packets { count: 1 }) };
-        let number = held.lend(origin, bytes);
+        let number = held.lend(origin, bytes, len);
         let head = Packet { id: pointer(number), fragments: fits.into() };
         // SAFETY: as above.
         unsafe { packet.write_unaligned(head) };

@@ -183,7 +183,7 @@ fn judge_datagram(stack: &Stack) -> bool {
     drop(state);
     let verdict = match stack.extra.callbacks.get(id) {
         Some(callback) => {
-            let number = held.begin_to_judge(origin(id, &callback, false));
+            let number = held.begin_to_judge(origin(id, &callback, false), len);
             let verdict = callback.judge(&mut Packet {
                 number,
                 payload: judged.payload.get_mut(..len).unwrap_or_default(),
@@ -263,7 +263,7 @@ fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
     let callback = stack.extra.callbacks.get(id).filter(|_| len > 0)?;
     let (source, destination) = ends(stack, id);
     let mut bytes = scratch.keep(len);
-    let number = held.begin_to_judge(origin(id, &callback, true));
+    let number = held.begin_to_judge(origin(id, &callback, true), len);
     let verdict = callback.judge(&mut Packet {
         number,
         payload: bytes.get_mut(..len).unwrap_or_default(),

@@ -16,6 +16,7 @@ use libvma_engine::tcp::Info;
 use self::traffic::KernelsId;
 use super::stream::{Phase, Stream, tell};
 use super::{Socket, SocketId, Stack, State, WhyOs, clock};
+use crate::extra::Amount;
 use crate::log::log_line;
 use crate::shard;
 use crate::sys::{fd, shadow};
@@ -65,6 +66,8 @@ impl Report {
 
     /// Fills in what sockets and rings have to tell. Returns the places up to the last one in use.
     pub fn gather(&mut self, stack: &Stack, snapshot: &mut Snapshot) -> &[Told] {
+        let (held, held_of) = stack.extra.held.amounts();
+        (snapshot.zero_copy_packets, snapshot.zero_copy_bytes) = (held.packets, held.bytes);
         let Ok(mut state) = stack.shard.lock() else { return &[] };
         let ids = state.ids();
         let (kernels, ended) = kernels::all(stack);
@@ -86,7 +89,9 @@ impl Report {
             if let (Some(told), Some(place)) =
                 (self.sockets.get_mut(place), self.places.get_mut(place))
             {
+                let held = held_of.get(&id).copied().unwrap_or_default();
                 *told = Told { used: 1, counters, ready_limit: limit as u64, ..Told::default() };
+                tell_held(told, held);
                 place.why = describe(&mut state, id, told);
             }
         }
@@ -97,7 +102,13 @@ impl Report {
         for (id, name) in kernels {
             match self.by_id.get(&name).and_then(|at| self.sockets.get_mut(*at)) {
                 Some(told) => match kernels::tell(stack, id) {
-                    Some(kernels) => *told = kernels,
+                    Some(kernels) => {
+                        *told = kernels;
+                        // Packets of the time when it was ours.
+                        if let Name::Ours(was) = name {
+                            tell_held(told, held_of.get(&was).copied().unwrap_or_default());
+                        }
+                    }
                     None => {
                         *told = Told::default();
                         snapshot.sockets_open -= 1;
@@ -217,6 +228,11 @@ impl Report {
         }
         slots.for_each(|slot| *slot = Drop::default());
     }
+}
+
+/// What the program has of a socket.
+fn tell_held(told: &mut Told, held: Amount) {
+    (told.zero_copy_packets, told.zero_copy_bytes) = (held.packets, held.bytes);
 }
 
 fn devices(snapshot: &mut Snapshot, rings: &[Ring], pools: [Pool; stats::POOLS]) {

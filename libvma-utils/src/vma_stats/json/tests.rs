@@ -6,6 +6,7 @@ fn process() -> Sample {
     let mut taken = Taken::default();
     taken.snapshot.taken = 3_000_000_000;
     taken.snapshot.totals.rx_packets = 12;
+    (taken.snapshot.zero_copy_packets, taken.snapshot.zero_copy_bytes) = (3, 400);
     taken.snapshot.epolls[3].used = 1;
     taken.snapshot.epolls[3].descriptor = 9;
     taken.snapshot.epolls[3].calls.poll_hits = 70;
@@ -22,6 +23,8 @@ fn process() -> Sample {
         flags: OFFLOADED | WITHIN_HOST | BLOCKING,
         local: [10, 0, 0, 1],
         local_port: 5001,
+        zero_copy_packets: 2,
+        zero_copy_bytes: 300,
         group_count: 1,
         groups: [[224, 1, 1, 1]; GROUPS],
         counters: Counters { tx_packets: 50, rx_ready_bytes_max: 11, ..Counters::default() },
@@ -54,6 +57,8 @@ fn a_snapshot_is_told_by_name_and_unit() {
     assert_eq!(socket["multicast_groups"], json!(["224.1.1.1"]));
     assert_eq!(socket["tcp"]["round_trip_microseconds"], 35);
     assert_eq!(socket["counters"]["tx_packets"], 50);
+    assert_eq!([&socket["zero_copy_packets"], &socket["zero_copy_bytes"]], [2, 300]);
+    assert_eq!([&told["zero_copy_packets"], &told["zero_copy_bytes"]], [3, 400]);
     assert_eq!(told["epolls"], json!([told["epolls"][0]]), "only places in use");
     assert_eq!(
         (&told["epolls"][0]["descriptor"], &told["epolls"][0]["poll_hits"]),

@@ -73,13 +73,17 @@ const COUNTERS: Table<Counters> = &[
     }),
 ];
 
+const ZERO_COPY_PACKETS: Metric =
+    gauge("zero_copy", "packets", "Packets the program holds by zero copy");
+const ZERO_COPY_BYTES: Metric =
+    gauge("zero_copy", "bytes", "Bytes of the packets the program holds by zero copy");
+
 const SOCKET: Table<Socket> = &[
     (gauge("ready", "packets", "Packets that wait to be read"), |s| s.ready_packets),
     (gauge("ready", "bytes", "Bytes that wait to be read"), |s| s.ready_bytes),
     (gauge("ready_limit", "bytes", "SO_RCVBUF"), |s| s.ready_limit),
-    (gauge("zero_copy", "packets", "Packets the program holds by zero copy"), |s| {
-        s.zero_copy_packets
-    }),
+    (ZERO_COPY_PACKETS, |s| s.zero_copy_packets),
+    (ZERO_COPY_BYTES, |s| s.zero_copy_bytes),
     (gauge("unsent", "bytes", "Bytes not sent yet or not acknowledged"), |s| s.unsent_bytes),
 ];
 
@@ -171,6 +175,9 @@ pub fn write(page: &mut Page, samples: &[Sample]) {
     let processes = || samples.iter().map(|sample| (Labels::of(sample), &sample.taken.snapshot));
     page.metric("process_", &SOCKETS_OPEN, processes().map(|(l, s)| (l, s.sockets_open)));
     page.metric("process_", &SOCKETS_HIDDEN, processes().map(|(l, s)| (l, s.sockets_hidden)));
+    // More than the sum of its sockets if some of them are closed.
+    page.metric("process_", &ZERO_COPY_PACKETS, processes().map(|(l, s)| (l, s.zero_copy_packets)));
+    page.metric("process_", &ZERO_COPY_BYTES, processes().map(|(l, s)| (l, s.zero_copy_bytes)));
     let totals: Vec<_> = processes().map(|(labels, s)| (labels, s.totals)).collect();
     table(page, "process_", COUNTERS, &totals);
     sockets(page, samples);

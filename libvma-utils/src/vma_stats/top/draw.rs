@@ -231,6 +231,13 @@ fn chosen(page: &mut Page<'_>, socket: &SocketRow) {
             short(socket.retransmissions)
         );
     }
+    if socket.held_packets > 0 {
+        words += &format!(
+            "  Held by the program: {} of {} bytes",
+            counted(socket.held_packets as usize, "packet", "packets"),
+            socket.held_bytes
+        );
+    }
     page.line(&words, PLAIN);
 }
 

@@ -60,6 +60,9 @@ pub struct SocketRow {
     pub round_trip: Option<f64>,
     pub ready_packets: u64,
     pub ready_bytes: u64,
+    /// Held by the program.
+    pub held_packets: u64,
+    pub held_bytes: u64,
     pub unsent_bytes: u64,
 }
 
@@ -159,6 +162,8 @@ fn socket(sample: &Sample, socket: &Socket, delta: Option<&Delta>, index: usize)
         round_trip: (socket.tcp != Tcp::default()).then_some(socket.tcp.round_trip.into()),
         ready_packets: socket.ready_packets,
         ready_bytes: socket.ready_bytes,
+        held_packets: socket.zero_copy_packets,
+        held_bytes: socket.zero_copy_bytes,
         unsent_bytes: socket.unsent_bytes,
     }
 }

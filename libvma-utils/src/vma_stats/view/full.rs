@@ -25,6 +25,7 @@ pub fn full(shown: &Shown<'_>) -> String {
     ring::queues(&mut text, shown);
     ring::rings(&mut text, shown);
     pools(&mut text, shown);
+    held(&mut text, shown);
     drops(&mut text, shown);
     if any {
         text.push_str(&dashes());
@@ -44,6 +45,18 @@ fn pools(text: &mut String, shown: &Shown<'_>) {
         line(text, "Size:", pool.free);
         line(text, "No buffers error:", pool.no_buffers);
     }
+    double(text);
+}
+
+/// Packets that the program holds by zero copy, of all sockets and of those that are closed; nothing if there are none.
+fn held(text: &mut String, shown: &Shown<'_>) {
+    let snapshot = &shown.taken.snapshot;
+    if snapshot.zero_copy_packets == 0 {
+        return;
+    }
+    text.push_str("\tZERO COPY\n");
+    line(text, "Packets held:", snapshot.zero_copy_packets);
+    line(text, "Bytes held:", snapshot.zero_copy_bytes);
     double(text);
 }
 

@@ -195,6 +195,7 @@ fn view_3_tells_all_of_a_datagram_socket() {
         group_count: 1,
         rx_thread: 4711,
         zero_copy_packets: 2,
+        zero_copy_bytes: 300,
         ..datagram(14)
     };
     socket.groups[0] = [224, 7, 7, 7];
@@ -218,11 +219,17 @@ fn view_3_tells_all_of_a_datagram_socket() {
         "Rx zero copy buffers: cur 2\n",
         "Rx poll: 1 / 2 (66.67%) [miss/hit]\n",
         "Ring migrations Rx: 5, Tx: 0\n",
+        "Rx zero copy bytes: cur 300\n",
         "Tx dropped: 6\n",
         &DOUBLE.repeat(3),
+        "\tZERO COPY\nPackets held:        3\nBytes held:          400\n",
+        DOUBLE,
         DASHES,
     ];
-    assert_eq!(full_of(&of(vec![socket]), Details::Deltas), expected.concat());
+    let mut taken = of(vec![socket]);
+    // One is of a socket that is closed.
+    (taken.snapshot.zero_copy_packets, taken.snapshot.zero_copy_bytes) = (3, 400);
+    assert_eq!(full_of(&taken, Details::Deltas), expected.concat());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
-//! `table` is the table and its functions without packets, `dummy` sends that put nothing on the wire, `examples` those of libvma-dev,
+//! `table` is the table and its functions without packets, `counted` what statistics tell of packets, `dummy` sends that put nothing on the wire, `examples` those of libvma-dev,
 //! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps.
 
+mod counted;
 mod dummy;
 mod examples;
 mod filter;

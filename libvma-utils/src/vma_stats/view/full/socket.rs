@@ -117,6 +117,9 @@ fn traffic(text: &mut String, what: &str, numbers: [u64; 4], per: &str) {
 
 /// What the original does not tell.
 fn more(text: &mut String, socket: &Socket) {
+    if socket.zero_copy_packets > 0 {
+        let _ = writeln!(text, "Rx zero copy bytes: cur {}", socket.zero_copy_bytes);
+    }
     if socket.counters.tx_dropped > 0 {
         let _ = writeln!(text, "Tx dropped: {}", socket.counters.tx_dropped);
     }
