@@ -130,7 +130,7 @@ struct VMA_EXTRA_PACKED vma_info_t {
 	uint32_t socket_ready_queue_pkt_count;
 	uint32_t socket_ready_queue_byte_count;
 	struct timespec hw_timestamp; /* of the device; zeros if it makes none */
-	struct timespec sw_timestamp; /* CLOCK_REALTIME of its arrival at the library; zeros if not known */
+	struct timespec sw_timestamp; /* CLOCK_REALTIME of its arrival at the library; of a stream of the first byte's */
 };
 
 /* The verdict of a receive callback. */

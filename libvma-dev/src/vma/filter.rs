@@ -194,7 +194,7 @@ impl<'a> Arrival<'a> {
         (self.info.ready_packets, self.info.ready_bytes)
     }
 
-    /// The time at which it came to the library; None if that is not known (of a stream).
+    /// The time at which it came to the library, of a stream the first of its bytes; None if that is not known.
     pub fn software_stamp(&self) -> Option<SystemTime> {
         time(self.info.software_stamp)
     }

@@ -9,7 +9,7 @@
 use libvma_engine::time::Instant;
 
 use crate::shard;
-use crate::socket::{Socket, Stack};
+use crate::socket::{Socket, Stack, filter};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::PollSet;
 
@@ -151,6 +151,9 @@ impl Drive {
             state.run_tcp();
         }
         self.seen = state.polls();
+        if stack.extra.callbacks.are_any() {
+            filter::note_arrivals(stack, &mut state);
+        }
     }
 
     /// Takes what has arrived, but not for ever: others want the lock.

@@ -12,6 +12,7 @@ use super::stream::receive::read_as_judge;
 use super::{SocketId, Stack, State};
 use crate::extra::{Callback, LARGE, Origin, Packet, Verdict};
 use crate::shard::{Readiness, clock};
+use crate::sys::time::realtime_nanos;
 use crate::sys::{shadow, thread};
 
 /// Most packets of one call, whose own wait has to go on.
@@ -73,6 +74,7 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
         callbacks.set(id, callback, is_stream);
     }
     if is_stream {
+        set_arrival(&mut state, id, 0);
         state.announce(id);
     } else {
         state.set_filter(id, callback.is_some());
@@ -93,6 +95,7 @@ pub fn judge(stack: &Stack) {
         begin_anew(&mut state, id);
     }
     state.poll_well();
+    note_arrivals(stack, &mut state);
     drop(state);
     let mut left = MOST_OF_CALL;
     let mut may_go_on = || {
@@ -149,7 +152,31 @@ fn set_judgement(state: &mut Guard<'_>, id: SocketId, judgement: Judgement) {
 
 fn begin_anew(state: &mut Guard<'_>, id: SocketId) {
     if judgement(state, id) == Judgement::Passed && !has_news(state, id) {
+        set_arrival(state, id, 0);
         set_judgement(state, id, Judgement::Due);
+    }
+}
+
+/// Notes that bytes to be judged have come. The internal thread does that for a program that makes no call.
+#[cold]
+pub fn note_arrivals(stack: &Stack, state: &mut Guard<'_>) {
+    for id in streams(stack) {
+        // Those of a stream whose callback runs are in its hands.
+        if judgement(state, id) == Judgement::Due && arrival(state, id) == 0 && has_news(state, id)
+        {
+            set_arrival(state, id, realtime_nanos());
+        }
+    }
+}
+
+fn arrival(state: &mut Guard<'_>, id: SocketId) -> u64 {
+    let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+    stream.map_or(0, |stream| stream.arrival)
+}
+
+fn set_arrival(state: &mut Guard<'_>, id: SocketId, arrival: u64) {
+    if let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) {
+        stream.arrival = arrival;
     }
 }
 
@@ -225,8 +252,12 @@ fn judge_stream(stack: &Stack, id: SocketId) -> bool {
         return false;
     }
     set_judgement(&mut state, id, Judgement::UnderWay);
+    // Bytes that came while the callback ran are found only now.
+    let stamp = Some(arrival(&mut state, id)).filter(|nanos| *nanos != 0);
+    let stamp = stamp.unwrap_or_else(realtime_nanos);
+    set_arrival(&mut state, id, 0);
     drop(state);
-    let verdict = judge_bytes(stack, id);
+    let verdict = judge_bytes(stack, id, stamp);
     let Ok(mut state) = stack.shard.lock() else { return false };
     if judgement(&mut state, id) == Judgement::Ending {
         stack.extra.callbacks.remove(id);
@@ -254,7 +285,7 @@ fn pass(state: &mut Guard<'_>, id: SocketId) {
 }
 
 /// None: there are no bytes, but perhaps an end.
-fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
+fn judge_bytes(stack: &Stack, id: SocketId, stamp: u64) -> Option<Verdict> {
     let held = &stack.extra.held;
     let mut scratch = held.pool.scratch();
     let room = LARGE;
@@ -270,7 +301,7 @@ fn judge_bytes(stack: &Stack, id: SocketId) -> Option<Verdict> {
         source,
         destination,
         waiting: (0, 0),
-        stamp: 0,
+        stamp,
     });
     if verdict != Verdict::Receive {
         take_judged(stack, id, len, || is_still(callback.descriptor, source, destination));

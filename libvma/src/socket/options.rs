@@ -5,11 +5,13 @@
 //! mirrored nor known to be harmless gives the socket to the kernel.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_engine::udp::lookup::Membership;
 
 use super::{CachedRoute, Stack, WhyOs, attach, multicast};
 use crate::config::Config;
+use crate::log::log_line;
 use crate::shard::SocketId;
 use crate::sys::shadow;
 
@@ -133,6 +135,9 @@ impl Options {
 
 /// SOF_TIMESTAMPING_RX_SOFTWARE and SOF_TIMESTAMPING_SOFTWARE: a software stamp on receipt.
 const STAMP_ON_RECEIPT: i32 = (1 << 3) | (1 << 4);
+
+/// SOF_TIMESTAMPING_RX_HARDWARE or RAW_HARDWARE: stamps of the adapter.
+const STAMP_OF_ADAPTER: i32 = 1 << 2 | 1 << 6;
 
 /// SOF_TIMESTAMPING_TX_HARDWARE, TX_SOFTWARE, TX_SCHED, TX_ACK and TX_COMPLETION: stamps of what is sent,
 /// which the kernel makes of its own packets and puts in the error queue.
@@ -296,6 +301,10 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
             }
             options.timestamping_software = flags & STAMP_ON_RECEIPT == STAMP_ON_RECEIPT;
             endpoint.wants_stamp = options.wants_stamp() || endpoint.is_filtered();
+            drop(state);
+            if flags & STAMP_OF_ADAPTER != 0 {
+                tell_of_adapter_stamps(fd);
+            }
         }
         libc::SO_RXQ_OVFL => options.rxq_overflow = read(name) != 0,
         libc::SO_REUSEADDR => options.reuse_address = read(name) != 0,
@@ -314,6 +323,18 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
         _ => return false,
     }
     true
+}
+
+/// A served socket asks for time stamps of the adapter. The user learns once that there are none.
+fn tell_of_adapter_stamps(fd: i32) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    if !TOLD.swap(true, Ordering::Relaxed) {
+        log_line!(
+            Warning,
+            "fd {fd} asks for time stamps of the adapter (SO_TIMESTAMPING): frames come without them, and \
+             VMA_HW_TS_CONVERSION has no effect. Stamps of software are given to sockets that ask for those, too"
+        );
+    }
 }
 
 fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {

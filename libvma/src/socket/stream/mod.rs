@@ -92,6 +92,8 @@ pub struct Stream {
     pub inherited_at: Option<u32>,
     /// Whether receive calls may read what it has, if it has a receive callback.
     pub judgement: Judgement,
+    /// CLOCK_REALTIME nanoseconds when the first of the bytes were found that the callback is to judge; 0: none yet.
+    pub arrival: u64,
     /// Options set so far: a socket that accept() makes inherits them.
     pub inherited: Vec<Inherited>,
 }
@@ -150,6 +152,7 @@ impl Stream {
             left: false,
             inherited_at: None,
             judgement: Judgement::None,
+            arrival: 0,
             inherited: Vec::new(),
         }
     }

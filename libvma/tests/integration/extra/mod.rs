@@ -1,7 +1,7 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
 //! `table` is the table and its functions without packets, `counted` what statistics tell of packets, `dummy` sends that put nothing on the wire, `examples` those of libvma-dev,
-//! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps.
+//! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps, `stamps` the times at which packets came.
 
 mod counted;
 mod dummy;
@@ -9,6 +9,7 @@ mod examples;
 mod filter;
 mod held;
 mod lend;
+mod stamps;
 mod table;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
