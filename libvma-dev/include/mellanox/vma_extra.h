@@ -80,7 +80,10 @@ extern "C" {
  * length is not 4, or for 0 and 0xFFFFFFFF.
  */
 #define SO_VMA_FLOW_TAG 2820
-/* Any value: no flow leads to the socket through the library any more. Packets for it go to the kernel. */
+/*
+ * Any value: no flow leads to the socket through the library any more. Packets for it go to the kernel. A UDP socket
+ * still sends through the library.
+ */
 #define SO_VMA_SHUTDOWN_RX 2821
 
 /* ---- Control messages of ioctl() ----------------------------------------------------------------------------- */

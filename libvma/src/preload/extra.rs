@@ -18,7 +18,7 @@ use super::{Found, convert, errno, find, init};
 use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
 use crate::process;
-use crate::socket::{WhyOs, filter};
+use crate::socket::{WhyOs, attach, filter};
 use crate::sys::{self, cancel};
 
 /// The program may write to it, as to the original's.
@@ -95,7 +95,8 @@ pub unsafe fn set_option(
     value: *const c_void,
     len: libc::socklen_t,
 ) -> Option<c_int> {
-    let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else {
+    let found = find(fd);
+    let (Found::Datagram(process, id) | Found::Stream(process, id)) = found else {
         return None;
     };
     if !convert::asked_readable(value, len as usize) {
@@ -113,8 +114,11 @@ pub unsafe fn set_option(
         _ => return None,
     }
     if name == SO_SHUTDOWN_RX {
-        // A connection goes on there as it is.
-        process.release(id, WhyOs::ShutDown);
+        match found {
+            Found::Datagram(..) => attach::leave_receiving(&process.stack, id),
+            // Without what arrives it could not send. It goes on there as it is.
+            _ => process.release(id, WhyOs::ShutDown),
+        }
         return Some(0);
     }
     let result = process.stack.extra.notes.set(id, name, bytes)?;

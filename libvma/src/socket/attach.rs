@@ -42,6 +42,7 @@ pub fn post(stack: &Stack, id: SocketId) {
     let found = stack.shard.lock().ok().and_then(|mut state| {
         let (_, socket) = state.socket(id)?;
         let fits = socket.state == State::Offloaded
+            && !socket.options.receives_by_kernel
             && socket.stream.is_none()
             && socket.posted.is_none()
             // Which member of a group gets what is the kernel's to choose.
@@ -63,6 +64,19 @@ pub fn post(stack: &Stack, id: SocketId) {
     }
     // It was closed, or became the kernel's, meanwhile.
     local::unpost(stack, posted);
+}
+
+/// What arrives for the UDP socket goes to the kernel from now on; it still sends by us (SO_VMA_SHUTDOWN_RX).
+pub fn leave_receiving(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    socket.options.receives_by_kernel = true;
+    let posted = socket.posted.take();
+    drop(state);
+    if let Some(posted) = posted {
+        local::unpost(stack, *posted);
+    }
+    refresh(stack, id);
 }
 
 /// Takes over what the shadow says of its addresses (after bind, connect, a first send) and
@@ -190,6 +204,9 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
         return Err(wanted.why);
     }
     wanted.add_groups(stack, plane, &place, &memberships(stack, id)?);
+    if place.receives_by_kernel {
+        wanted.leave_to_kernel();
+    }
 
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     state.set_own_addresses(plane.control.own_addresses());

@@ -29,6 +29,8 @@ pub struct Options {
     pub receive_ttl: bool,
     pub receive_tos: bool,
     pub original_destination: bool,
+    /// SO_VMA_SHUTDOWN_RX: what arrives is the kernel's.
+    pub receives_by_kernel: bool,
     /// UDP_GRO.
     pub receive_segment: bool,
     /// SO_BINDTODEVICE as an interface index.
@@ -101,6 +103,7 @@ impl Options {
             receive_ttl: false,
             receive_tos: false,
             original_destination: false,
+            receives_by_kernel: false,
             receive_segment: false,
             device: None,
             mark: 0,

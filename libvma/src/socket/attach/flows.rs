@@ -24,6 +24,8 @@ pub struct Place {
     device: Option<u32>,
     /// Other processes may know it.
     known: bool,
+    /// SO_VMA_SHUTDOWN_RX.
+    pub receives_by_kernel: bool,
     family: Family,
 }
 
@@ -38,6 +40,7 @@ impl Place {
             peer: socket.peer,
             device: socket.options.device,
             known: socket.named || socket.starts_locally,
+            receives_by_kernel: socket.options.receives_by_kernel,
             family: socket.family,
         }))
     }
@@ -107,6 +110,12 @@ impl Wanted {
     /// No packet of a wire is the socket's, and no rule made it so.
     pub fn is_empty(&self) -> bool {
         self.flows.is_empty() && !self.ruled
+    }
+
+    /// The program leaves all that arrives to the kernel.
+    pub fn leave_to_kernel(&mut self) {
+        self.flows.clear();
+        self.ruled = true;
     }
 
     /// What comes to the socket's own address, or to all of the host.

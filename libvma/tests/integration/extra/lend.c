@@ -172,6 +172,13 @@ static void options(void)
 	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 4), EINVAL);
 	FAILS(setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, 8), EINVAL);
 	CHECK(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &size) == 0 && tag == 7);
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, NULL, &size), EFAULT);
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, NULL), EFAULT);
+	FAILS(getsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &tag, &size), ENOPROTOOPT);
+	/* They are the socket's, by whichever number. */
+	int copy = dup(fd);
+	CHECK(getsockopt(copy, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, &size) == 0 && tag == 7);
+	close(copy);
 	CHECK(socketpair(AF_UNIX, SOCK_DGRAM, 0, kernels) == 0);
 	FAILS(setsockopt(kernels[0], SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT);
 	/* The next socket of the number begins anew. */
@@ -196,6 +203,12 @@ static void options(void)
 	say("after");
 	CHECK(recv(fd, &byte, 1, 0) == 1);
 	CHECK(recv(stream, &byte, 1, 0) == 1);
+	/* The UDP socket still sends past the kernel, also when it has another peer, and still receives by it. */
+	for (int port = 7001; port <= 7002; port++) {
+		connected(fd, "10.99.0.2", port);
+		CHECK(send(fd, "out", 3, 0) == 3);
+		CHECK(recv(fd, &byte, 1, 0) == 1);
+	}
 	say("done");
 }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 
 use super::program;
-use crate::harness::{Namespaces, Program, Side};
+use crate::harness::{Namespaces, Program, Puppet, Side, wait_for};
 
 fn lend<'a>(net: &'a Namespaces, words: &str) -> Program<'a> {
     program(net, "lend", include_str!("lend.c")).args(words).with_library()
@@ -58,14 +58,53 @@ fn options_of_the_extra_api_are_a_sockets_own() {
     let peer = net.socket(Side::B);
     let mut running = lend(&net, "options").start();
     let (mut stream, _) = listener.accept().unwrap();
-    for (step, kernels) in [("before\n", 0), ("after\n", 1)] {
+    let others = [7001, 7002].map(|port| net.socket_at(Side::B, Side::B.at(port)));
+    for (step, kernels) in [("before\n", 0), ("after\n", 3)] {
         running.wait_for_text(step);
         let watch = net.watch(Side::A);
         peer.send_to(b"x", Side::A.at(5000)).unwrap();
         stream.write_all(b"x").unwrap();
+        if kernels > 0 {
+            for other in &others {
+                let (_, from) = other.recv_from(&mut [0; 8]).unwrap();
+                other.send_to(b"x", from).unwrap();
+            }
+        }
         let next = if kernels == 0 { "after\n" } else { "done\n" };
         running.wait_for_text(next);
-        assert_eq!(watch.moved().0, kernels, "datagrams by the kernel at {step}");
+        assert_eq!(watch.moved(), (kernels, 0), "datagrams by the kernel at {step}");
     }
     running.wait().ok();
+}
+
+/// Datagrams of the kernel's when one process sends to the port of another one.
+fn by_kernel(net: &Namespaces, from: &mut Puppet, to: &mut Puppet, port: u16) -> u64 {
+    let watch = net.watch(Side::A);
+    from.run(&format!("s.sendto(b'there', ('10.99.0.1', {port}))"));
+    assert_eq!(to.run("s.recv(10)"), "b'there'");
+    watch.moved().0
+}
+
+#[test]
+fn a_socket_that_leaves_receiving_to_the_kernel_still_sends_within_the_host() {
+    let net = Namespaces::new();
+    let (mut one, mut other) = (net.puppet(Side::A), net.puppet(Side::A));
+    one.run("s = udp(('10.99.0.1', 5000))");
+    other.run("s = udp(('10.99.0.1', 5001))");
+    // The first datagrams go by the kernel, until the processes have found each other.
+    wait_for("both ways go past the kernel", || {
+        let ways = [
+            by_kernel(&net, &mut one, &mut other, 5001),
+            by_kernel(&net, &mut other, &mut one, 5000),
+        ];
+        (ways == [0, 0]).then_some(())
+    });
+    one.run("s.setsockopt(SOL_SOCKET, 2821, 1)"); // SO_VMA_SHUTDOWN_RX
+    wait_for("it sends past the kernel", || {
+        assert_eq!(by_kernel(&net, &mut other, &mut one, 5000), 1);
+        (by_kernel(&net, &mut one, &mut other, 5001) == 0).then_some(())
+    });
+    for _ in 0..100 {
+        assert_eq!(by_kernel(&net, &mut other, &mut one, 5000), 1);
+    }
 }
