@@ -23,7 +23,7 @@ const LOWEST: u16 = 8;
 /// The chosen socket and the rings need so many lines in all.
 const WITH_CHOSEN: u16 = 16;
 const WITH_RINGS: u16 = 20;
-/// Lines about the chosen socket, with the rule above.
+/// Lines about the chosen socket, with the rule above; one more if the program holds packets of it.
 const CHOSEN: u16 = 5;
 
 const KEYS: &str = "p packets  b bytes  d drops  n name  r reverse  space pause  h help  q quit";
@@ -123,7 +123,8 @@ fn body(page: &mut Page<'_>, state: &mut State) {
     processes(page, &state.rows.processes, usize::from(height / 6));
     let rings = if height >= WITH_RINGS { &state.rows.rings[..] } else { &[] };
     let ring_lines = rings.len().min(usize::from(height / 6)) as u16;
-    let below = if height >= WITH_CHOSEN { CHOSEN } else { 0 }
+    let holds = state.rows.sockets.get(state.chosen).is_some_and(|one| one.held_packets > 0);
+    let below = if height >= WITH_CHOSEN { CHOSEN + u16::from(holds) } else { 0 }
         + if ring_lines > 0 { ring_lines + 1 } else { 0 };
     let (bottom, until) = (page.end, page.end.saturating_sub(below));
     page.end = until.max(page.next);
@@ -231,14 +232,12 @@ fn chosen(page: &mut Page<'_>, socket: &SocketRow) {
             short(socket.retransmissions)
         );
     }
-    if socket.held_packets > 0 {
-        words += &format!(
-            "  Held by the program: {} of {} bytes",
-            counted(socket.held_packets as usize, "packet", "packets"),
-            socket.held_bytes
-        );
-    }
     page.line(&words, PLAIN);
+    if socket.held_packets > 0 {
+        let packets = counted(socket.held_packets as usize, "packet", "packets");
+        let words = format!("Held by the program: {packets} of {} bytes", socket.held_bytes);
+        page.line(&words, PLAIN);
+    }
 }
 
 fn ring_table(page: &mut Page<'_>, rows: &[RingRow], room: usize) {

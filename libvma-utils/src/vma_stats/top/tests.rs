@@ -160,6 +160,21 @@ fn the_kernels_socket_tells_why() {
 }
 
 #[test]
+fn the_chosen_socket_tells_what_the_program_holds() {
+    let mut sample = server();
+    let held = |sample: &Sample| lines(&draw(&mut state(std::slice::from_ref(sample)), 100, 30));
+    assert!(!held(&sample).contains("Held by the program"));
+    for socket in &mut sample.taken.sockets {
+        (socket.zero_copy_packets, socket.zero_copy_bytes) = (2, 300);
+    }
+    let text = held(&sample);
+    assert!(text.contains("\nHeld by the program: 2 packets of 300 bytes\n"), "{text}");
+    // Nothing else gives way to it but a socket of the table.
+    assert_eq!(text.lines().last(), lines(&draw(&mut state(&[server()]), 100, 30)).lines().last());
+    assert!(text.contains("Round trip: 35 us") && text.contains("\nRING OF"), "{text}");
+}
+
+#[test]
 fn help_fits_a_small_screen() {
     let mut state = state(&[server()]);
     state.press(Key::Help);
