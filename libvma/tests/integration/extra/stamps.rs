@@ -1,10 +1,12 @@
 //! Time stamps of what is received, and sockets that want more than the library makes.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 
+use libvma_dev::stats::{File, OFFLOADED, read_text};
+
 use super::program;
-use crate::harness::{Namespaces, Program, Side};
+use crate::harness::{Namespaces, PATIENCE, Program, Side, wait_for};
 
 /// What the program waits for, and what it is sent then.
 const STEPS: [(&str, &str); 6] = [
@@ -76,4 +78,44 @@ fn stamps_of_the_adapter_are_said_to_be_missing_once() {
     program.finish();
     let said = program.stderr();
     assert_eq!(said.matches("asks for time stamps of the adapter").count(), 1, "{said}");
+}
+
+/// Its packets are the kernel's own, so that the kernel stamps them when they leave.
+#[test]
+fn a_socket_that_wants_stamps_of_sending_is_the_kernels_and_says_why() {
+    let net = Namespaces::new();
+    let peer = net.socket_at(Side::B, Side::B.at(7000));
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
+    let mut program = net.puppet(Side::A);
+    program.run("import select; u = udp(('10.99.0.1', 5000)); t = socket()");
+    program.run("u.sendto(b'before', ('10.99.0.2', 7000)); t.connect(('10.99.0.2', 7000))");
+    let (mut stream, _) = listener.accept().unwrap();
+    let mut bytes = [0; 100];
+    peer.recv(&mut bytes).unwrap();
+    // SO_TIMESTAMPING with TX_SOFTWARE and SOFTWARE.
+    program.run("for s in (u, t): s.setsockopt(SOL_SOCKET, 37, 2 | 16)");
+    program.run("u.connect(('10.99.0.2', 7000))");
+    for socket in ["u", "t"] {
+        let watch = net.watch(Side::A);
+        program.run(&format!("{socket}.send(b'stamped')"));
+        program.run(&format!("p = select.poll(); p.register({socket}, 0); p.poll(10000)"));
+        program.run(&format!("_, control, _, _ = {socket}.recvmsg(100, 500, 0x2000)")); // MSG_ERRQUEUE
+        let stamps = "[data[:16] != bytes(16) for level, kind, data in control if kind == 37]";
+        assert_eq!(program.run(stamps), "[True]", "a stamp, of {socket}");
+        assert_eq!(watch.moved().1, u64::from(socket == "u"));
+    }
+    peer.recv(&mut bytes).unwrap();
+    stream.read_exact(&mut bytes[..7]).unwrap();
+    let sockets = ["u", "t"].map(|socket| program.number(&format!("{socket}.fileno()")));
+    let file = wait_for("its statistics", || File::open(&net.dir, program.id()).ok());
+    let taken = file.take(PATIENCE).expect("an answer");
+    for descriptor in sockets {
+        let told = taken.sockets.iter().find(|told| i64::from(told.descriptor) == descriptor);
+        let told = told.expect("the socket is told of");
+        assert_eq!(
+            (told.flags & OFFLOADED, read_text(&told.reason)),
+            (0, "socket option 1/37 is not implemented")
+        );
+    }
+    program.finish();
 }
