@@ -246,7 +246,11 @@ fn send_by_kernel(
     }
 }
 
-/// Sends what the kernel takes at once: how much, and why not more.
+/// So many buffers the kernel gets at a time.
+const BATCH: usize = 64;
+
+/// Sends what the kernel takes at once: how much, and why not more. Buffers leave together, as those of sendmsg(2): Nagle's
+/// algorithm holds the second of two small sends back until the first is acknowledged.
 fn write_to_kernel(
     state: &mut Shard,
     id: SocketId,
@@ -262,20 +266,35 @@ fn write_to_kernel(
     if data.len() > 1 && user::gives(data, skip, most.min(SMALL)).fault {
         return (0, Some(libc::EFAULT));
     }
+    let mut left = most;
+    let mut pieces = data
+        .iter()
+        .filter_map(|piece| {
+            let here = skip.min(piece.len());
+            skip -= here;
+            let rest = piece.get(here..)?;
+            let rest = rest.get(..left).unwrap_or(rest);
+            left -= rest.len();
+            (!rest.is_empty()).then(|| IoSlice::new(rest))
+        })
+        .peekable();
     let mut count = 0;
     let mut failed = None;
-    for piece in data {
-        let here = skip.min(piece.len());
-        skip -= here;
-        let Some(rest) = piece.get(here..).filter(|rest| !rest.is_empty()) else { continue };
-        let rest = rest.get(..most - count).unwrap_or(rest);
-        if rest.is_empty() {
-            break;
+    while pieces.peek().is_some() {
+        let mut batch = [IoSlice::new(&[]); BATCH];
+        let (mut used, mut len) = (0, 0);
+        for (slot, piece) in batch.iter_mut().zip(pieces.by_ref()) {
+            used += 1;
+            len += piece.len();
+            *slot = piece;
         }
-        match shadow::send(descriptor, rest, flags) {
+        let batch = batch.get(..used).unwrap_or_default();
+        // What is behind it belongs to the same segment.
+        let more = if pieces.peek().is_some() { libc::MSG_MORE } else { 0 };
+        match shadow::send_all(descriptor, batch, flags | more) {
             Ok(gone) => {
                 count += gone;
-                if gone < rest.len() {
+                if gone < len {
                     break;
                 }
             }

@@ -1,7 +1,9 @@
 //! The kernel's half of the connection. Nothing here blocks.
 
+use std::io::IoSlice;
+
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 
 use crate::sys::fd::with_borrowed;
 use crate::sys::wait::poll_now;
@@ -20,6 +22,14 @@ pub fn send(descriptor: i32, bytes: &[u8], flags: i32) -> Result<usize, i32> {
     let flags =
         SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     plain(with_borrowed(descriptor, |fd| rustix::net::send(fd, bytes, flags)))
+}
+
+/// Sends several buffers as one.
+pub fn send_all(descriptor: i32, buffers: &[IoSlice<'_>], flags: i32) -> Result<usize, i32> {
+    let flags =
+        SendFlags::from_bits_retain(flags as u32) | SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let mut control = SendAncillaryBuffer::default();
+    plain(with_borrowed(descriptor, |fd| rustix::net::sendmsg(fd, buffers, &mut control, flags)))
 }
 
 pub fn shutdown(descriptor: i32, how: i32) {

@@ -1,10 +1,11 @@
 //! Errors of the kernel's half, over real connections: the program is told of each, once, and by its errno.
 
-use std::io::{IoSliceMut, Write};
+use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
 use super::super::receive::{read_as_judge, receive};
+use super::super::send::send;
 use super::*;
 use crate::shard::Readiness;
 use crate::shard::pipe::Offer;
@@ -68,10 +69,44 @@ impl Apart {
         }
     }
 
+    /// The peer gets these bytes; tells in how many segments.
+    fn send(&mut self, pieces: &[&[u8]]) -> u64 {
+        let before = segments_with_data(&self.peer);
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        let whole = pieces.concat();
+        let sent = send(&self.stack, self.id, &slices, libc::MSG_DONTWAIT);
+        assert!(matches!(sent, Outcome::Ours(count) if count == whole.len()));
+        let mut got = vec![0; whole.len()];
+        self.peer.read_exact(&mut got).unwrap();
+        assert!(got == whole);
+        segments_with_data(&self.peer) - before
+    }
+
     fn readiness(&self) -> Readiness {
         let mut state = self.stack.shard.lock().unwrap();
         super::ready::readiness(&mut state, self.id).unwrap()
     }
+}
+
+/// Those that a connection of the kernel's has received (`tcpi_data_segs_in`).
+fn segments_with_data(connection: &TcpStream) -> u64 {
+    const DATA_SEGMENTS_IN: usize = 152;
+    let mut info = [0; 256];
+    let (level, name) = (libc::IPPROTO_TCP, libc::TCP_INFO);
+    let len = crate::sys::shadow::option(connection.as_raw_fd(), level, name, &mut info).unwrap();
+    let field = info[..len].get(DATA_SEGMENTS_IN..).and_then(|rest| rest.first_chunk());
+    u32::from_ne_bytes(*field.unwrap()).into()
+}
+
+/// Nagle's algorithm would hold all but the first back until the peer acknowledges that, up to 40 ms later.
+#[test]
+fn the_buffers_of_one_call_leave_together() {
+    let mut apart = Apart::new();
+    assert_eq!(apart.send(&[b"length", b"", b"body"]), 1);
+    // More than are given to the kernel at once.
+    let bytes: Vec<u8> = (0..1000).map(|at| (at % 251) as u8).collect();
+    let pieces: Vec<&[u8]> = bytes.chunks(1).collect();
+    assert_eq!(apart.send(&pieces), 1);
 }
 
 #[test]
