@@ -125,6 +125,17 @@ static void behind_both_ends(void)
 	});
 }
 
+/* Bytes to a socket that is shut down both ways, and not closed. */
+static void behind_an_end_both_ways(void)
+{
+	each((const way[]){
+		{ "brtu", "es", POLLERR },
+		{ "wbrtu", "s", POLLERR },
+		{ "fbrtu", "es", POLLERR },
+		{ NULL, NULL, 0 },
+	});
+}
+
 /* A look ahead over bytes that came by the kernel and those behind them, into memory that ends between them. */
 static void peeks_behind_the_kernels(void)
 {
@@ -159,6 +170,7 @@ const probe_case local_end_cases[] = {
 	{ "behind_the_peers_end", behind_the_peers_end, true, STREAMS_SHARED },
 	{ "behind_a_closed_socket", behind_a_closed_socket, true, STREAMS_SHARED },
 	{ "behind_both_ends", behind_both_ends, true, STREAMS_SHARED },
+	{ "behind_an_end_both_ways", behind_an_end_both_ways, true, STREAMS_SHARED },
 	{ "peeks_behind_the_kernels", peeks_behind_the_kernels, true, STREAMS_SHARED },
 	{ NULL, NULL, false, NO_STREAMS },
 };

@@ -195,6 +195,7 @@ static int end_so(const char *steps, int fd)
 		case 'u': until_readable(fd, 500); break; /* what it will not read */
 		case 'g': must("recv", recv(fd, bytes, sizeof bytes, MSG_WAITALL)); break;
 		case 'f': must("shutdown", shutdown(fd, SHUT_WR)); break;
+		case 'b': must("shutdown", shutdown(fd, SHUT_RDWR)); break;
 		case 'c': must("close", close(fd)); break;
 		case 'x': _exit(0);
 		case 'k': kill(getpid(), SIGKILL);

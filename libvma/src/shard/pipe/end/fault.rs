@@ -3,6 +3,7 @@
 //! nothing. The reader never takes a part of what was sent for all of it.
 
 use super::{Pipe, Turn};
+use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Parting;
 
 impl Pipe {
@@ -47,6 +48,28 @@ impl Pipe {
         } else if !self.is_shut() {
             self.fault.die_behind_the_end();
         }
+    }
+
+    /// The program reads no more.
+    pub fn shut_reading(&mut self) {
+        self.incoming.unwanted = true;
+    }
+
+    /// Bytes came to an end that is shut down both ways. As on Linux (tcp_rcv_state_process(); RFC 1122 section 4.2.2.13) this
+    /// resets the connection, lest the peer send for ever what nobody takes. False if the link has no room to tell the
+    /// peer: then the next bytes do.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn turns_away(&mut self, carrier: &mut impl Carrier) -> bool {
+        if !self.is_shut() || !self.bond.is_confirmed() {
+            return false;
+        }
+        if !self.closed().is_some_and(|message| carrier.tell(self.link, message)) {
+            return false;
+        }
+        self.fault.die();
+        self.end();
+        true
     }
 
     /// The kernel says that the connection is reset, and what it said is not told to the program yet.

@@ -178,7 +178,7 @@ impl Pipe {
     }
 
     /// The last message to the peer; None if there is no peer.
-    fn closed(&self) -> Option<Message> {
+    pub(super) fn closed(&self) -> Option<Message> {
         let (read, parting) = (Some(self.incoming.read), self.parting);
         self.bond.peer().map(|to| Message::Closed { to, read, parting })
     }

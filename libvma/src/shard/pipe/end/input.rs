@@ -113,6 +113,10 @@ impl Pipe {
         payload: Option<Received>,
     ) -> Result<Events, Violation> {
         let Some(payload) = payload else { return Err(Violation) };
+        if self.incoming.unwanted && self.turns_away(carrier) {
+            carrier.release(payload.frame);
+            return Ok(Events::CLOSED);
+        }
         let incoming = &mut self.incoming;
         let held = (incoming.held() as u64).saturating_sub(incoming.prefetched);
         let held = held + u64::from(payload.len);

@@ -89,6 +89,8 @@ struct Incoming {
     /// The limit that the peer knows.
     told_limit: u64,
     largest_limit: u64,
+    /// The program has shut down reading, too.
+    unwanted: bool,
 }
 
 /// What the program sends.
@@ -170,6 +172,7 @@ impl Pipe {
                 limit,
                 told_limit: limit,
                 largest_limit: limit,
+                unwanted: false,
             },
             outgoing: Outgoing {
                 state: Sending::Early { due: false },

@@ -149,3 +149,34 @@ fn bytes_to_a_client_that_closed_before_it_knew_break_the_sender() {
     assert_eq!(server.pipe().turn(), Turn::Kernel { most: u64::MAX });
     assert_eq!(server.pipe().take_fault(), Some(libc::EPIPE));
 }
+
+#[test]
+fn bytes_to_an_end_that_is_shut_both_ways_break_the_sender() {
+    let (mut client, mut server) = agreed();
+    client.send(b"before");
+    hear(&mut server);
+    server.shut();
+    server.pipe().shut_reading();
+    hear(&mut client);
+    assert_eq!(client.pipe().way(), Way::Pipe);
+    client.send(b"behind");
+    hear(&mut server);
+    // What came before is there to read, and then the reset.
+    assert_eq!(server.receive(100), 6);
+    assert_eq!((server.pipe().turn(), server.pipe().way()), (Turn::End, Way::Shut));
+    assert_eq!(server.pipe().take_fault(), Some(libc::ECONNRESET));
+    hear(&mut client);
+    assert_eq!(client.pipe().way(), Way::Shut);
+    assert_eq!((client.receive(100), client.at_end), (0, true));
+    assert_eq!(client.pipe().take_fault(), Some(libc::EPIPE));
+}
+
+#[test]
+fn an_end_that_is_shut_for_reading_only_takes_bytes() {
+    let (mut client, mut server) = agreed();
+    server.pipe().shut_reading();
+    client.send(b"bytes");
+    hear(&mut server);
+    assert_eq!(server.receive(100), 5);
+    assert_eq!(client.pipe().way(), Way::Pipe);
+}

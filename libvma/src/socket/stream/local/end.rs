@@ -32,6 +32,9 @@ pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Out
     if let Some(stream) = socket.stream.as_mut() {
         stream.reading_shut |= read;
     }
+    if read && let Some(pipe) = state.pipe(id) {
+        pipe.shut_reading();
+    }
     let over = state.pipe(id).is_some_and(|pipe| pipe.is_over());
     if read && over {
         shadow::shutdown(descriptor, libc::SHUT_RD);
