@@ -6,10 +6,12 @@
 //! through what the child left. So the symbol is a jump. Its child shares our memory; whatever
 //! changes that (close, dup2 ...) compares the process id first ([`is_vfork_child`]).
 
+use core::cell::UnsafeCell;
 use core::ffi::c_int;
 
 use super::{export, real};
 use crate::process::{self, Process, inherit};
+use crate::socket::block::Guard;
 use crate::socket::report::kernels;
 use crate::sys::heap::Heap;
 use crate::sys::thread;
@@ -17,19 +19,34 @@ use crate::sys::thread;
 #[global_allocator]
 static HEAP: Heap = Heap::empty();
 
-/// Keeps the heap whole in children. Before any handler that the program registers, so that it is held last and let
-/// go first.
-pub fn hook_heap() {
+/// The shard, locked while this process forks: a child may take a listener out of its copy.
+struct LockedShard(UnsafeCell<Option<Guard<'static>>>);
+
+// SAFETY: the cell is touched only by the thread that holds the heap.
+unsafe impl Sync for LockedShard {}
+
+static SHARD: LockedShard = LockedShard(UnsafeCell::new(None));
+
+/// Keeps whole in children what they go on with: the heap, and the parent's sockets. Before any handler that the program
+/// registers, so that both are held last and let go first.
+pub fn hook_memory() {
     // SAFETY: plain functions that live as long as the library, which is never unmapped.
-    unsafe { libc::pthread_atfork(Some(hold_heap), Some(release_heap), Some(release_heap)) };
+    unsafe { libc::pthread_atfork(Some(hold), Some(release), Some(release)) };
 }
 
-extern "C" fn hold_heap() {
+extern "C" fn hold() {
+    // The order of locks: the heap's is the last.
+    let shard = process::current().and_then(|process| process.stack.shard.lock().ok());
     HEAP.hold();
+    // SAFETY: this thread holds the heap.
+    unsafe { *SHARD.0.get() = shard };
 }
 
-extern "C" fn release_heap() {
+extern "C" fn release() {
+    // SAFETY: this thread holds the heap, in a child as well.
+    let shard = unsafe { (*SHARD.0.get()).take() };
     HEAP.release();
+    drop(shard);
 }
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
@@ -75,10 +92,10 @@ export! {
     /// _Fork(3), which runs no fork handlers.
     fn _Fork() -> libc::pid_t {
         before();
-        HEAP.hold();
+        hold();
         // SAFETY: passed on.
         let child = unsafe { real::_Fork() };
-        HEAP.release();
+        release();
         if child == 0 {
             in_child();
         }
@@ -106,10 +123,10 @@ pub unsafe fn by_number(number: core::ffi::c_long, arguments: [usize; 6]) -> cor
     if process::current().is_some() || inherit::is_child() {
         before();
     }
-    HEAP.hold();
+    hold();
     // SAFETY: as promised.
     let child = unsafe { real::syscall(number, arguments) };
-    HEAP.release();
+    release();
     if child == 0 {
         thread::forget_id();
         in_child();

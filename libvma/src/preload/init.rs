@@ -2,7 +2,7 @@
 //!
 //! | moment | what | may call |
 //! |---|---|---|
-//! | constructor | find libc's functions, watch quick_exit() and fork() for the heap | dlsym, at_quick_exit, pthread_atfork: std is not ready before `main` |
+//! | constructor | find libc's functions, watch quick_exit() and fork() for the memory of children | dlsym, at_quick_exit, pthread_atfork: std is not ready before `main` |
 //! | first Internet socket | `process::first_socket`: configuration, banner, tables | everything |
 //! | the same | fork and signal hooks | pthread_atfork, sigaction |
 //! | first UDP socket | `Process::ensure_plane`: netlink, internal thread | everything |
@@ -20,7 +20,7 @@ use crate::process::{self, Process};
 extern "C" fn constructor() {
     real::resolve_all();
     super::leave::watch_quick_exit();
-    fork::hook_heap();
+    fork::hook_memory();
 }
 
 extern "C" fn destructor() {
