@@ -49,7 +49,9 @@ fn statistics_tell_how_many_packets_a_program_has() {
     let mut running = program.with_library().start();
     running.wait_for_text("ready\n");
     let printed = running.printed();
-    let numbers = printed.split_whitespace().filter_map(|word| word.parse().ok());
+    // Beside the library's banner, which may have numbers of its own.
+    let line = printed.lines().find(|line| line.starts_with("datagrams ")).expect("the line");
+    let numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
     let sockets = numbers.collect::<Vec<i32>>().try_into().expect("two numbers");
     let mut watched = Watched { net: &net, running, sockets };
     assert_eq!(watched.amounts(), [(0, 0); 3]);
