@@ -177,6 +177,16 @@ impl Root {
         Command::new("nsenter").args([&network, "ip"]).args(words.split(' ')).succeeds();
     }
 
+    /// Datagrams that the kernel gave to sockets of the root's network.
+    pub fn kernel_datagrams(&self) -> u64 {
+        let text = self.command("cat").arg("/proc/net/snmp").succeeds();
+        let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+        let names = lines.next().expect("names").split_whitespace();
+        let mut pairs = names.zip(lines.next().expect("values").split_whitespace());
+        let value = pairs.find(|(name, _)| *name == "InDatagrams").expect("a known counter").1;
+        value.parse().expect("a number")
+    }
+
     /// Where the system is mounted, for programs started by [`Root::outside`].
     pub fn mounted(&self) -> PathBuf {
         self.dir.join("root")

@@ -19,7 +19,7 @@ fn the_packaged_examples_are_built_as_their_readme_says_and_run() {
     build_all(&root);
     root.shell("ip route add 224.0.0.0/4 dev veth0").succeeds();
     peer.command("ip").args(["route", "add", "224.0.0.0/4", "dev", "veth1"]).succeeds();
-    let before = kernel_datagrams(&root);
+    let before = root.kernel_datagrams();
 
     let filter = Example::start(&root, "filter", "10.99.0.1 5000 ABC");
     let quotes = r#"for quote in 'ABC 1' ABCD 'XYZ 2' 'ABC end'; do printf %s "$quote""#;
@@ -36,7 +36,7 @@ fn the_packaged_examples_are_built_as_their_readme_says_and_run() {
     say(&peer, send);
     assert_eq!(feed.end(), "ready\n5 messages, 12 missing, 5 stamped\nkept [0, 16]\n");
 
-    assert_eq!(kernel_datagrams(&root) - before, 0, "datagrams went by the kernel");
+    assert_eq!(root.kernel_datagrams() - before, 0, "datagrams went by the kernel");
 }
 
 /// The commands of the README, with the sources, header and module of the package. The root has no compiler, so the host's
@@ -97,14 +97,4 @@ impl<'a> Example<'a> {
 /// A line of bash on the peer's host; returns its output.
 fn say(peer: &Peer<'_>, line: &str) -> String {
     peer.command("timeout").args(["20", "bash", "-e", "-c", line]).succeeds()
-}
-
-/// Datagrams that the kernel gave to sockets of the root's network.
-fn kernel_datagrams(root: &Root) -> u64 {
-    let text = root.command("cat").arg("/proc/net/snmp").succeeds();
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let names = lines.next().expect("names").split_whitespace();
-    let mut pairs = names.zip(lines.next().expect("values").split_whitespace());
-    let value = pairs.find(|(name, _)| *name == "InDatagrams").expect("a known counter").1;
-    value.parse().expect("a number")
 }

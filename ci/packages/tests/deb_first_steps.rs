@@ -21,7 +21,7 @@ fn install_start_run_and_watch_work_in_this_order_with_no_other_step() {
     root.command("/etc/init.d/vma").arg("start").succeeds();
     root.command("/etc/init.d/vma").arg("status").succeeds();
 
-    let before = kernel_datagrams(&root);
+    let before = root.kernel_datagrams();
     let mut server = server(&root);
     let says = peer
         .command("sockperf")
@@ -38,7 +38,7 @@ fn install_start_run_and_watch_work_in_this_order_with_no_other_step() {
     assert!(number("rx_packets") >= messages, "{messages} answered: {shown}");
     assert!(number("tx_packets") >= messages, "{messages} answered: {shown}");
     assert_eq!(number("rx_os_packets"), 0, "{shown}");
-    let kernel = kernel_datagrams(&root) - before;
+    let kernel = root.kernel_datagrams() - before;
     assert_eq!(kernel, 0, "datagrams of {messages} that went by the kernel");
 
     // And as people read it.
@@ -69,14 +69,4 @@ fn received(says: &str) -> u64 {
     let (_, rest) = says.split_once("ReceivedMessages=").unwrap_or_else(|| panic!("{says}"));
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
-}
-
-/// Datagrams that the kernel gave to sockets of the root's network.
-fn kernel_datagrams(root: &Root) -> u64 {
-    let text = root.command("cat").arg("/proc/net/snmp").succeeds();
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
-    let names = lines.next().expect("names").split_whitespace();
-    let mut pairs = names.zip(lines.next().expect("values").split_whitespace());
-    let value = pairs.find(|(name, _)| *name == "InDatagrams").expect("a known counter").1;
-    value.parse().expect("a number")
 }

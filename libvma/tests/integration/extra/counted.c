@@ -3,16 +3,7 @@
  * back those that are held, and "c..." closes their socket. After each step the program says so and waits for the next datagram.
  */
 #include "extra.h"
-
-struct view {
-	size_t count;
-	struct record {
-		void *id;
-		size_t fragments;
-		char *bytes;
-		size_t len;
-	} packet;
-};
+#include "view.h"
 
 static struct vma_api_t *vma;
 static struct record held[8];

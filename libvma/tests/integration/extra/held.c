@@ -5,23 +5,13 @@
  * usage: held reuse | force | fork | cancel | many | inside | departs HOST | early | ready | allocation
  */
 #include "extra.h"
+#include "view.h"
 
 #include <sys/select.h>
 #include <sys/wait.h>
 
 static struct vma_api_t *vma;
 static int fd, seen;
-
-/* One packet of a call. */
-struct view {
-	size_t count;
-	struct record {
-		void *id;
-		size_t fragments;
-		char *bytes;
-		size_t len;
-	} packet;
-};
 
 static int lent(int s, struct view *view, int flags)
 {

@@ -25,7 +25,9 @@ fn compiled(dir: &Path, name: &str, source: &str) -> PathBuf {
     let common = package.join("tests/integration/extra");
     // A program is compiled anew when a header changes.
     let mut hasher = DefaultHasher::new();
-    for header in [include.join("mellanox/vma_extra.h"), common.join("extra.h")] {
+    let headers =
+        [include.join("mellanox/vma_extra.h"), common.join("extra.h"), common.join("view.h")];
+    for header in headers {
         std::fs::read(header).expect("a header").hash(&mut hasher);
     }
     let options = [
