@@ -4,9 +4,9 @@ use std::process::{Child, Command, Stdio};
 
 use packages::{PLAIN, Peer, Root, Run, dist, wait_for};
 
-/// Where the package has them.
+/// Their folder in the package.
 const EXAMPLES: &str = "/usr/share/doc/libvma-dev/examples";
-/// Where they are built and run.
+/// The folder in which they are built and run.
 const PLACE: &str = "/var/tmp/examples";
 const LOG: &str = "/var/tmp/example.log";
 
@@ -85,7 +85,7 @@ impl<'a> Example<'a> {
         example
     }
 
-    /// What it has printed, when it is over.
+    /// Its output, when it is over.
     fn end(mut self) -> String {
         let status = wait_for("the example ends", || self.process.try_wait().expect("our child"));
         let errors = self.root.read(&format!("{LOG}.err"));

@@ -85,7 +85,7 @@ plain! {
         pub reserved: u32,
         /// Of all sockets that ever were, with those that have no place here.
         pub totals: Counters,
-        /// What the program has of all sockets, also those that are closed: [`Socket::zero_copy_packets`].
+        /// Held by the program, of all sockets, also those that are closed: [`Socket::zero_copy_packets`].
         pub zero_copy_packets: u64,
         pub zero_copy_bytes: u64,
         pub poll: Multiplexer,

@@ -41,7 +41,7 @@ struct Packet {
     len: usize,
 }
 
-/// How much a program has.
+/// Packets that a program has, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
     pub packets: u64,
@@ -114,7 +114,7 @@ impl Held {
         self.packets.lock().map_or(0, |packets| packets.kept.len() + packets.judged.len())
     }
 
-    /// What the program has in all, also of sockets that are closed, and of each socket. For statistics: it takes as long as
+    /// The amount that the program has in all, also of sockets that are closed, and of each socket. For statistics: it takes as long as
     /// there are packets.
     pub fn amounts(&self) -> (Amount, HashMap<SocketId, Amount>) {
         let (mut all, mut of_sockets) = (Amount::default(), HashMap::<SocketId, Amount>::new());

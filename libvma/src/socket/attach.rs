@@ -66,7 +66,7 @@ pub fn post(stack: &Stack, id: SocketId) {
     local::unpost(stack, posted);
 }
 
-/// What arrives for the UDP socket goes to the kernel from now on; it still sends by us (SO_VMA_SHUTDOWN_RX).
+/// Datagrams for the UDP socket go to the kernel from now on; it still sends by us (SO_VMA_SHUTDOWN_RX).
 pub fn leave_receiving(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };
     let Some((_, socket)) = state.socket(id) else { return };

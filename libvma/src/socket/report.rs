@@ -230,7 +230,7 @@ impl Report {
     }
 }
 
-/// What the program has of a socket.
+/// Tells the amount that the program has of a socket.
 fn tell_held(told: &mut Told, held: Amount) {
     (told.zero_copy_packets, told.zero_copy_bytes) = (held.packets, held.bytes);
 }

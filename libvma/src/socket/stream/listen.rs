@@ -395,7 +395,7 @@ pub fn accept(
             polls += 1;
             let (_, socket) = state.socket(id)?;
             let stream = socket.stream.as_mut()?;
-            // What another call takes from the shadow is what this one would wait for; it is woken afterwards.
+            // Another call that takes from the shadow takes the connection that this one would wait for, and wakes it.
             let asked =
                 !stream.os_accepting && (socket.order.take_readable() || os_turn || before_ours);
             // The epoll of the shadows tells of the first connection only; this tells of all.

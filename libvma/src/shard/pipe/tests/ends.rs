@@ -161,7 +161,7 @@ fn bytes_to_an_end_that_is_shut_both_ways_break_the_sender() {
     assert_eq!(client.pipe().way(), Way::Pipe);
     client.send(b"behind");
     hear(&mut server);
-    // What came before is there to read, and then the reset.
+    // The bytes from before are there to read, and then the reset.
     assert_eq!(server.receive(100), 6);
     assert_eq!((server.pipe().turn(), server.pipe().way()), (Turn::End, Way::Shut));
     assert_eq!(server.pipe().take_fault(), Some(libc::ECONNRESET));
