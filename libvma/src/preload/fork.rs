@@ -27,7 +27,7 @@ unsafe impl Sync for LockedShard {}
 
 static SHARD: LockedShard = LockedShard(UnsafeCell::new(None));
 
-/// Keeps whole in children what they go on with: the heap, and the parent's sockets. Before any handler that the program
+/// Has the heap and the parent's shard whole in children: no other thread is in the middle of either when they are copied. Before any handler that the program
 /// registers, so that both are held last and let go first.
 pub fn hook_memory() {
     // SAFETY: plain functions that live as long as the library, which is never unmapped.

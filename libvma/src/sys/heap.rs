@@ -91,7 +91,7 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn dealloc(&self, chunk: *mut u8, layout: Layout) {
         if !self.reserve.has(chunk) {
-            // What a handler gives back in the middle of the heap is lost.
+            // A chunk that a handler gives back in the middle of the heap is lost.
             // SAFETY: of this heap and of that layout, as the caller promises, and not of the reserve.
             self.with(|chunks| unsafe { chunks.free(chunk, layout.size(), layout.align()) });
         }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, c
 /// thread and its own signal handlers are the only ones to touch it, hence relaxed atomics.
 #[repr(C)]
 struct Local {
-    /// What it has asked of the [heap](super::heap); the first one, where tests find it.
+    /// Requests to the [heap](super::heap). The first field, where tests find it.
     allocations: AtomicU64,
     /// Locks of ours that the thread holds or waits for.
     locks: AtomicU32,

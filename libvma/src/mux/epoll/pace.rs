@@ -1,9 +1,9 @@
-//! Whether polling pays on an instance: not while its events are the kernel's and come one upon the other.
+//! Decides whether polling pays on an instance: not while its events are the kernel's and follow each other quickly.
 //!
 //! A server of short connections within the host waits for its listener and for sockets that stay the kernel's.
-//! What polls for them in user space finds nothing there, and takes the CPU from the clients that it waits for. The
-//! kernel's epoll_wait() serves such a wait best. Events that are far apart count for polling: it costs nothing that
-//! anybody misses, and what comes by a ring in between is served at once.
+//! Polling in user space finds nothing of them, and takes the CPU from the clients that the server waits for, so the
+//! kernel's epoll_wait() serves such a wait best. Kernel events that are far apart do not stop the polling: the CPU
+//! is free then, and a packet that comes by a ring in between is served at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ const WHOLE: u32 = 1 << 16;
 /// Each wait moves the share by this part of the way.
 const PART: u32 = 16;
 
-/// Of the last waits, the share that the kernel's events ended at once.
+/// The share of the last waits that the kernel's events ended at once.
 #[derive(Default)]
 pub struct Pace(AtomicU32);
 

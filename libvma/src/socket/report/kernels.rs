@@ -104,7 +104,9 @@ pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
 
 /// It is to be counted from now on.
 pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
-    before.descriptors.first()?;
+    if before.descriptors.is_empty() {
+        return None;
+    }
     let mut list = stack.kernels.list.lock().ok()?;
     let list = &mut *list;
     let slot = match list.free.pop_front() {

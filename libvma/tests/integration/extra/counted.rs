@@ -31,7 +31,7 @@ impl Watched<'_> {
         [all, of(self.sockets[0]), of(self.sockets[1])]
     }
 
-    /// What vma_stats prints.
+    /// The output of vma_stats.
     fn shown(&self, words: &str) -> String {
         let tool = self.net.program(Side::A, tool("vma_stats").to_str().expect("text"));
         let directory = self.net.dir.to_str().expect("text");

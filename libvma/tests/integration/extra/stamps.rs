@@ -8,7 +8,7 @@ use libvma_dev::stats::{File, OFFLOADED, read_text};
 use super::program;
 use crate::harness::{Namespaces, PATIENCE, Program, Side, wait_for};
 
-/// What the program waits for, and what it is sent then.
+/// The lines that the program prints while it waits, and the bytes that are sent to it then.
 const STEPS: [(&str, &str); 6] = [
     ("early\n", "d"),
     ("soon\n", "d"),
@@ -55,7 +55,7 @@ fn a_callback_learns_when_bytes_of_a_stream_within_the_host_came() {
     assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
 }
 
-/// A socket that is served, and what the library says of it.
+/// A served socket, and the library's log about it.
 #[test]
 fn stamps_of_the_adapter_are_said_to_be_missing_once() {
     let net = Namespaces::new();

@@ -289,7 +289,7 @@ fn write_to_kernel(
             *slot = piece;
         }
         let batch = batch.get(..used).unwrap_or_default();
-        // What is behind it belongs to the same segment.
+        // The buffers behind this batch belong to the same segment.
         let more = if pieces.peek().is_some() { libc::MSG_MORE } else { 0 };
         match shadow::send_all(descriptor, batch, flags | more) {
             Ok(gone) => {
