@@ -8,6 +8,7 @@ use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::report::kernels;
 use crate::socket::{self, SocketId, Stack, WhyOs, attach};
+use crate::sys::above;
 use crate::sys::fd::internal;
 
 /// Takes a number of the program out of our tables. The kernel's half is the caller's.
@@ -96,7 +97,7 @@ fn ours(fd: c_int) -> Option<&'static Process> {
 }
 
 /// Is it one of the library's own descriptors, which the program cannot know of?
-fn is_internal(fd: c_int) -> bool {
+pub(super) fn is_internal(fd: c_int) -> bool {
     (process::current().is_some() || inherit::is_child()) && internal::contains(fd)
 }
 
@@ -112,7 +113,8 @@ fn onto(old: c_int, new: c_int, call: impl FnOnce() -> c_int) -> c_int {
         inherit::ask_own_parent(process, id);
     }
     if is_internal(new) {
-        errno::set(libc::EBUSY);
+        // Beyond the limit there is no number for the program; below it the library could not avoid this one.
+        errno::set(if above::is_beyond(new) { libc::EBADF } else { libc::EBUSY });
         return -1;
     }
     let _calls = (passed::during(old), passed::during(new));

@@ -367,6 +367,10 @@ export! {
 
     /// fcntl(2). The third argument is a number or a pointer; either fits a register.
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        if file::is_internal(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
         let _call = passed::during(fd);
         // SAFETY: passed on.
         after_fcntl(fd, command, retried(|| unsafe { real::fcntl(fd, command, argument) }))
@@ -374,6 +378,10 @@ export! {
 
     /// fcntl64.
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+        if file::is_internal(fd) {
+            errno::set(libc::EBADF);
+            return -1;
+        }
         let _call = passed::during(fd);
         // SAFETY: passed on.
         after_fcntl(fd, command, retried(|| unsafe { real::fcntl64(fd, command, argument) }))

@@ -55,6 +55,11 @@ pub fn is_possible() -> bool {
     Raised::new().is_some()
 }
 
+/// Is this a number that the kernel gives the program under no circumstances?
+pub fn is_beyond(fd: RawFd) -> bool {
+    limits().is_some_and(|(soft, _)| fd as u64 >= soft)
+}
+
 /// The limits for a call.
 struct Raised {
     limits: libc::rlimit64,

@@ -329,8 +329,11 @@ pub mod internal {
 
     const MOST: usize = 512;
     static LIST: [AtomicI32; MOST] = [const { AtomicI32::new(-1) }; MOST];
+    /// None was ever lower: most numbers that the program asks for are.
+    static LOWEST: AtomicI32 = AtomicI32::new(RawFd::MAX);
 
     pub(super) fn add(fd: RawFd) {
+        LOWEST.fetch_min(fd, Ordering::AcqRel);
         for slot in &LIST {
             if slot.compare_exchange(-1, fd, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
                 return;
@@ -349,7 +352,8 @@ pub mod internal {
 
     /// Is this number one of the library's own?
     pub fn contains(fd: RawFd) -> bool {
-        fd >= 0 && LIST.iter().any(|slot| slot.load(Ordering::Acquire) == fd)
+        fd >= LOWEST.load(Ordering::Acquire)
+            && LIST.iter().any(|slot| slot.load(Ordering::Acquire) == fd)
     }
 
     /// The next of our numbers at or above `from`; `close_range()` leaves it out.

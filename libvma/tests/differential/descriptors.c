@@ -2,6 +2,7 @@
 #include "prober.h"
 
 #include <linux/close_range.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 static void both_ways(int fd, int there, int port)
@@ -196,7 +197,30 @@ static void raw_calls(void)
 	peer_close(there);
 }
 
+/* Numbers beyond the program's limit are nobody's, whatever a library keeps there. */
+static void beyond_the_limit(void)
+{
+	int there = peer_open(PEER, 6000), fd = udp(5000);
+	struct rlimit limit;
+	must("getrlimit", getrlimit(RLIMIT_NOFILE, &limit));
+	int refused[5] = { 0 }, other = 0;
+	for (int number = limit.rlim_cur; number < (int)limit.rlim_cur + 300; number++) {
+		int results[] = { dup2(fd, number), fcntl(number, F_GETFD), fcntl(number, F_SETFD, FD_CLOEXEC),
+				  fcntl(number, F_DUPFD, 0), close(number) };
+		for (int i = 0; i < 5; i++)
+			if (results[i] < 0 && errno == EBADF)
+				refused[i]++;
+			else
+				other++;
+	}
+	line("  dup2 %d, F_GETFD %d, F_SETFD %d, F_DUPFD %d, close %d, other answers %d", refused[0], refused[1],
+	     refused[2], refused[3], refused[4], other);
+	both_ways(fd, there, 5000);
+	peer_close(there);
+}
+
 const probe_case descriptor_cases[] = {
+	{ "beyond_the_limit", beyond_the_limit, false },
 	{ "copies", copies, false },
 	{ "onto", onto, false },
 	{ "onto_input", onto_input, true }, /* the kernel's from then on */
