@@ -13,6 +13,7 @@ mod files;
 mod link;
 mod notice;
 mod session;
+pub mod wards;
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -20,6 +21,7 @@ use std::path::Path;
 use libvma_dev::agent::{SOCKET, State};
 
 use self::session::{Session, Settled};
+use self::wards::{Ward, Wards};
 use crate::log::log_line;
 use crate::sys::lock::Lock;
 use crate::sys::time::monotonic_nanos;
@@ -49,29 +51,74 @@ pub trait Source {
     fn has_ended(&self) -> bool;
 }
 
-/// The process, as far as the daemon is concerned.
-pub struct Agent(Option<Lock<Session>>);
+/// The process, as far as the daemon is concerned; or the parent, in a child that it cares for.
+pub struct Agent {
+    session: Option<Lock<Session>>,
+    /// What a forked child may ask its parent by.
+    wards: Option<&'static Wards>,
+    /// Once it has.
+    ward: Lock<Option<Ward>>,
+}
 
 impl Agent {
-    /// With files in this directory; an empty name is none, and then nobody is told anything.
-    pub fn new(directory: &str) -> Agent {
-        Agent::of_daemon(directory, Path::new(SOCKET))
+    /// With files in this directory; an empty name is none, and then no daemon is told anything. In a forked child
+    /// without a daemon the parent's wards are told.
+    pub fn new(directory: &str, wards: Option<&'static Wards>) -> Agent {
+        Agent::of_daemon(directory, Path::new(SOCKET), wards)
     }
 
-    fn of_daemon(directory: &str, daemon: &Path) -> Agent {
+    fn of_daemon(directory: &str, daemon: &Path, wards: Option<&'static Wards>) -> Agent {
         let wanted = !directory.is_empty();
-        Agent(wanted.then(|| Lock::new(Session::new(directory, daemon))))
+        Agent {
+            session: wanted.then(|| Lock::new(Session::new(directory, daemon))),
+            wards: wards.filter(|_| !wanted || link::find(daemon).is_none()),
+            ward: Lock::new(None),
+        }
     }
 
     pub fn is_wanted(&self) -> bool {
-        self.0.is_some()
+        self.session.is_some() || self.wards.is_some()
+    }
+
+    /// If the process is killed, will somebody tell the peers of its connections?
+    pub fn is_guarded(&self) -> bool {
+        let session = self.session.as_ref().and_then(|lock| lock.lock().ok());
+        session.is_some_and(|session| session.is_heard())
+            || self.ward(|ward| ward.is_granted()) == Some(true)
+    }
+
+    /// Is there a parent that may do so?
+    pub fn may_be_guarded(&self) -> bool {
+        self.wards.is_some()
+    }
+
+    /// Asks the parent to take the daemon's place, once. True: it is to be woken for that.
+    pub fn ask_parent(&self) -> bool {
+        let Some(wards) = self.wards else { return false };
+        let Ok(mut ward) = self.ward.lock() else { return false };
+        if ward.is_none() {
+            *ward = Ward::new(wards);
+            return ward.is_some();
+        }
+        false
+    }
+
+    /// Does something with the ward, if the parent takes the daemon's place.
+    fn ward<T>(&self, with: impl FnOnce(&mut Ward) -> T) -> Option<T> {
+        self.wards?;
+        let mut ward = self.ward.lock().ok()?;
+        ward.as_mut().filter(|ward| ward.is_granted()).map(with)
     }
 
     /// Before the internal thread sleeps: what it is to wait for, always one entry, and how long,
     /// in nanoseconds.
     pub fn prepare(&self, source: &impl Source, set: &mut PollSet) -> Option<u64> {
-        let session = self.0.as_ref().and_then(|lock| lock.lock().ok());
         let none = PollFd { fd: -1, events: 0, revents: 0 };
+        if let Some(due) = self.ward(|ward| ward.due(source)) {
+            set.add(none);
+            return Some(due?.saturating_sub(monotonic_nanos()));
+        }
+        let session = self.session.as_ref().and_then(|lock| lock.lock().ok());
         set.add(session.as_ref().map_or(none, |session| session.awaits()));
         let due = session?.due(source)?;
         Some(due.saturating_sub(monotonic_nanos()))
@@ -79,7 +126,10 @@ impl Agent {
 
     /// Does what is due; in the internal thread. The daemon has said something if `readable`.
     pub fn attend(&self, readable: bool, source: &mut impl Source) {
-        if let Some(mut session) = self.0.as_ref().and_then(|lock| lock.lock().ok()) {
+        if self.ward(|ward| ward.attend(source)).is_some() {
+            return;
+        }
+        if let Some(mut session) = self.session.as_ref().and_then(|lock| lock.lock().ok()) {
             session.attend(readable, source);
         }
     }
@@ -87,7 +137,10 @@ impl Agent {
     /// Has the daemon know of all connections that are over before this returns, unless it does not
     /// read for too long: then it is told as soon as it does. In whatever thread.
     pub fn settle(&self, source: &mut impl Source) {
-        let Some(lock) = &self.0 else { return };
+        if self.ward(|ward| ward.settle(source)).is_some() {
+            return;
+        }
+        let Some(lock) = &self.session else { return };
         let patience = monotonic_nanos().saturating_add(PATIENCE);
         loop {
             let settled = lock.lock().map(|mut session| session.settle(source));
@@ -109,14 +162,20 @@ impl Agent {
     /// Another program may be about to take the process over. The daemon forgets the process, before
     /// its connections become the kernel's.
     pub fn withdraw(&self, source: &mut impl Source) {
-        if let Some(mut session) = self.0.as_ref().and_then(|lock| lock.lock().ok()) {
+        if self.ward(|ward| ward.end(source)).is_some() {
+            return;
+        }
+        if let Some(mut session) = self.session.as_ref().and_then(|lock| lock.lock().ok()) {
             session.withdraw(source);
         }
     }
 
     /// The process ends. The daemon forgets it, before its connections become the kernel's.
     pub fn end(&self, source: &mut impl Source) {
-        if let Some(mut session) = self.0.as_ref().and_then(|lock| lock.lock().ok()) {
+        if self.ward(|ward| ward.end(source)).is_some() {
+            return;
+        }
+        if let Some(mut session) = self.session.as_ref().and_then(|lock| lock.lock().ok()) {
             session.end(source);
         }
     }

@@ -112,6 +112,11 @@ impl Session {
         }
     }
 
+    /// Does the daemon know of this process?
+    pub fn is_heard(&self) -> bool {
+        self.phase == Phase::Registered
+    }
+
     /// What the internal thread is to wait for.
     pub fn awaits(&self) -> PollFd {
         let talks = matches!(self.phase, Phase::Asked(_) | Phase::Registered);

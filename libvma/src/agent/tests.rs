@@ -25,7 +25,7 @@ impl Place {
     }
 
     fn agent(&self) -> Agent {
-        Agent::of_daemon(&self.files().to_string_lossy(), &self.daemon())
+        Agent::of_daemon(&self.files().to_string_lossy(), &self.daemon(), None)
     }
 
     /// The directory for the files; it is not there.
@@ -252,7 +252,7 @@ fn without_a_daemon_nothing_is_made() {
 fn an_empty_directory_is_nobody_told() {
     let place = Place::new();
     let daemon = place.start_daemon();
-    let (agent, mut source) = (Agent::of_daemon("", &place.daemon()), Fake::default());
+    let (agent, mut source) = (Agent::of_daemon("", &place.daemon(), None), Fake::default());
     assert!(!agent.is_wanted());
     source.set(5, TcpState::Established);
     let mut set = PollSet::default();

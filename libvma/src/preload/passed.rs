@@ -167,11 +167,7 @@ pub fn accepted(listener: c_int, accepted: c_int) -> c_int {
         && let Some(process) = process::current()
     {
         match process.fds.get(listener) {
-            Some(Object::Kernels(id)) => {
-                if let Some(why) = kernels::why(&process.stack, id) {
-                    process.count_for_kernel(accepted, true, why);
-                }
-            }
+            Some(Object::Kernels(id)) => process.count_accepted_beside(accepted, id),
             Some(Object::Stream(id)) => process.count_accepted(accepted, id),
             _ => {}
         }

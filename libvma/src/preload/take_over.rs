@@ -12,6 +12,7 @@ use crate::socket::report::kernels;
 use crate::socket::report::traffic::KernelsId;
 use crate::socket::stream::take_over::{self, Plan};
 use crate::socket::{Shard, SocketId};
+use crate::sys::shadow;
 
 /// A call on a candidate has ended.
 #[inline]
@@ -26,6 +27,12 @@ pub fn consider(fd: c_int, id: KernelsId) {
 #[cold]
 fn attempt(process: &'static Process, fd: c_int, id: KernelsId) {
     let before = errno::get();
+    if shadow::is_within_host(fd) {
+        kernels::keep(&process.stack, id);
+        return errno::set(before);
+    }
+    // A worker that only accepts has none before its first connection that lives.
+    process.ensure_plane();
     let plan = kernels::with_candidate(&process.stack, id, |candidate, descriptors| Plan {
         id,
         candidate: candidate.clone(),
@@ -104,9 +111,12 @@ pub fn note_option(
     {
         // SAFETY: the kernel has read `len` bytes there, or none were needed.
         let value = unsafe { convert::bytes(value.cast(), len as usize) };
-        kernels::with_candidate(&process.stack, id, |candidate, _| {
+        let noted = kernels::with_candidate(&process.stack, id, |candidate, _| {
             candidate.note_option(level, name, value);
         });
+        if noted.is_none() {
+            kernels::forget_model(&process.stack, id);
+        }
     }
 }
 

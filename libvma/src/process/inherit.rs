@@ -7,9 +7,11 @@
 //! share it as they would without the library. A parent that is gone took its flows along. A listener
 //! that the parent never waited on and that no other child has is the child's to offload.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use super::Process;
+use crate::agent::wards::Wards;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::WhyOs;
@@ -17,7 +19,7 @@ use crate::socket::stream::inherited;
 use crate::sys::fork_cell::LeakedRef;
 use crate::sys::shared_page::SharedPage;
 use crate::sys::wait::is_open;
-use crate::sys::{fd, thread};
+use crate::sys::{fd, repair, shadow, thread};
 
 const REQUESTS: usize = 62;
 type Words = [AtomicU64; REQUESTS + 2];
@@ -202,11 +204,13 @@ fn touch_inherited(fd: i32) {
     }
 }
 
-/// A listener that nobody else accepts from is this process's own from now on.
+/// A listener that nobody else accepts from is this process's own from now on. Of one that others accept from
+/// the connections are, once they live.
 fn adopt(parent: &'static Process, requests: &RequestTable, fd: i32, id: SocketId) {
     let Some(listener) = inherited::find(&parent.stack, id) else { return };
     let forks = requests.forks();
-    if !listener.has_one_owner(forks) {
+    let is_shared = !listener.has_one_owner(forks);
+    if is_shared && (!repair::is_allowed() || is_loopback(fd) || wards_of_parent().is_none()) {
         return;
     }
     let mut numbers = listener.descriptors().to_vec();
@@ -215,12 +219,21 @@ fn adopt(parent: &'static Process, requests: &RequestTable, fd: i32, id: SocketI
         same && is_open(*number)
     });
     let Some(own) = super::first_socket() else { return };
-    if let Some(id) = inherited::adopt(&own.stack, listener, numbers.clone(), forks) {
+    if is_shared {
+        for number in &numbers {
+            parent.fds.take(*number);
+        }
+        own.share_listener(&numbers, Arc::new(listener.model()));
+    } else if let Some(id) = inherited::adopt(&own.stack, listener, numbers.clone(), forks) {
         for fd in numbers {
             parent.fds.take(fd);
             own.fds.set(fd, Object::Stream(id));
         }
     }
+}
+
+fn is_loopback(fd: i32) -> bool {
+    shadow::local_name(fd).is_some_and(|own| own.is_loopback())
 }
 
 /// Before exec in a forked child: connections that the new program inherits must be the kernel's,
@@ -255,6 +268,19 @@ pub fn drop_inherited(fd: i32) {
     {
         // The child's copy of the table: the parent keeps its own.
         parent.fds.take(fd);
+    }
+}
+
+/// The parent's memory of what its children have, if it has an internal thread.
+pub fn wards_of_parent() -> Option<&'static Wards> {
+    let (parent, requests) = parent().filter(|_| is_child())?;
+    parent.wards.as_ref().filter(|_| requests.is_served())
+}
+
+/// Has the parent look at what its children ask.
+pub fn call_parent() {
+    if is_child() && wards_of_parent().is_some() {
+        fd::write_fully(PARENTS_WAKER.load(Ordering::Acquire), &1u64.to_ne_bytes());
     }
 }
 

@@ -1,11 +1,15 @@
 //! Sockets of the program that become the kernel's, or were so from the start: their numbers stand for
 //! nothing of ours any more, but the calls on them are counted.
 
+use std::sync::Arc;
+
 use super::Process;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::report::kernels::{self, Before};
-use crate::socket::stream::{self, candidate::Candidate};
+use crate::socket::report::traffic::KernelsId;
+use crate::socket::stream;
+use crate::socket::stream::candidate::{Candidate, Model};
 use crate::socket::{self, WhyOs};
 use crate::sys::shadow;
 use crate::sys::sockaddr::{Family, Named};
@@ -41,16 +45,47 @@ impl Process {
 
     /// The same for a connection that the kernel accepted for a listener of ours, and that may be taken over.
     pub fn count_accepted(&self, fd: i32, listener: SocketId) {
-        if stream::family(&self.stack, listener) == Family::Ipv6
+        if !self.count_ipv6(fd, stream::family(&self.stack, listener)) {
+            let candidate = Candidate::accepted(&self.stack, listener).map(Box::new);
+            self.count(fd, Before::nothing(fd, true, WhyOs::NotOurs).with(candidate));
+        }
+    }
+
+    /// The same for one of a listener of the kernel's.
+    pub fn count_accepted_beside(&self, fd: i32, listener: KernelsId) {
+        match kernels::why(&self.stack, listener) {
+            Some((why, Some(model))) if !self.count_ipv6(fd, model.family()) => {
+                let candidate = Some(Box::new(Candidate::of_listener(model)));
+                self.count(fd, Before::nothing(fd, true, why).with(candidate));
+            }
+            Some((why, None)) => self.count_for_kernel(fd, true, why),
+            _ => {}
+        }
+    }
+
+    /// Counts it if it is a connection over IPv6.
+    fn count_ipv6(&self, fd: i32, listener: Family) -> bool {
+        if listener == Family::Ipv6
             && let Some(own @ Named::Ipv6(_)) = shadow::local_name(fd)
         {
             if !own.is_loopback() {
                 WhyOs::Ipv6.tell(format_args!("fd {fd}"));
             }
-            return self.count_for_kernel(fd, true, WhyOs::Ipv6);
+            self.count_for_kernel(fd, true, WhyOs::Ipv6);
+            return true;
         }
-        let candidate = Candidate::accepted(&self.stack, listener).map(Box::new);
-        self.count(fd, Before::nothing(fd, true, WhyOs::NotOurs).with(candidate));
+        false
+    }
+
+    /// A listener that this process has inherited, and from which others accept, too, is the kernel's by these
+    /// numbers; its connections may be taken over.
+    pub fn share_listener(&self, descriptors: &[i32], model: Arc<Model>) {
+        let before = Before::shared_listener(descriptors.to_vec(), model);
+        if let Some(id) = kernels::enter(&self.stack, before) {
+            for fd in descriptors {
+                self.fds.set(*fd, Object::Kernels(id));
+            }
+        }
     }
 
     /// An epoll instance watches a connection that may be taken over.

@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{Process, inherit};
+use crate::agent::wards::Wards;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
@@ -68,6 +69,7 @@ impl Process {
         if let Some(requests) = &self.requests {
             requests.set_served(false);
         }
+        self.wards.iter().for_each(Wards::retire);
         if let Some(capturing) = &self.capturing {
             capturing.finish();
         }
@@ -91,6 +93,7 @@ impl Process {
             if let Some(requests) = &self.requests {
                 requests.set_served(false);
             }
+            self.wards.iter().for_each(Wards::retire);
             if let Some(capturing) = &self.capturing {
                 capturing.flush();
             }

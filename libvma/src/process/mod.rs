@@ -8,6 +8,7 @@ mod banner;
 mod capture;
 mod drive;
 pub mod dump;
+mod guardian;
 pub mod inherit;
 mod kernels;
 mod leave;
@@ -17,6 +18,7 @@ mod thread;
 
 use std::sync::Arc;
 
+use crate::agent::wards::Wards;
 use crate::config::Config;
 use crate::config::rules::Rules;
 use crate::config::settings::{Origin, Setting, Settings};
@@ -42,6 +44,8 @@ pub struct Process {
     pub poll_turn: OsTurn,
     /// Where forked children ask for sockets.
     pub requests: Option<inherit::RequestTable>,
+    /// Connections that forked children have.
+    pub wards: Option<Wards>,
     statistics: statistics::Statistics,
     /// To tell a vfork() child, which shares our memory but must not use it.
     pub id: i32,
@@ -105,7 +109,8 @@ fn start() -> Process {
     let capturing = capture::Capturing::open(&config);
     let stats = StatsFile::new(&config.stats_file);
     let internal_waker = Waker::new().ok().map(Arc::new);
-    let watch = Watch::new(&config.notify_directory, internal_waker.as_ref());
+    let wards = inherit::wards_of_parent();
+    let watch = Watch::new(&config.notify_directory, internal_waker.as_ref(), wards);
     Process {
         stack: Stack {
             shard: Shard::captured(capturing.as_ref().map(capture::Capturing::capture)),
@@ -131,6 +136,7 @@ fn start() -> Process {
         epolls: Epolls::default(),
         poll_turn: OsTurn::default(),
         requests: inherit::RequestTable::new(),
+        wards: Wards::new(),
         statistics: statistics::Statistics::new(),
         id: os_thread::process_id(),
         plane_tried: std::sync::atomic::AtomicBool::new(false),
@@ -201,12 +207,12 @@ impl Process {
 }
 
 /// A program that reads standard error by a pipe may take the banner for an error. There the banner comes only if the
-/// user asks for a log level.
+/// user asks for a log level. The same for a forked child, whose parent had one.
 fn is_banner_wanted(settings: &Settings) -> bool {
     let asked = |setting: &Setting| setting.origin == Origin::Environment;
     let journal = std::env::var("JOURNAL_STREAM").ok();
     settings.get("VMA_TRACELEVEL").is_some_and(asked)
-        || !sys::output::is_read_by_program(2, journal.as_deref())
+        || (!inherit::is_child() && !sys::output::is_read_by_program(2, journal.as_deref()))
 }
 
 fn open_log(config: &Config) -> Option<Fd> {

@@ -9,6 +9,7 @@ use rustix::time::Timespec;
 
 use super::Process;
 use super::drive::Drive;
+use super::guardian::Guardian;
 use super::statistics::Attendant;
 use crate::config::Config;
 use crate::control::icmp::Icmp;
@@ -63,6 +64,7 @@ const WAKER: usize = 2;
 const ICMP: usize = 3;
 const LOCAL: usize = 4;
 const WATCH: usize = 5;
+const CHILDREN: usize = 6;
 
 /// The thread's state from round to round.
 struct Rounds {
@@ -81,6 +83,7 @@ struct Rounds {
     /// Closed sockets' bytes wait for another try.
     pressing: bool,
     exceptions: usize,
+    guardian: Guardian,
     /// When something other than readers is due, in rounds that only looked for readers.
     due: u64,
 }
@@ -102,6 +105,7 @@ impl Rounds {
             seen_kicks: 0,
             pressing: false,
             exceptions: stream::exceptions::FIRST_LIMIT,
+            guardian: Guardian::default(),
             due: u64::MAX,
         }
     }
@@ -145,6 +149,7 @@ impl Rounds {
         set.add_readable(self.icmp.as_ref().map_or(-1, Icmp::raw));
         set.add_readable(stack.local.descriptor());
         let watch = stream::watch::prepare(stack, set);
+        set.add_readable(self.guardian.descriptor());
         let mut timeout = match stack.hold.left() {
             None => self.drive.prepare(stack, set),
             // Packets stay in the rings.
@@ -156,7 +161,7 @@ impl Rounds {
             timeout = timeout.into_iter().chain([PRESSING_NANOS]).min();
         }
         let others = stack.local.patience().into_iter().chain(self.reviews.patience());
-        let others = others.chain(stack.attaching.patience());
+        let others = others.chain(stack.attaching.patience()).chain(self.guardian.patience());
         timeout.into_iter().chain(others).chain(watch).min()
     }
 
@@ -179,6 +184,14 @@ impl Rounds {
             if let Some(requests) = &process.requests {
                 requests.serve(process);
             }
+            if let Some(wards) = &process.wards {
+                self.guardian.answer(wards);
+            }
+        }
+        if (fired(fds, CHILDREN) || self.guardian.patience() == Some(0))
+            && let Some(wards) = &process.wards
+        {
+            self.guardian.attend(wards);
         }
         if fired(fds, ICMP)
             && let Some(icmp) = &self.icmp

@@ -385,9 +385,13 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         rx_posted: stack.config.rx_wre,
         tx_frames: stack.config.tx_bufs,
         patience_nanos,
-        // A forked child does not share an interface: its connections would not end at the peer when it is killed, as those
-        // of the kernel do.
-        most_sharers: if inherit::is_child() { 1 } else { MOST_SHARERS },
+        // A forked child shares an interface only if its connections end at the peer when it is killed, as those of the
+        // kernel do.
+        most_sharers: if inherit::is_child() && !stack.watch.becomes_guarded() {
+            1
+        } else {
+            MOST_SHARERS
+        },
     };
     let refused = |mode, error: &_| log_line!(Debug, "{name}: not in mode {mode:?}: {error}");
     // Before the first connection finds the ring.
@@ -404,6 +408,8 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
             let what = format_args!("{name} is not offloaded, the kernel serves it: {error}");
             match error.lacks_privilege() {
                 true => Remedy::Privileges.tell(what),
+                // There may be many workers.
+                false if inherit::is_child() => log_line!(Debug, "{what}"),
                 false => log_line!(Warning, "{what}"),
             }
             Err(WhyOs::RingRefused)

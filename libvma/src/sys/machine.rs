@@ -30,6 +30,11 @@ fn hypervisor() -> Option<[u8; 12]> {
     None
 }
 
+/// What tells this process's PID namespace from others, until the next boot.
+pub fn pid_namespace() -> Option<u64> {
+    rustix::fs::stat("/proc/self/ns/pid").ok().map(|stat| stat.st_ino)
+}
+
 /// What tells this thread's network namespace from others, until the next boot.
 pub fn network_namespace() -> Option<u64> {
     rustix::fs::stat("/proc/thread-self/ns/net").ok().map(|found| found.st_ino)

@@ -46,6 +46,13 @@ pub fn peer_address(fd: c_int) -> Option<SocketAddrV4> {
     }
 }
 
+/// Does the connection begin and end at the same address, or the loopback interface's? Others may be within the
+/// host, too.
+pub fn is_within_host(fd: c_int) -> bool {
+    let ends = local_address(fd).zip(peer_address(fd));
+    ends.is_some_and(|(own, peer)| own.ip() == peer.ip() || own.ip().is_loopback())
+}
+
 fn name(call: libc::c_long, fd: c_int) -> Option<Named> {
     let mut bytes = [0u8; LONGEST];
     let mut len = LONGEST as libc::socklen_t;

@@ -1,10 +1,8 @@
-//! A page that a process shares with the children it forks.
+//! Pages that a process shares with the children it forks.
 
 use core::marker::PhantomData;
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-
-const PAGE: usize = 4096;
 
 /// A `T` in shared memory; the mapping lives as long as any process has it. All-zero bytes must be
 /// a valid `T`, and `T` must be usable by several processes at once: atomics.
@@ -19,14 +17,13 @@ unsafe impl<T: Sync> Sync for SharedPage<T> {}
 unsafe impl<T: Sync> Send for SharedPage<T> {}
 
 impl<const N: usize> SharedPage<[core::sync::atomic::AtomicU64; N]> {
-    /// A page of atomic words, all zero.
+    /// Atomic words, all zero. Memory is used from the first word of a page on that is not.
     pub fn of_words() -> rustix::io::Result<Self> {
-        const { assert!(N * 8 <= PAGE) };
         // SAFETY: a null hint asks for a new mapping, so no existing memory is touched.
         let at = unsafe {
             mmap_anonymous(
                 core::ptr::null_mut(),
-                PAGE,
+                N * size_of::<core::sync::atomic::AtomicU64>(),
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
             )
@@ -35,8 +32,8 @@ impl<const N: usize> SharedPage<[core::sync::atomic::AtomicU64; N]> {
     }
 
     pub fn get(&self) -> &'static [core::sync::atomic::AtomicU64; N] {
-        // SAFETY: the mapping is page-aligned, zeroed (a valid array of atomics), large enough by
-        // the assertion above, and never unmapped.
+        // SAFETY: the mapping is page-aligned, zeroed (a valid array of atomics), as large as one, and
+        // never unmapped.
         unsafe { &*self.at }
     }
 }

@@ -35,3 +35,4 @@ mod tcp;
 mod tcp_readiness;
 mod transparency;
 mod udp_lat;
+mod workers;

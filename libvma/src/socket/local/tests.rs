@@ -35,7 +35,7 @@ fn stack_with(environment: &str) -> Stack {
         passed: Lock::new(Default::default()),
         system: std::sync::OnceLock::new(),
         starts: std::sync::OnceLock::new(),
-        watch: crate::socket::stream::watch::Watch::new("", None),
+        watch: crate::socket::stream::watch::Watch::new("", None, None),
         config,
     }
 }

@@ -4,13 +4,14 @@
 //! What was closed by a way that nobody sees is noticed when a reader asks.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_dev::stats::{self, BLOCKING, Counters, Socket as Told};
 
 use super::told_address;
 use super::traffic::{KernelsId, Pages, Traffic};
-use crate::socket::stream::candidate::Candidate;
+use crate::socket::stream::candidate::{Candidate, Model};
 use crate::socket::{SocketId, Stack, State, WhyOs, counters};
 use crate::sys::lock::Lock;
 use crate::sys::{fd, shadow};
@@ -65,13 +66,22 @@ pub struct Before {
     descriptors: Vec<i32>,
     /// Its connection may be taken over.
     candidate: Option<Box<Candidate>>,
+    /// It is a listener whose connections may be taken over.
+    model: Option<Arc<Model>>,
 }
 
 impl Before {
     /// One that was the kernel's from the start.
     pub fn nothing(descriptor: i32, is_stream: bool, why: WhyOs) -> Before {
         let (counters, descriptors) = (Counters::default(), vec![descriptor]);
-        Before { id: None, is_stream, why, counters, limit: None, descriptors, candidate: None }
+        let (id, limit, candidate, model) = (None, None, None, None);
+        Before { id, is_stream, why, counters, limit, descriptors, candidate, model }
+    }
+
+    /// A listener from which other processes accept as well, by these numbers.
+    pub fn shared_listener(descriptors: Vec<i32>, model: Arc<Model>) -> Before {
+        let nothing = Before::nothing(-1, true, WhyOs::Passed);
+        Before { descriptors, model: Some(model), ..nothing }
     }
 
     /// Its connection may be taken over.
@@ -99,7 +109,7 @@ pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
     let begins_here = why == WhyOs::Attaching && is_stream;
     let candidate = Candidate::connecting(socket).filter(|_| begins_here).map(Box::new);
     let (id, limit) = (Some(id), Some(limit));
-    Some(Before { id, is_stream, why, counters, limit, descriptors, candidate })
+    Some(Before { id, is_stream, why, counters, limit, descriptors, candidate, model: None })
 }
 
 /// It is to be counted from now on.
@@ -115,9 +125,12 @@ pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
     };
     let traffic = stack.kernels.traffic.get_or_make(slot as usize)?;
     let since = traffic.counters();
-    if before.candidate.is_some() {
+    if before.candidate.is_some() || before.model.is_some() {
         stack.kernels.any_candidate.store(true, Ordering::Release);
-        traffic.gate.open();
+    }
+    if before.candidate.is_some() {
+        // Nobody has asked for the interface of a shared listener: one of its connections does, if it lives.
+        traffic.gate.open(before.why == WhyOs::Passed);
     }
     list.generation = list.generation.wrapping_add(1);
     let id = KernelsId::new(slot, list.generation, before.is_stream);
@@ -136,9 +149,10 @@ pub fn traffic(stack: &Stack, id: KernelsId) -> Option<&Traffic> {
     stack.kernels.traffic.get(id.slot())
 }
 
-/// Why it is the kernel's.
-pub fn why(stack: &Stack, id: KernelsId) -> Option<WhyOs> {
-    stack.kernels.list.lock().ok()?.find(id).map(|one| one.was.why)
+/// Why it is the kernel's; and for a listener, what its connections are like if they may be taken over.
+pub fn why(stack: &Stack, id: KernelsId) -> Option<(WhyOs, Option<Arc<Model>>)> {
+    let mut list = stack.kernels.list.lock().ok()?;
+    list.find(id).map(|one| (one.was.why, one.was.model.clone()))
 }
 
 /// The socket stays the kernel's: it is shared with another process, or used by code that no call of ours sees.
@@ -189,6 +203,15 @@ pub fn with_candidate<T>(
     let mut list = stack.kernels.list.lock().ok()?;
     let one = list.find(id)?;
     Some(with(one.was.candidate.as_mut()?, &one.descriptors))
+}
+
+/// A shared listener's connections are like nothing that is known from now on: they stay the kernel's.
+pub fn forget_model(stack: &Stack, id: KernelsId) {
+    if let Ok(mut list) = stack.kernels.list.lock()
+        && let Some(one) = list.find(id)
+    {
+        one.was.model = None;
+    }
 }
 
 /// The socket is served again: what it has counted so far goes on there.

@@ -1,6 +1,8 @@
 //! A connection that began in the kernel, because its interface was being attached, and may be taken over
 //! when it turns out to live: what is kept of its socket until then.
 
+use std::sync::Arc;
+
 use libvma_engine::tcp::lookup::FlowKey;
 
 use super::{Inherited, Phase, Stack, Stream, listen};
@@ -10,18 +12,32 @@ use crate::socket::options::Options;
 use crate::socket::{Socket, State};
 use crate::sys::repair::Origin;
 use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
+
+/// What a connection's socket is to be like. All connections of a listener share one.
+pub struct Model {
+    pub(super) options: Options,
+    pub(super) stream: Stream,
+}
+
+impl Model {
+    pub fn family(&self) -> Family {
+        self.stream.family
+    }
+}
 
 #[derive(Clone)]
 pub struct Candidate {
     pub origin: Origin,
-    options: Options,
-    stream: Stream,
+    model: Arc<Model>,
     /// Options that the program has set since.
     changes: Vec<Inherited>,
     /// Epoll instances that may watch it.
     pub watched_by: Vec<i32>,
     /// How often the process had forked when the connection was made.
     forks: u32,
+    /// Several processes accept from its listener: it would end if this one were killed, and must.
+    pub is_of_many: bool,
 }
 
 impl Candidate {
@@ -32,20 +48,26 @@ impl Candidate {
         stream.phase = Phase::Connected;
         // The taken over shadow keeps its port, as if it had been bound.
         stream.holds_port = true;
-        let options = socket.options.clone();
-        Some(Candidate::new(Origin::Connected, options, stream))
+        let model = Model { options: socket.options.clone(), stream };
+        Some(Candidate::new(Origin::Connected, Arc::new(model)))
     }
 
     /// Of a connection that the kernel accepted for a listener of ours.
     pub fn accepted(stack: &Stack, listener: SocketId) -> Option<Candidate> {
         let mut state = stack.shard.lock().ok()?;
-        let (options, stream) = listen::heritage(&mut state, listener)?;
-        Some(Candidate::new(Origin::Accepted, options, stream))
+        let (_, socket) = state.socket(listener)?;
+        let model = listen::model(&socket.options, socket.stream.as_deref()?);
+        Some(Candidate::new(Origin::Accepted, Arc::new(model)))
     }
 
-    fn new(origin: Origin, options: Options, stream: Stream) -> Candidate {
+    /// Of a connection that the kernel accepted for a listener of its own.
+    pub fn of_listener(model: Arc<Model>) -> Candidate {
+        Candidate { is_of_many: true, ..Candidate::new(Origin::Accepted, model) }
+    }
+
+    fn new(origin: Origin, model: Arc<Model>) -> Candidate {
         let (changes, watched_by, forks) = (Vec::new(), Vec::new(), inherit::forks());
-        Candidate { origin, options, stream, changes, watched_by, forks }
+        Candidate { origin, model, changes, watched_by, forks, is_of_many: false }
     }
 
     /// Has a child of this process the connection, too?
@@ -87,9 +109,9 @@ impl Candidate {
         let mut socket = Socket::new(*descriptors.first()?, nonblocking, &stack.config);
         (socket.local, socket.peer) = (Some(key.local_endpoint()), Some(key.remote_endpoint()));
         socket.descriptors = descriptors.to_vec();
-        socket.options = self.options.clone();
+        socket.options = self.model.options.clone();
         socket.state = State::Offloaded;
-        let mut stream = Box::new(self.stream.clone());
+        let mut stream = Box::new(self.model.stream.clone());
         // The program may have changed it by IPV6_ADDRFORM.
         stream.family = shadow::family(socket.shadow());
         socket.stream = Some(stream);

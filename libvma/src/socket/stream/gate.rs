@@ -17,6 +17,9 @@ const CLOSED: u32 = 1 << 30;
 /// for one request ends before.
 const FIRST_TRY: u32 = 8;
 
+/// No interface is wanted before the first attempt, which then is for that.
+const NOT_WANTED: u32 = u32::MAX;
+
 #[derive(Default)]
 pub struct Gate {
     /// The two bits above, and how many calls are inside.
@@ -25,7 +28,7 @@ pub struct Gate {
     calls: AtomicU32,
     /// When the next attempt is due, in calls.
     next_try: AtomicU32,
-    /// How many interfaces had been attached at the last attempt.
+    /// How many interfaces had been attached at the last attempt; or `NOT_WANTED`.
     attached: AtomicU32,
 }
 
@@ -66,11 +69,11 @@ impl Drop for Exclusive<'_> {
 }
 
 impl Gate {
-    /// Makes the socket a candidate.
-    pub fn open(&self) {
+    /// Makes the socket a candidate. `wants`: its first attempt asks for the interface.
+    pub fn open(&self, wants: bool) {
         self.calls.store(0, Ordering::Relaxed);
         self.next_try.store(FIRST_TRY, Ordering::Relaxed);
-        self.attached.store(0, Ordering::Relaxed);
+        self.attached.store(if wants { NOT_WANTED } else { 0 }, Ordering::Relaxed);
         self.word.fetch_or(CANDIDATE, Ordering::Release);
     }
 
@@ -129,10 +132,11 @@ impl Gate {
     }
 
     /// Is an attempt due? `attached`: how many interfaces have been attached so far; until the first one
-    /// there is nothing to try, and each one makes a new attempt due.
+    /// there is nothing to try but to want one, and each one makes a new attempt due.
     pub fn is_due(&self, attached: u32) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
-        if attached == 0 || calls < FIRST_TRY {
+        let is_wanted = self.attached.load(Ordering::Relaxed) != NOT_WANTED;
+        if calls < FIRST_TRY || (attached == 0 && is_wanted) {
             return false;
         }
         let is_new = self.attached.swap(attached, Ordering::Relaxed) != attached;
@@ -160,7 +164,7 @@ mod tests {
     fn nobody_takes_over_while_a_call_is_at_work() {
         let gate = Gate::default();
         assert!(matches!(gate.enter(), Entry::Free) && gate.close().is_none());
-        gate.open();
+        gate.open(false);
         let calls = [inside(&gate), inside(&gate)];
         assert!(gate.close().is_none());
         drop(calls);
@@ -168,7 +172,7 @@ mod tests {
         assert!(matches!(gate.enter(), Entry::Closed) && gate.close().is_none());
         gate.retire();
         assert!(matches!(gate.enter(), Entry::Closed), "too late for the taker");
-        gate.open();
+        gate.open(false);
         drop(taking);
         drop(inside(&gate));
         gate.close().unwrap().end();
@@ -178,21 +182,31 @@ mod tests {
     #[test]
     fn a_retired_candidate_forgets_no_call() {
         let gate = Gate::default();
-        gate.open();
+        gate.open(false);
         let call = inside(&gate);
         gate.retire();
         assert!(matches!(gate.enter(), Entry::Free));
         // The place is another socket's by now: the old call still keeps it from being taken over.
-        gate.open();
+        gate.open(false);
         assert!(gate.close().is_none());
         drop(call);
         assert!(gate.close().is_some());
     }
 
     #[test]
+    fn the_first_attempt_may_be_for_the_interface() {
+        let gate = Gate::default();
+        gate.open(true);
+        (0..FIRST_TRY).for_each(|_| drop(inside(&gate)));
+        assert!(gate.is_due(0));
+        assert!(!gate.is_due(0), "it is wanted, and not there");
+        assert!(gate.is_due(1));
+    }
+
+    #[test]
     fn attempts_become_rarer_until_another_interface_is_there() {
         let gate = Gate::default();
-        gate.open();
+        gate.open(false);
         let call = |times: u32| (0..times).for_each(|_| drop(inside(&gate)));
         call(FIRST_TRY - 1);
         assert!(!gate.is_due(1));
@@ -209,7 +223,7 @@ mod tests {
     fn calls_and_takers_exclude_each_other() {
         use std::sync::atomic::AtomicBool;
         let (gate, taken) = (Gate::default(), AtomicBool::new(false));
-        gate.open();
+        gate.open(false);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

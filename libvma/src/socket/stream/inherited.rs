@@ -2,6 +2,7 @@
 //! that of a daemon. It is the child's to offload, as long as no other child may accept from it:
 //! connections that wait in one process would not be accepted by another.
 
+use super::candidate::Model;
 use super::{Guard, Phase, Stack, Stream, listen, system, view};
 use crate::process::inherit;
 use crate::shard::SocketId;
@@ -35,6 +36,11 @@ impl InheritedListener {
     /// Was only one child forked since it was made, out of so many?
     pub fn has_one_owner(&self, forks: u32) -> bool {
         forks == self.forks.wrapping_add(1)
+    }
+
+    /// What its connections are like.
+    pub fn model(&self) -> Model {
+        listen::model(&self.options, &self.stream)
     }
 
     pub fn descriptors(&self) -> &[i32] {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use libvma_engine::tcp::Settings;
 use libvma_engine::wire::ipv4::protocol;
 
+use super::candidate::Model;
 use super::local::accept as other_processes;
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{
@@ -460,8 +461,12 @@ fn accept_at_once(
     os: &mut dyn FnMut() -> Result<i32, i32>,
 ) -> Outcome<Found> {
     let kernels_turn = stack.shard.lock().is_ok_and(|mut state| is_kernels_turn(&mut state, id));
-    if kernels_turn && let Ok(fd) = os() {
-        return Outcome::Ours(Found::Os(fd));
+    if kernels_turn {
+        match os() {
+            Ok(fd) => return Outcome::Ours(Found::Os(fd)),
+            Err(libc::EAGAIN) => {}
+            Err(errno) => return Outcome::Errno(errno),
+        }
     }
     let accepted = until(stack, id, manner, |state| {
         let accepted = state.accept(id)?;
@@ -510,16 +515,14 @@ struct Heritage {
 }
 
 /// What a connection that the kernel accepts for a listener takes from it.
-pub(super) fn heritage(state: &mut Guard<'_>, listener: SocketId) -> Option<(Options, Stream)> {
-    let (_, parent) = state.socket(listener)?;
-    let settings = parent.stream.as_ref()?;
+pub(super) fn model(options: &Options, settings: &Stream) -> Model {
     let mut stream = Stream::new(settings.settings.clone(), settings.family);
     stream.phase = Phase::Connected;
     stream.linger = settings.linger;
     stream.send_timeout = settings.send_timeout;
     stream.low_water = settings.low_water;
     stream.inherited = settings.inherited.clone();
-    Some((parent.options.clone(), stream))
+    Model { options: options.clone(), stream }
 }
 
 /// The socket of an accepted connection.

@@ -99,6 +99,9 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     if !repair::is_allowed() {
         return Err(Refusal::Never(WhyOs::CannotBeGivenBack));
     }
+    if plan.candidate.is_of_many && !stack.watch.is_guarded() {
+        return Err(Refusal::Later("nobody would end it if this process were killed"));
+    }
     let local = shadow::local_address(descriptor);
     let ends = local.zip(shadow::peer_address(descriptor));
     let (local, peer) = ends.ok_or(Refusal::Later("it is not connected"))?;
@@ -117,7 +120,11 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     let nonblocking = flags & libc::O_NONBLOCK != 0;
     let socket = plan.candidate.socket(stack, &plan.descriptors, nonblocking, &key);
     let socket = socket.ok_or(WhyOs::NotOurs)?;
-    let id = stack.shard.lock().map_err(|_| WhyOs::Reentered)?.attach(socket, 0);
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    // A worker that only accepts has made no socket itself.
+    state.enable_tcp(|| system::setup(stack));
+    let id = state.attach(socket, 0);
+    drop(state);
     let result = set_options(stack, id, plan.candidate.changes())
         .and_then(|()| move_connection(stack, plan, id, &key, publisher));
     if result.is_err()

@@ -13,10 +13,16 @@ use libvma_dev::agent;
 use libvma_engine::tcp::State as TcpState;
 
 use super::{Guard, Stack};
+use crate::agent::wards::Wards;
 use crate::agent::{Agent, Source};
+use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Pending, Report};
+use crate::sys::thread;
 use crate::sys::wait::{PollSet, Waker};
+
+/// How long a parent takes to answer, in milliseconds.
+const PARENT_MILLIS: u32 = 20;
 
 /// Reports taken under one lock.
 const BATCH: usize = 64;
@@ -28,12 +34,37 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// With files in this directory, unless it is empty; the waker is the internal thread's.
-    pub fn new(directory: &str, internal_waker: Option<&Arc<Waker>>) -> Watch {
-        let agent = Agent::new(directory);
+    /// With files in this directory, unless it is empty; the waker is the internal thread's, the wards are those
+    /// of a forked child's parent.
+    pub fn new(
+        directory: &str,
+        internal_waker: Option<&Arc<Waker>>,
+        wards: Option<&'static Wards>,
+    ) -> Watch {
+        let agent = Agent::new(directory, wards);
         let internal_waker = internal_waker.filter(|_| agent.is_wanted());
         let pending = internal_waker.map(|waker| Arc::new(Pending::new(Arc::clone(waker))));
         Watch { agent, pending }
+    }
+
+    /// If the process is killed, will somebody tell the peers of its connections? The parent may say so a moment
+    /// after the first call.
+    pub fn is_guarded(&self) -> bool {
+        if self.agent.ask_parent() {
+            inherit::call_parent();
+        }
+        self.agent.is_guarded()
+    }
+
+    /// The same, with a moment's patience.
+    pub fn becomes_guarded(&self) -> bool {
+        (0..PARENT_MILLIS).any(|_| {
+            let is_guarded = self.is_guarded();
+            if !is_guarded && self.agent.may_be_guarded() {
+                thread::nap_millis(1);
+            }
+            is_guarded
+        })
     }
 
     pub fn pending(&self) -> Option<Arc<Pending>> {

@@ -3,6 +3,7 @@
 
 use libvma_engine::wire::ipv4::protocol;
 
+use super::super::candidate::Model;
 use super::super::{Guard, Stack, Stream, listen};
 use super::connect;
 use crate::shard::SocketId;
@@ -125,7 +126,8 @@ fn heir_of(
     descriptor: i32,
     nonblocking: bool,
 ) -> Option<Socket> {
-    let (options, stream) = listen::heritage(state, listener)?;
+    let (_, parent) = state.socket(listener)?;
+    let Model { options, stream } = listen::model(&parent.options, parent.stream.as_deref()?);
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     socket.options = options;
     socket.state = State::Offloaded;

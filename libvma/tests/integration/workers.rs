@@ -1,0 +1,98 @@
+//! Servers whose workers all accept from one listener: the kernel chooses the worker, and the worker takes over what
+//! lives.
+
+use std::time::{Duration, Instant};
+
+use crate::harness::{Namespaces, PYTHON, Puppet, Running, Side, wait_for};
+
+/// Workers that echo, and tell who they are.
+const WORKERS: &str = "
+import os, select, socket, sys
+listener = socket.create_server(('10.99.0.1', 7000), backlog=64)
+listener.setblocking(False)
+def work():
+    epoll, open = select.epoll(), {}
+    epoll.register(listener, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+    while True:
+        for fd, _ in epoll.poll():
+            if fd == listener.fileno():
+                try: one, _ = listener.accept()
+                except BlockingIOError: continue
+                open[one.fileno()] = one
+                epoll.register(one, select.EPOLLIN | select.EPOLLET)
+            else:
+                data = open[fd].recv(1000)
+                if data == b'who': data = b'%d' % os.getpid()
+                if data: open[fd].sendall(data)
+                else: open.pop(fd).close()
+for _ in range(int(sys.argv[1])):
+    if os.fork() == 0: work()
+while True: os.wait()
+";
+
+/// Their clients, with kernel sockets.
+const CLIENTS: &str = "
+def ask(s, what):
+    s.sendall(what)
+    return s.recv(1000)
+def talk():
+    for s in clients:
+        for n in range(4): assert ask(s, b'%d' % n) == b'%d' % n
+clients = [create_connection(('10.99.0.1', 7000)) for _ in range(16)]
+for s in clients: s.settimeout(10)
+talk()
+workers = [int(ask(s, b'who')) for s in clients]
+def kill_one():
+    victim = workers[0]
+    theirs = [s for s, w in zip(clients, workers) if w == victim]
+    others = [s for s, w in zip(clients, workers) if w != victim]
+    os.kill(victim, signal.SIGKILL)
+    said = set()
+    for s in theirs:
+        try: said.add(s.recv(1000))
+        except OSError as problem: said.add(problem.errno)
+    clients[:] = others
+    return said
+";
+
+fn start(net: &Namespaces, workers: u32) -> (Running, Puppet) {
+    let server = net.program(Side::A, PYTHON).with_library().arg("-c").arg(WORKERS);
+    let server = server.arg(&workers.to_string()).start();
+    net.wait_for_listener(Side::A, 7000);
+    let mut client = Puppet::start(net.program(Side::B, PYTHON));
+    client.run(CLIENTS);
+    (server, client)
+}
+
+/// The kernel sees nothing of a whole conversation with all clients.
+#[track_caller]
+fn wait_until_served(net: &Namespaces, client: &mut Puppet) {
+    wait_for("the workers to serve all connections", || {
+        let before = net.kernel_tcp(Side::A).segments();
+        client.run("talk()");
+        (net.kernel_tcp(Side::A).segments() == before).then_some(())
+    });
+}
+
+// covers: THR-04, LIM-22
+#[test]
+fn workers_take_over_what_lives_and_end_it_when_they_are_killed() {
+    let net = Namespaces::new();
+    let (server, mut client) = start(&net, 4);
+    wait_until_served(&net, &mut client);
+    assert_ne!(client.run("len(set(workers))"), "1", "the kernel chose several");
+    let watch = net.watch_tcp(Side::A);
+    (0..20).for_each(|_| drop(client.run("talk()")));
+    watch.still(0);
+
+    let began = Instant::now();
+    // ECONNRESET, as from a kernel's socket with bytes unread, or the end of the stream.
+    let said = client.run("kill_one()");
+    assert!(["{104}", "{b''}"].contains(&said.as_str()), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    // The others notice nothing.
+    let watch = net.watch_tcp(Side::A);
+    (0..20).for_each(|_| drop(client.run("talk()")));
+    watch.still(0);
+    drop(server);
+}
