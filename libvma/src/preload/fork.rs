@@ -7,7 +7,8 @@
 //! changes that (close, dup2 ...) compares the process id first ([`is_vfork_child`]).
 
 use core::cell::UnsafeCell;
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{export, real};
 use crate::process::{self, Process, inherit};
@@ -27,11 +28,16 @@ unsafe impl Sync for LockedShard {}
 
 static SHARD: LockedShard = LockedShard(UnsafeCell::new(None));
 
-/// Has the heap and the parent's shard whole in children: no other thread is in the middle of either when they are copied. Before any handler that the program
-/// registers, so that both are held last and let go first.
+/// Has the heap and the parent's shard whole in children: no other thread is in the middle of either when they are copied. Before
+/// any other handler is registered, so that both are held last and let go first: a handler of the program may wait for a thread
+/// that makes a call of ours.
 pub fn hook_memory() {
-    // SAFETY: plain functions that live as long as the library, which is never unmapped.
-    unsafe { libc::pthread_atfork(Some(hold), Some(release), Some(release)) };
+    static HOOKED: AtomicBool = AtomicBool::new(false);
+    if !HOOKED.swap(true, Ordering::Relaxed) {
+        let library = core::ptr::null_mut();
+        // SAFETY: plain functions that live as long as the library, which is never unmapped.
+        unsafe { real::__register_atfork(Some(hold), Some(release), Some(release), library) };
+    }
 }
 
 extern "C" fn hold() {
@@ -48,6 +54,9 @@ extern "C" fn release() {
     HEAP.release();
     drop(shard);
 }
+
+/// A fork handler.
+pub type Handler = Option<unsafe extern "C" fn()>;
 
 /// Registers the fork handler with libc, which also runs it in daemon() and forkpty().
 pub fn hook() {
@@ -83,6 +92,13 @@ pub fn is_noted_vfork_child(process: &Process) -> bool {
 }
 
 export! {
+    /// pthread_atfork(3), of which this is libc's part. Constructors of other libraries come here before that of this one.
+    fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int {
+        hook_memory();
+        // SAFETY: passed on.
+        unsafe { real::__register_atfork(prepare, parent, child, library) }
+    }
+
     /// fork(2).
     fn fork() -> libc::pid_t {
         // SAFETY: passed on.

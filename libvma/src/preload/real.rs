@@ -5,6 +5,7 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::errno;
+use super::fork::Handler;
 use super::symbols::with_symbols;
 
 macro_rules! declare {
@@ -116,6 +117,7 @@ real! {
     fn setsourcefilter(fd: c_int, interface: u32, group: SockAddr, group_len: libc::socklen_t, mode: u32, count: u32, sources: *const libc::sockaddr_storage) -> c_int;
     fn vdprintf(fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    fn __register_atfork(prepare: Handler, parent: Handler, child: Handler, library: *mut c_void) -> c_int;
     fn __open_2(path: *const c_char, flags: c_int) -> c_int;
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int;
     fn __openat_2(directory: c_int, path: *const c_char, flags: c_int) -> c_int;

@@ -135,6 +135,7 @@ macro_rules! with_symbols {
             __read_chk,
             __recv_chk,
             __recvfrom_chk,
+            __register_atfork,
             __res_iclose,
             __select,
             __send,

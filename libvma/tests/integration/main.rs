@@ -16,6 +16,7 @@ mod dual_stack_datagrams;
 mod extra;
 mod fallback;
 mod faults;
+mod forking;
 mod hostile;
 mod inherited;
 mod integrity;
