@@ -303,6 +303,15 @@ pub fn is_alone(stack: &Stack, id: SocketId) -> bool {
     look(&mut state, id).is_some_and(|seen| !seen.shared)
 }
 
+/// Is the stream the kernel's, though the program's numbers still stand for a socket of ours?
+pub fn is_kernels(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let socket = state.socket(id).map(|(_, socket)| socket);
+    socket.is_some_and(|socket| {
+        socket.stream.is_some() && matches!(socket.state, crate::socket::State::Os(_))
+    })
+}
+
 /// Is the socket registered anywhere?
 pub fn is_watched(stack: &Stack, id: SocketId) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };

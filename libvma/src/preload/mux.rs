@@ -367,6 +367,7 @@ export! {
                 return -1;
             }
         }
+        instance::settle(fd);
         // SAFETY: passed on.
         let result = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
         if result == 0 {

@@ -138,6 +138,17 @@ pub unsafe fn control_alone(
     epoll::control_alone(&process.stack, &instance, &change)
 }
 
+/// Another thread makes the stream the kernel's, and may not have moved its registrations yet, without which the kernel
+/// would find none to change: this thread moves them.
+pub fn settle(fd: c_int) {
+    if let Found::Stream(process, id) = find(fd)
+        && !fork::is_noted_vfork_child(process)
+        && epoll::is_kernels(&process.stack, id)
+    {
+        process.drop_stream(id);
+    }
+}
+
 /// The kernel has accepted a change; it may be of a shadow.
 pub fn control_shared(epfd: c_int, operation: c_int, fd: c_int, event: Option<libc::epoll_event>) {
     let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else { return };

@@ -22,6 +22,7 @@ mod rules;
 mod sandbox;
 mod sharing;
 mod sockperf;
+mod toggles;
 mod trains;
 
 use crate::harness::{Counters, Program, Sandbox, Watch, installed, is_long};
