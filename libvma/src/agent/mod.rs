@@ -87,11 +87,6 @@ impl Agent {
             || self.ward(|ward| ward.is_granted()) == Some(true)
     }
 
-    /// Is there a parent that may do so?
-    pub fn may_be_guarded(&self) -> bool {
-        self.wards.is_some()
-    }
-
     /// Asks the parent to take the daemon's place, once. True: it is to be woken for that.
     pub fn ask_parent(&self) -> bool {
         let Some(wards) = self.wards else { return false };

@@ -386,8 +386,8 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         tx_frames: stack.config.tx_bufs,
         patience_nanos,
         // A forked child shares an interface only if its connections end at the peer when it is killed, as those of the
-        // kernel do.
-        most_sharers: if inherit::is_child() && !stack.watch.becomes_guarded() {
+        // kernel do: a worker that has seen to it.
+        most_sharers: if inherit::is_child() && !stack.watch.is_guarded() {
             1
         } else {
             MOST_SHARERS

@@ -15,7 +15,7 @@ use libvma_engine::tcp::seq::Seq;
 use super::candidate::Candidate;
 use super::options::{self, Effect};
 use super::route::{self, Way};
-use super::{Inherited, Stack, WhyOs, system};
+use super::{Inherited, Stack, WhyOs, system, watch};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::log::log_line;
@@ -100,6 +100,7 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
         return Err(Refusal::Never(WhyOs::CannotBeGivenBack));
     }
     if plan.candidate.is_of_many && !stack.watch.is_guarded() {
+        stack.watch.ask_for_guard();
         return Err(Refusal::Later("nobody would end it if this process were killed"));
     }
     let local = shadow::local_address(descriptor);
@@ -133,6 +134,7 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
         state.detach(id);
     }
     result?;
+    watch::taken_over(stack);
     log_line!(Debug, "fd {descriptor} is served from here on");
     stack.wake_internal_thread();
     Ok(())

@@ -18,11 +18,7 @@ use crate::agent::{Agent, Source};
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Pending, Report};
-use crate::sys::thread;
 use crate::sys::wait::{PollSet, Waker};
-
-/// How long a parent takes to answer, in milliseconds.
-const PARENT_MILLIS: u32 = 20;
 
 /// Reports taken under one lock.
 const BATCH: usize = 64;
@@ -47,24 +43,16 @@ impl Watch {
         Watch { agent, pending }
     }
 
-    /// If the process is killed, will somebody tell the peers of its connections? The parent may say so a moment
-    /// after the first call.
+    /// If the process is killed, will somebody tell the peers of its connections?
     pub fn is_guarded(&self) -> bool {
-        if self.agent.ask_parent() {
-            inherit::call_parent();
-        }
         self.agent.is_guarded()
     }
 
-    /// The same, with a moment's patience.
-    pub fn becomes_guarded(&self) -> bool {
-        (0..PARENT_MILLIS).any(|_| {
-            let is_guarded = self.is_guarded();
-            if !is_guarded && self.agent.may_be_guarded() {
-                thread::nap_millis(1);
-            }
-            is_guarded
-        })
+    /// Asks for that, once; the parent says so a moment later.
+    pub fn ask_for_guard(&self) {
+        if self.agent.ask_parent() {
+            inherit::call_parent();
+        }
     }
 
     pub fn pending(&self) -> Option<Arc<Pending>> {
@@ -88,6 +76,11 @@ pub fn withhold(stack: &Stack, id: SocketId) {
     if known {
         stack.watch.agent.settle(&mut Connections(stack));
     }
+}
+
+/// A connection of the kernel's is served from here on: the parent knows of it before its program goes on.
+pub fn taken_over(stack: &Stack) {
+    stack.watch.agent.settle(&mut Connections(stack));
 }
 
 /// The kernel did not take it.
