@@ -432,18 +432,18 @@ struct VMA_EXTRA_PACKED vma_api_t {
 
 	/*
 	 * Fills at most `ncompletions` entries with what happened on the sockets of a ring. `fd` is a ring of
-	 * get_socket_rings_fds(), `flags` is 0. Returns how many, 0 if nothing happened.
-	 * Errors: EOPNOTSUPP without VMA_SOCKETXTREME=1. EBADFD: no ring. EINVAL: NULL, or no entry.
+	 * get_socket_rings_fds(), `flags` is 0. Returns how many, 0 if nothing happened. Threads may share a ring.
+	 * Errors: EOPNOTSUPP without VMA_SOCKETXTREME=1. EBADFD: no ring. EINVAL: NULL, or no entry. EFAULT.
 	 */
 	int (*socketxtreme_poll)(int fd, struct vma_completion_t *completions, unsigned int ncompletions,
 				 int flags);
 
-	/* Number of rings that a socket receives from; 0 if there is none with a descriptor. */
+	/* Number of rings that a socket receives from: 1 with VMA_SOCKETXTREME=1, otherwise 0. */
 	int (*get_socket_rings_num)(int fd);
 
 	/*
-	 * Writes the descriptors of these rings. A UDP socket and a listener have theirs after bind(). Returns how
-	 * many were written, 0 if there is none. Errors: EINVAL: NULL, or no room.
+	 * Writes the descriptors of these rings: one, which all sockets of the process share, for socketxtreme_poll()
+	 * alone. Returns how many were written, 0 if there is none. Errors: EINVAL: NULL, or no room. EMFILE.
 	 */
 	int (*get_socket_rings_fds)(int fd, int *ring_fds, int ring_fds_sz);
 
@@ -454,8 +454,9 @@ struct VMA_EXTRA_PACKED vma_api_t {
 	int (*get_socket_tx_ring_fd)(int sock_fd, struct sockaddr *to, socklen_t tolen);
 
 	/*
-	 * Gives back packets of socketxtreme_poll(), with all their buffers that have no other reference.
-	 * Errors: EINVAL, EOPNOTSUPP.
+	 * Gives back packets of socketxtreme_poll(), with all their buffers that have no other reference, also those of
+	 * a closed socket and in another thread. Returns 0.
+	 * Errors: EINVAL: one is unknown, those before it are given back. EFAULT, EOPNOTSUPP.
 	 */
 	int (*socketxtreme_free_vma_packets)(struct vma_packet_desc_t *packets, int num);
 

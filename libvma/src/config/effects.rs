@@ -85,6 +85,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_PROGRESS_ENGINE_INTERVAL", "0", field!(progress_interval_msec), "0", "rings_that_nobody_polls_are_drained_as_said"),
     effect("VMA_PROGRESS_ENGINE_WCE_MAX", "0", field!(progress_most), "0", "the_internal_thread_takes_as_many_packets_at_once_as_said"),
     effect("VMA_OFFLOADED_SOCKETS", "0", field!(offloaded_sockets), "false", "switched_off_by_vma_offloaded_sockets"),
+    effect("VMA_SOCKETXTREME", "1", field!(socketxtreme), "true", "datagrams_come_as_completions"),
     effect("VMA_TCP_TIMESTAMP_OPTION", "0", field!(tcp_timestamps), "0", "connections_have_time_stamps_if_said"),
     effect("VMA_TCP_NODELAY", "1", field!(tcp_nodelay), "true", "sockets_begin_as_is_said"),
     effect("VMA_TCP_QUICKACK", "1", field!(tcp_quickack), "true", "every_segment_is_acknowledged_at_once_if_said"),

@@ -89,6 +89,8 @@ pub struct Config {
     /// The process ends if nothing can be offloaded at all.
     pub exit_on_failed_start: bool,
     pub offloaded_sockets: bool,
+    /// The program polls a ring for completions.
+    pub socketxtreme: bool,
     /// Other processes of this host are reached through shared memory.
     pub local: bool,
     pub xdp: XdpInterfaces,
@@ -152,6 +154,13 @@ pub struct Config {
     pub mss: Option<u16>,
 }
 
+/// Is the program in the SocketXtreme mode? For the time before there is a [`Config`].
+pub fn is_socketxtreme(environment: impl IntoIterator<Item = (String, String)>) -> bool {
+    const NAMES: [&str; 2] = ["VMA_SOCKETXTREME", "VMA_POLL"];
+    let said = environment.into_iter().filter(|(name, _)| NAMES.contains(&name.as_str()));
+    Settings::read(said).flag("VMA_SOCKETXTREME")
+}
+
 impl Config {
     /// The values of the settings, without libvma.conf: that is a file to be read, by
     /// [`Rules::load`], when complaints can be logged.
@@ -184,6 +193,7 @@ impl Config {
             },
             exit_on_failed_start: number("VMA_EXCEPTION_HANDLING") == -2,
             offloaded_sockets: flag("VMA_OFFLOADED_SOCKETS"),
+            socketxtreme: flag("VMA_SOCKETXTREME"),
             local: flag("VMA_LOCAL"),
             xdp: match settings.text("VMA_XDP") {
                 "off" | "0" => XdpInterfaces::Off,

@@ -49,9 +49,9 @@ pub struct Amount {
 }
 
 impl Amount {
-    fn add(&mut self, len: usize) {
-        self.packets += 1;
-        self.bytes += len as u64;
+    pub(super) fn add(&mut self, other: Amount) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
     }
 }
 
@@ -122,8 +122,9 @@ impl Held {
             let kept = packets.kept.values().map(|packet| (packet.origin.socket, packet.len));
             let judged = packets.judged.iter().filter(|judged| !judged.given_back);
             for (socket, len) in kept.chain(judged.map(|one| (one.origin.socket, one.len))) {
-                all.add(len);
-                of_sockets.entry(socket).or_default().add(len);
+                let one = Amount { packets: 1, bytes: len as u64 };
+                all.add(one);
+                of_sockets.entry(socket).or_default().add(one);
             }
         }
         (all, of_sockets)

@@ -9,14 +9,16 @@ mod held;
 mod notes;
 mod pool;
 mod threads;
+mod xtreme;
 
 pub use callbacks::{Callback, Callbacks, Packet, Verdict};
 pub use held::{Amount, Held, Origin, Owner};
 pub use notes::Notes;
 pub use pool::{Buffer, LARGE};
 pub use threads::Threads;
+pub use xtreme::{After, Event, Lent, Role, Room, Unknown, Work, Xtreme};
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_dev::extra::{RingAllocLogic, function};
@@ -24,13 +26,21 @@ use libvma_dev::extra::{RingAllocLogic, function};
 use crate::log::{Level, line_if_enabled};
 use crate::shard::SocketId;
 
-/// The functions that work. The other slots of the table return an error.
+/// The functions that work in every program. The other slots of the table return an error.
 pub const SUPPORTED: u64 = function::REGISTER_RECV_CALLBACK
     | function::RECVFROM_ZCOPY
     | function::FREE_PACKETS
     | function::ADD_CONF_RULE
     | function::THREAD_OFFLOAD
     | function::DUMP_FD_STATS;
+
+/// The functions that work with `VMA_SOCKETXTREME=1` only.
+pub const SUPPORTED_BY_XTREME: u64 = function::SOCKETXTREME_POLL
+    | function::SOCKETXTREME_FREE_VMA_PACKETS
+    | function::SOCKETXTREME_REF_VMA_BUFF
+    | function::SOCKETXTREME_FREE_VMA_BUFF
+    | function::GET_SOCKET_RINGS_NUM
+    | function::GET_SOCKET_RINGS_FDS;
 
 /// The state of the Extra API in a process.
 #[derive(Default)]
@@ -43,6 +53,8 @@ pub struct Extra {
     pub notes: Notes,
     /// Packets that the program has.
     pub held: Held,
+    /// Completions, and the packets that the program has of them.
+    pub xtreme: Xtreme,
 }
 
 impl Extra {
@@ -51,29 +63,26 @@ impl Extra {
         self.callbacks.remove(id);
         self.notes.remove(id);
     }
+
+    /// The amount that the program has in all, also of sockets that are closed, and of each socket. For statistics: it takes as long as
+    /// there are packets.
+    pub fn amounts(&self) -> (Amount, HashMap<SocketId, Amount>) {
+        let (mut all, mut of_sockets) = self.held.amounts();
+        self.xtreme.add_amounts(&mut all, &mut of_sockets);
+        (all, of_sockets)
+    }
 }
 
-/// A function of SocketXtreme was called. The user learns of it once.
+/// A function of SocketXtreme was called in a program that is not in this mode. The user learns of it once.
 pub fn refuse_socketxtreme() {
     static TOLD: AtomicBool = AtomicBool::new(false);
-    /// `VMA_SOCKETXTREME` of the process, as it was at the first of these calls: programs poll by one.
-    static ENABLED: OnceLock<bool> = OnceLock::new();
-    let enabled = ENABLED
-        .get_or_init(|| std::env::var("VMA_SOCKETXTREME").is_ok_and(|value| value.trim() == "1"));
     let level = if TOLD.swap(true, Ordering::Relaxed) { Level::Debug } else { Level::Warning };
-    if *enabled {
-        line_if_enabled(
-            level,
-            format_args!("VMA_SOCKETXTREME=1 has no effect: this library has no socketXtreme"),
-        );
-    } else {
-        line_if_enabled(
-            level,
-            format_args!(
-                "socketXtreme was not enabled during runtime. Set VMA_SOCKETXTREME to use. Ignoring..."
-            ),
-        );
-    }
+    line_if_enabled(
+        level,
+        format_args!(
+            "socketXtreme was not enabled during runtime. Set VMA_SOCKETXTREME to use. Ignoring..."
+        ),
+    );
 }
 
 /// Is this a value of SO_VMA_RING_ALLOC_LOGIC? Its first word says which fields count, of which there are four; one must.

@@ -15,7 +15,7 @@ mod registrations;
 mod wait;
 
 pub use registrations::are_told as is_instance;
-pub use wait::{Call, wait};
+pub use wait::{Call, glance, wait};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -186,6 +186,7 @@ impl Change {
             spent: false,
             in_kernel,
             news: false,
+            about: Interest::about_registering(event.events),
         })
     }
 }

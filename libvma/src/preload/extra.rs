@@ -3,17 +3,21 @@
 //! Every slot holds a function; one that is not offered says EOPNOTSUPP, after the errors that its arguments have.
 
 use core::cell::UnsafeCell;
-use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use std::net::SocketAddrV4;
+use std::sync::OnceLock;
 
 use libvma_dev::extra::{
-    Api, Buffer, CMSG_USER_ALLOC, Completion, DeviceData, Info, IoVec, ModifyRing, Packet,
-    PacketDescriptor, ReceiveCallback, RingType, SO_FLOW_TAG, SO_GET_API, SO_RING_ALLOC_LOGIC,
-    SO_RING_USER_MEMORY, SO_SHUTDOWN_RX, SO_USER_DATA, SocketAddress, Timespec, UserAllocator,
-    verdict,
+    Api, CMSG_USER_ALLOC, DeviceData, Info, IoVec, ModifyRing, Packet, ReceiveCallback, RingType,
+    SO_FLOW_TAG, SO_GET_API, SO_RING_ALLOC_LOGIC, SO_RING_USER_MEMORY, SO_SHUTDOWN_RX,
+    SO_USER_DATA, SocketAddress, Timespec, UserAllocator, verdict,
 };
 
 use super::lend::recvfrom_zcopy;
+use super::xtreme::{
+    self, get_socket_rings_fds, get_socket_rings_num, socketxtreme_free_vma_buff,
+    socketxtreme_free_vma_packets, socketxtreme_poll, socketxtreme_ref_vma_buff,
+};
 use super::{Found, convert, errno, find, init};
 use crate::extra::{self, Callback, Owner, Verdict};
 use crate::log::Level;
@@ -28,29 +32,34 @@ struct Table(UnsafeCell<Api>);
 // SAFETY: this library reads and writes nothing of it after its initialization; it only tells the address.
 unsafe impl Sync for Table {}
 
-static TABLE: Table = Table(UnsafeCell::new(Api {
-    register_recv_callback,
-    recvfrom_zcopy,
-    free_packets,
-    add_conf_rule,
-    thread_offload,
-    socketxtreme_poll,
-    get_socket_rings_num,
-    get_socket_rings_fds,
-    get_socket_tx_ring_fd,
-    socketxtreme_free_vma_packets,
-    socketxtreme_ref_vma_buff,
-    socketxtreme_free_vma_buff,
-    dump_fd_stats,
-    vma_add_ring_profile,
-    get_socket_network_header,
-    get_ring_direct_descriptors,
-    register_memory_on_ring,
-    deregister_memory_on_ring,
-    vma_modify_ring,
-    supported: extra::SUPPORTED,
-    ioctl,
-}));
+static TABLE: Table = table_of(extra::SUPPORTED);
+static TABLE_OF_XTREME: Table = table_of(extra::SUPPORTED | extra::SUPPORTED_BY_XTREME);
+
+const fn table_of(supported: u64) -> Table {
+    Table(UnsafeCell::new(Api {
+        register_recv_callback,
+        recvfrom_zcopy,
+        free_packets,
+        add_conf_rule,
+        thread_offload,
+        socketxtreme_poll,
+        get_socket_rings_num,
+        get_socket_rings_fds,
+        get_socket_tx_ring_fd,
+        socketxtreme_free_vma_packets,
+        socketxtreme_ref_vma_buff,
+        socketxtreme_free_vma_buff,
+        dump_fd_stats,
+        vma_add_ring_profile,
+        get_socket_network_header,
+        get_ring_direct_descriptors,
+        register_memory_on_ring,
+        deregister_memory_on_ring,
+        vma_modify_ring,
+        supported,
+        ioctl,
+    }))
+}
 
 /// getsockopt() that asks for the table; None if it asks for something else.
 ///
@@ -75,8 +84,14 @@ pub unsafe fn table(
         errno::set(libc::EFAULT);
         return Some(-1);
     }
+    /// The same one every time.
+    static CHOSEN: OnceLock<bool> = OnceLock::new();
+    let chosen = match *CHOSEN.get_or_init(xtreme::is_enabled) {
+        true => &TABLE_OF_XTREME,
+        false => &TABLE,
+    };
     // SAFETY: the room of the call, which holds a pointer; perhaps not aligned.
-    unsafe { value.cast::<*mut Api>().write_unaligned(TABLE.0.get()) };
+    unsafe { value.cast::<*mut Api>().write_unaligned(chosen.0.get()) };
     *room = size_of::<*const Api>() as libc::socklen_t;
     Some(0)
 }
@@ -96,10 +111,16 @@ pub unsafe fn set_option(
     len: libc::socklen_t,
 ) -> Option<c_int> {
     let found = find(fd);
+    let is_there = || convert::asked_readable(value, len as usize);
     let (Found::Datagram(process, id) | Found::Stream(process, id)) = found else {
-        return None;
+        if name != SO_USER_DATA || !is_there() {
+            return None;
+        }
+        // SAFETY: memory that was just found to be there.
+        let bytes = unsafe { convert::bytes(value.cast(), len as usize) };
+        return xtreme::set_user_data(fd, None, bytes).map(|set| set.map_or_else(fail, |()| 0));
     };
-    if !convert::asked_readable(value, len as usize) {
+    if !is_there() {
         return Some(fail(libc::EFAULT));
     }
     // SAFETY: memory that was just found to be there.
@@ -122,6 +143,9 @@ pub unsafe fn set_option(
         return Some(0);
     }
     let result = process.stack.extra.notes.set(id, name, bytes)?;
+    if name == SO_USER_DATA && result.is_ok() {
+        xtreme::set_user_data(fd, Some(id), bytes);
+    }
     Some(result.map_or_else(fail, |()| 0))
 }
 
@@ -136,10 +160,15 @@ pub unsafe fn option(
     value: *mut c_void,
     len: *mut libc::socklen_t,
 ) -> Option<c_int> {
-    let (Found::Datagram(process, id) | Found::Stream(process, id)) = find(fd) else {
-        return None;
-    };
     if !matches!(name, SO_USER_DATA | SO_FLOW_TAG) {
+        return None;
+    }
+    let (process, id) = match find(fd) {
+        Found::Datagram(process, id) | Found::Stream(process, id) => (process, Some(id)),
+        _ => (process::current()?, None),
+    };
+    let of_member = xtreme::user_data(fd).filter(|_| name == SO_USER_DATA);
+    if id.is_none() && of_member.is_none() {
         return None;
     }
     if !convert::asked_writable(len, size_of::<libc::socklen_t>()) {
@@ -150,7 +179,12 @@ pub unsafe fn option(
     if !convert::is_plausible(value, *room as usize) {
         return Some(fail(libc::EFAULT));
     }
-    let (bytes, count) = match process.stack.extra.notes.get(id, name, fd, *room as usize)? {
+    let found = match (of_member, id) {
+        (Some(value), _) if *room == 8 => Ok((value.to_ne_bytes(), 8)),
+        (_, Some(id)) => process.stack.extra.notes.get(id, name, fd, *room as usize)?,
+        _ => Err(libc::EINVAL),
+    };
+    let (bytes, count) = match found {
         Ok(found) => found,
         Err(error) => return Some(fail(error)),
     };
@@ -299,47 +333,7 @@ unsafe extern "C" fn free_packets(socket: c_int, packets: *mut Packet, count: us
     0
 }
 
-// --- SocketXtreme ----------------------------------------------------------------------------------
-
-fn no_socketxtreme() -> c_int {
-    extra::refuse_socketxtreme();
-    fail(libc::EOPNOTSUPP)
-}
-
-unsafe extern "C" fn socketxtreme_poll(
-    _ring: c_int,
-    _completions: *mut Completion,
-    _count: c_uint,
-    _flags: c_int,
-) -> c_int {
-    no_socketxtreme()
-}
-
-unsafe extern "C" fn socketxtreme_free_vma_packets(
-    _packets: *mut PacketDescriptor,
-    _count: c_int,
-) -> c_int {
-    no_socketxtreme()
-}
-
-unsafe extern "C" fn socketxtreme_ref_vma_buff(_buffer: *mut Buffer) -> c_int {
-    no_socketxtreme()
-}
-
-unsafe extern "C" fn socketxtreme_free_vma_buff(_buffer: *mut Buffer) -> c_int {
-    no_socketxtreme()
-}
-
 // --- rings -----------------------------------------------------------------------------------------
-
-/// No ring of this library has a descriptor that a program may wait for.
-unsafe extern "C" fn get_socket_rings_num(_fd: c_int) -> c_int {
-    0
-}
-
-unsafe extern "C" fn get_socket_rings_fds(_fd: c_int, rings: *mut c_int, room: c_int) -> c_int {
-    if rings.is_null() || room <= 0 { fail(libc::EINVAL) } else { 0 }
-}
 
 unsafe extern "C" fn get_socket_tx_ring_fd(fd: c_int, to: *mut c_void, _len: u32) -> c_int {
     fail(match find(fd) {

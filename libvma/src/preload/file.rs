@@ -32,6 +32,9 @@ fn forget_as(
         // The parent's tables; the child closes its own copy of the descriptor only.
         return;
     }
+    if process.stack.config.socketxtreme {
+        process.stack.extra.xtreme.forget(fd);
+    }
     match process.fds.take(fd) {
         Some(Object::Socket(id) | Object::Stream(id)) => {
             close(&process.stack, id, fd);

@@ -2,7 +2,7 @@
 //! values and back, errno.
 //!
 //! `symbols` is the list of names, `real` finds libc's definitions, `init` is what runs when;
-//! `socket`, `receive`, `send`, `rehearsal`, `extra`, `lend`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `fault`, `cancel`, `crash`, `syscall`, `take_over` and
+//! `socket`, `receive`, `send`, `rehearsal`, `extra`, `lend`, `flagged`, `print`, `stream`, `mux`, `passed`, `file`, `fork`, `leave`, `transfer`, `inside_libc`, `signal`, `fault`, `cancel`, `crash`, `syscall`, `take_over`, `xtreme` and
 //! `aliases` hold the functions by theme. `calls.list` says of every function of libc and of every system call what is done about it.
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
@@ -35,6 +35,7 @@ mod syscall;
 mod take_over;
 mod trace;
 mod transfer;
+mod xtreme;
 
 /// Defines C functions under their C names. The whole module exists only in the shared object: a
 /// Rust program that links the crate (tests, fuzz targets, benches) must keep libc's.
@@ -131,9 +132,12 @@ fn fresh(fd: c_int) -> c_int {
     inherit::drop_inherited(fd);
     if fd >= 0
         && let Some(process) = process::current()
-        && process.fds.get(fd).is_some()
     {
-        file::forget_lost(process, fd);
+        if process.fds.get(fd).is_some() {
+            file::forget_lost(process, fd);
+        } else if process.stack.config.socketxtreme {
+            process.stack.extra.xtreme.forget(fd);
+        }
     }
     fd
 }

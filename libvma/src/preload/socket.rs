@@ -6,9 +6,10 @@ use core::net::Ipv6Addr;
 use super::cancel::cancellable;
 use super::{
     Found, convert, errno, export, extra, file, find, fresh, init, made, mux, ours, passed, real,
-    retried, stream, take_over,
+    retried, stream, take_over, xtreme,
 };
 use crate::config::rules::Protocol;
+use crate::extra::Role;
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
 use crate::socket::{self, SocketId, WhyOs, attach, options, receive};
@@ -48,6 +49,9 @@ fn adopt(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
         if let Some(id) = socket::stream::open(&process.stack, fd, nonblocking, family) {
             process.fds.set(fd, Object::Stream(id));
         }
+    }
+    if process.stack.config.socketxtreme && udp {
+        xtreme::join(process, fd, Role::Datagrams);
     }
     if domain == libc::AF_INET
         && (udp || tcp)
@@ -158,10 +162,12 @@ cancellable! {
     fn connect(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
         if let Found::Stream(process, id) = find(fd) {
             // SAFETY: the program's address, by the contract of the call.
-            return unsafe { stream::connect(process, id, fd, address, len) };
+            let result = unsafe { stream::connect(process, id, fd, address, len) };
+            return xtreme::after_connect(fd, result);
         }
         // SAFETY: the program's address, by the contract of the call.
         let result = refreshed(fd, unsafe { real::connect(fd, address, len) });
+        let result = xtreme::after_connect(fd, result);
         // SAFETY: as above.
         unsafe { tell_connected(fd, address, len, result) }
     }
@@ -170,20 +176,22 @@ cancellable! {
     fn accept(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
         if let Found::Stream(process, id) = find(fd) {
             // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::accept(process, id, fd, (address, len), 0) };
+            return xtreme::after_accept(unsafe { stream::accept(process, id, fd, (address, len), 0) });
         }
         // SAFETY: passed on.
-        passed::accepted(fd, made(|| unsafe { real::accept(fd, address, len) }))
+        xtreme::after_accept(passed::accepted(fd, made(|| unsafe { real::accept(fd, address, len) })))
     }
 
     /// accept4(2).
     fn accept4(fd: c_int, address: SockAddrOut, len: Len, flags: c_int) -> c_int {
         if let Found::Stream(process, id) = find(fd) {
             // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::accept(process, id, fd, (address, len), flags) };
+            let accepted = unsafe { stream::accept(process, id, fd, (address, len), flags) };
+            return xtreme::after_accept(accepted);
         }
         // SAFETY: passed on.
-        passed::accepted(fd, made(|| unsafe { real::accept4(fd, address, len, flags) }))
+        let accepted = made(|| unsafe { real::accept4(fd, address, len, flags) });
+        xtreme::after_accept(passed::accepted(fd, accepted))
     }
 }
 
@@ -229,7 +237,11 @@ export! {
     fn listen(fd: c_int, backlog: c_int) -> c_int {
         let Found::Stream(process, id) = find(fd) else {
             // SAFETY: passed on.
-            return unsafe { real::listen(fd, backlog) };
+            let result = unsafe { real::listen(fd, backlog) };
+            if result == 0 {
+                xtreme::after_listen(fd);
+            }
+            return result;
         };
         if socket::stream::is_connected(&process.stack, id) {
             errno::set(libc::EINVAL);
@@ -244,6 +256,9 @@ export! {
         } else if result == 0 {
             socket::stream::listen::listen(&process.stack, id, backlog);
             mux::after_listen(process, id);
+        }
+        if result == 0 {
+            xtreme::after_listen(fd);
         }
         result
     }

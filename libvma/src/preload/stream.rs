@@ -16,6 +16,7 @@ use crate::socket::stream::listen::{Adopted, Found as Accepted};
 use crate::socket::stream::{self, connect as connects, listen, local};
 use crate::socket::{Outcome, SocketId, WhyOs};
 use crate::sys::sockaddr::{Family, SocketName};
+use crate::sys::wait;
 
 type SockAddr = *const libc::sockaddr;
 type SockAddrOut = *mut libc::sockaddr;
@@ -106,16 +107,46 @@ pub unsafe fn accept(
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return failed(libc::EINVAL);
     }
+    // SAFETY: as promised.
+    unsafe { accept_as(process, id, fd, (address, len), (flags, true)) }
+}
+
+/// As [`accept`], but it never waits.
+///
+/// # Safety
+/// As accept4(2).
+pub unsafe fn accept_now(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    address: (SockAddrOut, Len),
+) -> c_int {
+    // SAFETY: as promised.
+    unsafe { accept_as(process, id, fd, address, (0, false)) }
+}
+
+/// # Safety
+/// As accept4(2).
+unsafe fn accept_as(
+    process: &'static Process,
+    id: SocketId,
+    fd: c_int,
+    (address, len): (SockAddrOut, Len),
+    (flags, may_wait): (c_int, bool),
+) -> c_int {
     let before = errno::get();
     process.ensure_plane();
     let mut os = || {
+        if !may_wait && wait::poll_now(fd, libc::POLLIN) == 0 {
+            return Err(libc::EAGAIN);
+        }
         // SAFETY: passed on.
         match made(|| unsafe { real::accept4(fd, address, len, flags) }) {
             -1 => Err(errno::get()),
             accepted => Ok(accepted),
         }
     };
-    let accepted = match listen::accept(&process.stack, id, &mut os) {
+    let accepted = match listen::accept(&process.stack, id, may_wait, &mut os) {
         Outcome::Ours(Accepted::Ours(accepted)) => accepted,
         Outcome::Ours(Accepted::Os(accepted)) => {
             let nonblocking = flags & libc::SOCK_NONBLOCK != 0;
@@ -135,6 +166,9 @@ pub unsafe fn accept(
         Outcome::Os(_) => {
             process.drop_stream(id);
             errno::set(before);
+            if !may_wait && wait::poll_now(fd, libc::POLLIN) == 0 {
+                return failed(libc::EAGAIN);
+            }
             // SAFETY: passed on.
             return passed::accepted(
                 fd,

@@ -233,7 +233,7 @@ fn open_log(config: &Config) -> Option<Fd> {
 }
 
 /// The environment, as far as it is text. In a set-uid program it is not to be trusted.
-fn environment() -> Vec<(String, String)> {
+pub fn environment() -> Vec<(String, String)> {
     if os_thread::is_secure() {
         return Vec::new();
     }

@@ -18,7 +18,7 @@ use crate::sys::shadow;
 
 /// The lines about a socket of ours; none if it is gone.
 pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
-    let held = stack.extra.held.amounts().1.get(&id).copied().unwrap_or_default();
+    let held = stack.extra.amounts().1.get(&id).copied().unwrap_or_default();
     let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
     let Some((counters, limit)) = super::counters(&mut state, id) else { return Vec::new() };
     let facts = state.connection(id).map(|connection| Facts::of(connection));

@@ -66,7 +66,7 @@ impl Report {
 
     /// Fills in what sockets and rings have to tell. Returns the places up to the last one in use.
     pub fn gather(&mut self, stack: &Stack, snapshot: &mut Snapshot) -> &[Told] {
-        let (held, held_of) = stack.extra.held.amounts();
+        let (held, held_of) = stack.extra.amounts();
         (snapshot.zero_copy_packets, snapshot.zero_copy_bytes) = (held.packets, held.bytes);
         let Ok(mut state) = stack.shard.lock() else { return &[] };
         let ids = state.ids();

@@ -19,8 +19,8 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_NEIGH_UC_ARP_DELAY_MSEC", COUNT, "10000", "UC ARP delay (msec)", "Time between those").no_meaning(KERNEL_RESOLVES),
     param("VMA_NEIGH_NUM_ERR_RETRIES", COUNT, "1", "Num of neigh restart retries", "How often a failed resolution starts again").no_meaning(KERNEL_RESOLVES),
     param("VMA_IPOIB", Kind::Flag, "1", "IPOIB support", "Offload of IP over InfiniBand").verbs("AF_XDP is for Ethernet"),
-    param("VMA_SOCKETXTREME", Kind::Flag, "0", "SocketXtreme mode", "Completions are given to the program instead of data to its sockets")
-        .formerly(&["VMA_POLL"]).no_meaning("the calls of this mode are not offered"),
+    param("VMA_SOCKETXTREME", Kind::Flag, "0", "SocketXtreme mode", "1: the program can poll for completions by the Extra API instead of receiving socket by socket")
+        .formerly(&["VMA_POLL"]),
     param("VMA_BF", Kind::Flag, "1", "BF (Blue Flame)", "Doorbells that carry the work request").verbs("AF_XDP rings no doorbell of the adapter"),
     param("VMA_FORK", Kind::Flag, "1", "fork() support", "Whether ibv_fork_init() is called").verbs("with AF_XDP fork() is safe in any case"),
     param("VMA_CLOSE_ON_DUP2", Kind::Flag, "1", "close on dup2()", "0: dup2() leaves what the library knows of the number it replaces")

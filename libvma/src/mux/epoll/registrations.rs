@@ -37,7 +37,7 @@ fn parse(line: &str, inode: u64) -> Option<Option<Interest>> {
     // The kernel takes all events away from a one-shot registration that has fired.
     let spent = events & ONESHOT != 0 && events & !(ONESHOT | EDGE | EXCLUSIVE | WAKEUP) == 0;
     let (events, in_kernel, news) = (events | UNASKED, false, false);
-    Some(Some(Interest { descriptor, events, data, spent, in_kernel, news }))
+    Some(Some(Interest { descriptor, events, data, spent, in_kernel, news, about: u32::MAX }))
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use super::{EDGE, Epoll, Event, ONESHOT};
 use crate::mux::count::Counting;
 use crate::mux::{READABLE, look, patience};
-use crate::shard::SleeperId;
+use crate::shard::{Interest, SleeperId};
 use crate::socket::Stack;
 use crate::socket::block::{Guard, Look, Over, Round, Source, block};
+use crate::socket::filter;
 use crate::socket::wait::{Patience, Wait};
 use crate::sys::wait::{PollFd, PollSet};
 use crate::sys::{thread, user};
@@ -82,6 +83,51 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
     epoll.pace.note(ours, found.saturating_sub(ours), waiting.since);
     result
 }
+
+/// What is ready of an instance now, without a wait: for a program that looks all the time, and does little else. The kernel is asked
+/// in its turn (`VMA_SELECT_POLL_OS_RATIO`), not at every look. Returns how many events were written.
+pub fn glance(
+    stack: &Stack,
+    epoll: &Epoll,
+    out: &mut [Event],
+    kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
+) -> usize {
+    if stack.extra.callbacks.are_any() && !thread::holds_locks() {
+        filter::judge(stack);
+    }
+    let (handled, own_number) = thread::interruptions_and_id(false);
+    let mut disarm = |_| {};
+    let mut waiting = Waiting {
+        epoll,
+        handled,
+        call: Call { epfd: -1, timeout: Some(0), mask: None, kernel, disarm: &mut disarm },
+        patience: Patience::Loops(0),
+        found: Found { out, count: 0, ours: 0, shared: Marks::default(), failed: false },
+        asked: false,
+        kernel_spoke: true,
+        since: None,
+        counting: Counting::begin(&epoll.calls, own_number),
+    };
+    let Waiting { found, call, counting, .. } = &mut waiting;
+    found.collect(stack, epoll, false, &mut *call.disarm, counting);
+    let ratio = match stack.config.select_poll_os_ratio {
+        // No sleep will ask it.
+        0 => RARELY,
+        ratio => ratio,
+    };
+    // A process whose rings are not open yet has nothing else to look at.
+    if epoll.turn.is_now(ratio, true) || !stack.shard.is_live() {
+        let _ = waiting.ask_kernel(stack);
+    }
+    let count = waiting.found.count;
+    if count > 0 {
+        waiting.counting.end(&Ok(count));
+    }
+    count
+}
+
+/// One look at the kernel per this many in a program that wants none.
+const RARELY: u64 = 1000;
 
 /// A call under way.
 struct Waiting<'a, 'c> {
@@ -248,7 +294,9 @@ impl Found<'_> {
                 if !core::mem::take(&mut interest.news) || interest.spent {
                     continue;
                 }
-                let events = interest.events & seen.events;
+                let nothing = Interest::about_nothing(interest.events);
+                let about = core::mem::replace(&mut interest.about, nothing);
+                let events = interest.events & seen.events & about;
                 // Of a shadow the kernel tells everything but what can be read here. A listener that
                 // was shut down is the shadow's alone.
                 let readable = interest.events & READABLE != 0;
@@ -267,6 +315,7 @@ impl Found<'_> {
                     (None, Some(slot)) => {
                         if !user::is_writable(slot, size_of::<Event>()) {
                             interest.news = true;
+                            interest.about |= about;
                             stays = true;
                             self.failed = true;
                             continue;
@@ -279,6 +328,7 @@ impl Found<'_> {
                     }
                     (None, None) => {
                         interest.news = true;
+                        interest.about |= about;
                         stays = true;
                         continue;
                     }

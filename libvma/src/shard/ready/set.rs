@@ -30,6 +30,28 @@ pub struct Interest {
     pub in_kernel: bool,
     /// Something happened that it waits for since it was looked at.
     pub news: bool,
+    /// The events that the news are about. A registration that is not selective is told of all that holds.
+    pub about: u32,
+}
+
+impl Interest {
+    /// A registration with this bit among its events, which the kernel has no use for, is told of an event only if the news
+    /// are about it: that it can be written to only after it could not.
+    pub const SELECTIVE: u32 = 1 << 27;
+
+    /// With this one, that it can be written to is no news when it is registered.
+    pub const QUIET: u32 = 1 << 26;
+
+    /// What the news are about that a registration itself is.
+    pub const fn about_registering(events: u32) -> u32 {
+        if events & Interest::QUIET != 0 { !OUT } else { u32::MAX }
+    }
+
+    /// What the news are about as long as there are none.
+    #[inline]
+    pub const fn about_nothing(events: u32) -> u32 {
+        ((events & Interest::SELECTIVE) >> 27).wrapping_sub(1)
+    }
 }
 
 /// A registration, with the descriptor of the epoll instance it belongs to.
@@ -114,6 +136,7 @@ impl Watch {
         for interest in &mut self.interests {
             if !interest.spent && interest.events & events != 0 {
                 interest.news = true;
+                interest.about |= events;
                 any = true;
             }
         }

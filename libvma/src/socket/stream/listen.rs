@@ -359,10 +359,12 @@ pub enum Found {
     Os(i32),
 }
 
-/// accept(2). `os` accepts from the shadow; it is only called when that has a connection.
+/// accept(2). `os` accepts from the shadow; it is only called when that has a connection, or the listener does not block. Unless it `may_wait`, the call
+/// ends at once also on a listener that blocks.
 pub fn accept(
     stack: &Stack,
     id: SocketId,
+    may_wait: bool,
     os: &mut dyn FnMut() -> Result<i32, i32>,
 ) -> Outcome<Found> {
     if let Err(why) = steer(stack, id) {
@@ -375,7 +377,7 @@ pub fn accept(
             return Outcome::Errno(libc::EINVAL);
         }
         let timeout = state.socket(id).and_then(|(_, socket)| socket.options.receive_timeout);
-        let (blocking, watches) = (!view.nonblocking, Watches::Listener);
+        let (blocking, watches) = (may_wait && !view.nonblocking, Watches::Listener);
         (Manner { blocking, timeout, watches, call: Call::Other }, view.shadow)
     };
     if !manner.blocking {

@@ -1,7 +1,7 @@
 //! The Extra API, by C programs that are compiled with the header of libvma-dev.
 //!
 //! `table` is the table and its functions without packets, `counted` what statistics tell of packets, `dummy` sends that put nothing on the wire, `examples` those of libvma-dev,
-//! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps, `stamps` the times at which packets came.
+//! `filter` receive callbacks, `lend` packets without a copy, `held` packets of either that the program keeps, `stamps` the times at which packets came, `xtreme` completions.
 
 mod counted;
 mod dummy;
@@ -11,6 +11,7 @@ mod held;
 mod lend;
 mod stamps;
 mod table;
+mod xtreme;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};

@@ -9,6 +9,7 @@ fn interest(descriptor: i32, events: i32) -> Interest {
         spent: false,
         in_kernel: false,
         news: false,
+        about: u32::MAX,
     }
 }
 
