@@ -58,6 +58,8 @@ const DEV: &[(&str, u32)] = &[
     ("/usr/share/doc/libvma-dev/examples/filter.rs", 0o644),
     ("/usr/share/doc/libvma-dev/examples/market_data.c", 0o644),
     ("/usr/share/doc/libvma-dev/examples/market_data.rs", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/socketxtreme_server.c", 0o644),
+    ("/usr/share/doc/libvma-dev/examples/socketxtreme_server.rs", 0o644),
     ("/usr/share/doc/libvma-dev/examples/zcopy_echo.c", 0o644),
     ("/usr/share/doc/libvma-dev/examples/zcopy_echo.rs", 0o644),
     ("/usr/share/lintian/overrides/libvma-dev", 0o644),

@@ -305,11 +305,31 @@ mod tests {
         -1
     }
 
+    unsafe extern "C" fn no_poll(
+        _: c_int,
+        _: *mut crate::extra::Completion,
+        _: core::ffi::c_uint,
+        _: c_int,
+    ) -> c_int {
+        -1
+    }
+
+    unsafe extern "C" fn no_free(_: *mut crate::extra::PacketDescriptor, _: c_int) -> c_int {
+        -1
+    }
+
+    unsafe extern "C" fn no_rings(_: c_int, _: *mut c_int, _: c_int) -> c_int {
+        0
+    }
+
     fn library(supported: u64) -> Vma {
         Vma {
             register,
             receive: no_receive,
             free,
+            poll: no_poll,
+            free_delivered: no_free,
+            rings: no_rings,
             add_rule: no_rule,
             offload: no_offload,
             dump: no_dump,

@@ -1,4 +1,4 @@
-//! The Extra API without `unsafe`: receive callbacks, packets in memory that the library lends, and control.
+//! The Extra API without `unsafe`: receive callbacks, packets in memory that the library lends, completions, and control.
 //!
 //! Nothing is linked: a program asks with [`Vma::get`] whether it runs under libvma, and goes on with plain sockets if not.
 //! [`crate::extra`] has the same in C's types.
@@ -23,15 +23,17 @@
 //! # }
 //! ```
 //!
-//! The folder `examples` of this crate has programs that filter, echo without a copy, and receive market data.
+//! The folder `examples` of this crate has programs that filter, echo without a copy, receive market data, and serve connections by completions.
 
 mod filter;
 mod packet;
 mod receive;
+mod ring;
 
 pub use filter::{Arrival, Filter, Filtered, Verdict};
 pub use packet::Packet;
 pub use receive::{Data, Lent, Options, Received};
+pub use ring::{Accepted, Completion, Completions, Delivered, Ring};
 
 use core::ffi::{c_char, c_int, c_void};
 use std::ffi::CString;
@@ -68,6 +70,9 @@ pub struct Vma {
     register: Register,
     receive: ReceiveLent,
     free: Free,
+    poll: ring::Poll,
+    free_delivered: ring::Free,
+    rings: ring::Rings,
     add_rule: unsafe extern "C" fn(*const c_char) -> c_int,
     offload: unsafe extern "C" fn(c_int, usize) -> c_int,
     dump: unsafe extern "C" fn(c_int, c_int) -> c_int,
@@ -103,6 +108,9 @@ impl Vma {
             register: api.register_recv_callback,
             receive: api.recvfrom_zcopy,
             free: api.free_packets,
+            poll: api.socketxtreme_poll,
+            free_delivered: api.socketxtreme_free_vma_packets,
+            rings: api.get_socket_rings_fds,
             add_rule: api.add_conf_rule,
             offload: api.thread_offload,
             dump: api.dump_fd_stats,

@@ -64,6 +64,8 @@ const DEVEL: &str = "\
 /usr/share/doc/libvma-devel/examples/filter.rs
 /usr/share/doc/libvma-devel/examples/market_data.c
 /usr/share/doc/libvma-devel/examples/market_data.rs
+/usr/share/doc/libvma-devel/examples/socketxtreme_server.c
+/usr/share/doc/libvma-devel/examples/socketxtreme_server.rs
 /usr/share/doc/libvma-devel/examples/zcopy_echo.c
 /usr/share/doc/libvma-devel/examples/zcopy_echo.rs
 ";

@@ -1,10 +1,12 @@
 //! The examples of libvma-dev, in C and in Rust, and its safe Rust face by them.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::compiled;
-use crate::harness::{Namespaces, Side};
+use crate::harness::{Namespaces, PATIENCE, Side};
 
 /// The example of a name in each language.
 #[track_caller]
@@ -83,6 +85,43 @@ fn the_echo_sends_from_lent_memory() {
                 watch.still();
             }
         }
+    }
+}
+
+// covers: EXT-40
+#[test]
+fn the_server_echoes_connections_by_completions() {
+    const CONNECTIONS: usize = 5;
+    let net = Namespaces::new();
+    for program in examples(&net, "socketxtreme_server") {
+        let place = words(&program, "10.99.0.1:5000");
+        let started = || {
+            let running = net.program(Side::A, program.to_str().unwrap()).with_library();
+            running.args(&format!("{place} {CONNECTIONS}"))
+        };
+        let refused = started().run();
+        assert_eq!(refused.status.code(), Some(1), "without the mode");
+        assert!(refused.stderr.contains("it needs libvma and VMA_SOCKETXTREME=1"));
+        let mut running = started().env("VMA_SOCKETXTREME", "1").start();
+        running.wait_for_text("ready\n");
+        net.wait_for_listener(Side::A, 5000);
+        let watch = net.watch_tcp(Side::A);
+        let connect = |_| net.within(Side::B, || TcpStream::connect(Side::A.at(5000)).unwrap());
+        let mut streams: Vec<TcpStream> = (0..CONNECTIONS).map(connect).collect();
+        for len in [1, 1000, 50_000] {
+            for (number, stream) in streams.iter_mut().enumerate() {
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let sent: Vec<u8> = (0..len).map(|at| (at ^ number) as u8).collect();
+                let mut answer = vec![0; len];
+                stream.write_all(&sent).unwrap();
+                stream.read_exact(&mut answer).unwrap();
+                assert!(answer == sent, "{len} bytes");
+            }
+        }
+        watch.still(0);
+        drop(streams);
+        let output = running.wait().ok();
+        assert_eq!(output.stdout, format!("ready\n{CONNECTIONS} connections, packets came\n"));
     }
 }
 

@@ -1,7 +1,7 @@
 /*
  * SocketXtreme with TCP.
  *
- * usage: streams server ADDRESS COUNT [may be the kernel's] | client ADDRESS | together | refused | hoard | full | kernels
+ * usage: streams server ADDRESS COUNT [DEVICE] | client ADDRESS | together | refused | hoard | full | kernels
  */
 #include "ring.h"
 
@@ -16,9 +16,14 @@ static struct vma_completion_t connection(int ring, int listener)
 }
 
 /* Echoes so many connections to their ends. */
-static void server(const char *host, int ends, int may_be_kernels)
+static void server(const char *host, int ends, const char *device)
 {
-	int fd = bound(SOCK_STREAM, host, 5000), ring = ring_of(fd), accepted = 0;
+	struct sockaddr_in own = address(host, 5000);
+	int fd = socket(AF_INET, SOCK_STREAM, 0), accepted = 0, may_be_kernels = !device;
+	CHECK(!device || setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, (socklen_t)strlen(device)) == 0);
+	CHECK(bind(fd, (struct sockaddr *)&own, sizeof(own)) == 0);
+	/* The ring is there after bind(). */
+	int ring = ring_of(fd);
 	struct sockaddr_in peers[64];
 	/* It blocks, which the ring does not mind. */
 	CHECK(listen(fd, 64) == 0);
@@ -246,7 +251,7 @@ int main(int count, char **words)
 {
 	CHECK((vma = vma_get_api()));
 	if (count > 3 && !strcmp(words[1], "server"))
-		server(words[2], atoi(words[3]), count > 4);
+		server(words[2], atoi(words[3]), words[4]);
 	else if (count > 2 && !strcmp(words[1], "client"))
 		client(words[2]);
 	else if (count > 1 && !strcmp(words[1], "together"))

@@ -43,11 +43,11 @@ fn round(stream: &mut TcpStream, len: usize) {
     assert!(answer == bytes, "{len} bytes");
 }
 
-// covers: EXT-31, EXT-35, EXT-36, EXT-37, EXT-39, EXT-40
+// covers: EXT-31, EXT-35, EXT-36, EXT-37, EXT-39, EXT-40, EXT-47
 #[test]
 fn connections_are_accepted_and_served_by_completions() {
     let net = Namespaces::new();
-    let mut running = streams(&net, "server 10.99.0.1 8").start();
+    let mut running = streams(&net, &format!("server 10.99.0.1 8 {}", Side::A.device())).start();
     running.wait_for_text("ready\n");
     net.wait_for_listener(Side::A, 5000);
     let watch = net.watch_tcp(Side::A);
@@ -65,7 +65,7 @@ fn connections_are_accepted_and_served_by_completions() {
 #[test]
 fn connections_within_the_host_are_served_by_completions() {
     let net = Namespaces::new();
-    let mut running = streams(&net, "server 10.99.0.1 4 kernels").start();
+    let mut running = streams(&net, "server 10.99.0.1 4").start();
     running.wait_for_text("ready\n");
     // A plain client is the kernel's, one under the library goes by shared memory.
     let mut plain = connected(&net, Side::A);
