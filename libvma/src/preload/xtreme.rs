@@ -243,9 +243,9 @@ fn look(process: &'static Process, ring: c_int) {
             found => Ok(found as usize),
         }
     };
-    let found = epoll::glance(&process.stack, &instance, &mut events, &mut kernel);
+    let (found, by_kernel) = epoll::glance(&process.stack, &instance, &mut events, &mut kernel);
     for event in events.iter().take(found) {
-        process.stack.extra.xtreme.note(event.u64, event.events);
+        process.stack.extra.xtreme.note(event.u64, event.events, by_kernel);
     }
 }
 

@@ -319,6 +319,17 @@ pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     len
 }
 
+/// Would the next receive call find a datagram, as far as the library knows without a look at the rings or at the kernel?
+pub fn has_more(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return true };
+    state.socket(id).is_none_or(|(endpoint, socket)| {
+        endpoint.is_readable()
+            || socket.order.may_be_readable()
+            || socket.pending_error != 0
+            || socket.state != State::Offloaded
+    })
+}
+
 /// Has the shadow something to read, or an error to report?
 fn look_at_shadow(socket: &mut Socket) -> bool {
     // Before the look: what is said during it must count.

@@ -64,6 +64,8 @@ pub struct Serving {
     pub user_data: u64,
     /// EPOLL* bits of the ring since it was idle.
     pub events: u32,
+    /// The kernel may have told of it: only a call that finds nothing says that nothing is left.
+    pub must_drain: bool,
     /// EPOLL* bits that the program was told of.
     pub told: u32,
     /// Its stream is over.
@@ -208,6 +210,7 @@ impl Members {
             socket,
             user_data,
             events: 0,
+            must_drain: false,
             told: if role == Role::Accepted { OUT } else { 0 },
             ended: false,
             peer: None,
@@ -237,10 +240,11 @@ impl Members {
         members.map(|member| (member.known.descriptor, member.event())).collect()
     }
 
-    pub fn note(&mut self, data: u64, events: u32) {
+    pub fn note(&mut self, data: u64, events: u32, by_kernel: bool) {
         let descriptor = data as u32 as i32;
         if let Some(member) = self.of(descriptor, (data >> 32) as u32) {
             member.known.events |= events;
+            member.known.must_drain |= by_kernel;
             member.has_room |= events & OUT != 0 && events & OTHERS == 0;
             self.list_ready(descriptor);
         }
@@ -291,7 +295,10 @@ impl Members {
         match after {
             After::Again => self.list_ready(served.descriptor),
             // What the ring has told meanwhile stays.
-            After::Idle if !member.is_ready => member.known.events = 0,
+            After::Idle if !member.is_ready => {
+                member.known.events = 0;
+                member.known.must_drain = false;
+            }
             After::Idle => {}
             After::Gone => self.remove(served.descriptor),
         }

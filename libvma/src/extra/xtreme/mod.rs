@@ -84,10 +84,10 @@ impl Xtreme {
         self.inner.lock().map_or_else(|_| Vec::new(), |inner| inner.members.all())
     }
 
-    /// The ring tells of these events of a member. An event of a former member of the number is ignored.
-    pub fn note(&self, data: u64, events: u32) {
+    /// The ring tells of these events of a member, perhaps on the kernel's word. An event of a former member of the number is ignored.
+    pub fn note(&self, data: u64, events: u32, by_kernel: bool) {
         if let Ok(mut inner) = self.inner.lock() {
-            inner.members.note(data, events);
+            inner.members.note(data, events, by_kernel);
         }
     }
 

@@ -3,7 +3,7 @@ use std::io::Write;
 use super::*;
 
 fn note(xtreme: &Xtreme, event: Event, events: i32) {
-    xtreme.note(event.data, events as u32);
+    xtreme.note(event.data, events as u32, false);
 }
 
 fn joined(xtreme: &Xtreme, descriptor: i32, role: Role) -> Event {

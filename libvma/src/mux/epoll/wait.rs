@@ -85,17 +85,23 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
 }
 
 /// What is ready of an instance now, without a wait: for a program that looks all the time, and does little else. The kernel is asked
-/// in its turn (`VMA_SELECT_POLL_OS_RATIO`), not at every look. Returns how many events were written.
+/// in its turn (`VMA_RX_UDP_POLL_OS_RATIO`), not at every look. Returns how many events were written, and whether the kernel had any.
 pub fn glance(
     stack: &Stack,
     epoll: &Epoll,
     out: &mut [Event],
     kernel: &mut dyn FnMut(&mut [Event]) -> Result<usize, i32>,
-) -> usize {
+) -> (usize, bool) {
     if stack.extra.callbacks.are_any() && !thread::holds_locks() {
         filter::judge(stack);
     }
     let (handled, own_number) = thread::interruptions_and_id(false);
+    let mut told_by_kernel = false;
+    let kernel = &mut |room: &mut [Event]| {
+        let found = kernel(room);
+        told_by_kernel |= found != Ok(0);
+        found
+    };
     let mut disarm = |_| {};
     let mut waiting = Waiting {
         epoll,
@@ -110,7 +116,7 @@ pub fn glance(
     };
     let Waiting { found, call, counting, .. } = &mut waiting;
     found.collect(stack, epoll, false, &mut *call.disarm, counting);
-    let ratio = match stack.config.select_poll_os_ratio {
+    let ratio = match stack.config.rx_udp_poll_os_ratio {
         // No sleep will ask it.
         0 => RARELY,
         ratio => ratio,
@@ -123,7 +129,7 @@ pub fn glance(
     if count > 0 {
         waiting.counting.end(&Ok(count));
     }
-    count
+    (count, told_by_kernel)
 }
 
 /// One look at the kernel per this many in a program that wants none.

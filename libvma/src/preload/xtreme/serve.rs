@@ -10,6 +10,7 @@ use super::super::{Found, errno, find, made, passed, real, receive, socket, stre
 use super::{after_accept, pointer};
 use crate::extra::{After, Lent, Role, Work};
 use crate::process::Process;
+use crate::socket::receive::has_more;
 use crate::sys::wait::poll_now;
 
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -117,7 +118,11 @@ fn datagram(process: &'static Process, mut work: Work) -> Served {
         }
         Ok((len, source)) => {
             work.member.peer = source;
-            done(process, work, After::Again, 0, Some(len))
+            // Else what comes next is news.
+            let may_have_more = work.member.must_drain
+                || work.member.socket.is_none_or(|id| has_more(&process.stack, id));
+            let after = if may_have_more { After::Again } else { After::Idle };
+            done(process, work, after, 0, Some(len))
         }
         Err(libc::EAGAIN) => done(process, work, After::Idle, 0, None),
         Err(libc::EINTR) => Served::Later(work),
