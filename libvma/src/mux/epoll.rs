@@ -177,11 +177,16 @@ pub struct Change {
 }
 
 impl Change {
-    fn interest(&self, in_kernel: bool) -> Option<Interest> {
+    fn interest(&self, stack: &Stack, in_kernel: bool) -> Option<Interest> {
         let event = self.event?;
+        // The kernel has no use for these bits, and a program may have set them.
+        let unused = match stack.config.socketxtreme {
+            true => 0,
+            false => Interest::SELECTIVE | Interest::QUIET,
+        };
         Some(Interest {
             descriptor: self.descriptor,
-            events: event.events | UNASKED,
+            events: event.events & !unused | UNASKED,
             data: event.u64,
             spent: false,
             in_kernel,
@@ -195,7 +200,7 @@ impl Change {
 /// kernel's.
 pub fn control_shared(stack: &Stack, epoll: &Epoll, change: &Change) -> Result<(), WhyOs> {
     let Ok(mut state) = stack.shard.lock() else { return Ok(()) };
-    match (change.operation, change.interest(true)) {
+    match (change.operation, change.interest(stack, true)) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(interest)) => {
             if epoll.is_nested() {
                 return Err(WhyOs::NestedEpoll);
@@ -243,17 +248,18 @@ pub fn control_alone(stack: &Stack, epoll: &Epoll, change: &Change) -> Option<Re
         let known = state.unwatch(epoll.set, id, descriptor);
         return Some(if known { Ok(()) } else { Err(libc::ENOENT) });
     }
-    Some(change_alone(&mut state, epoll, change, seen))
+    let interest = change.interest(stack, false).ok_or(libc::EFAULT);
+    Some(interest.and_then(|interest| change_alone(&mut state, epoll, change, interest, seen)))
 }
 
 fn change_alone(
     state: &mut State<Socket>,
     epoll: &Epoll,
     change: &Change,
+    interest: Interest,
     seen: Seen,
 ) -> Result<(), i32> {
     let Change { operation, descriptor, id, .. } = *change;
-    let interest = change.interest(false).ok_or(libc::EFAULT)?;
     let events = interest.events;
     let allowed = match operation {
         libc::EPOLL_CTL_ADD => events & EXCLUSIVE == 0 || events & !WITH_EXCLUSIVE == 0,

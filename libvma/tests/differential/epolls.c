@@ -57,6 +57,9 @@ static void level(void)
 	events(epoll, 8, 0, 0);
 	MOD(epoll, fd, EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND | EPOLLPRI | EPOLLRDHUP, 12);
 	events(epoll, 8, 0, 0);
+	/* Bits that mean nothing. */
+	MOD(epoll, fd, EPOLLOUT | EPOLLET | 1u << 26 | 1u << 27, 14);
+	events(epoll, 8, 0, 0);
 	MOD(epoll, fd, EPOLLIN | EPOLLOUT | EPOLLRDNORM | EPOLLWRNORM | EPOLLWRBAND | EPOLLMSG, 13);
 	events(epoll, 8, 0, 0);
 	DEL(epoll, fd);
