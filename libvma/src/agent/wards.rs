@@ -72,11 +72,15 @@ impl Wards {
             })
     }
 
-    /// In a child: does its living parent care for it?
-    pub fn is_granted(&self) -> bool {
-        let word = child_word(thread::process_id(), GRANTED);
-        self.children().iter().any(|place| place.load(Ordering::Acquire) == word)
-            && thread::is_alive(self.parent)
+    /// In a child: does its living parent care for it? A parent that ended and was not waited for still has a process
+    /// id, but no children.
+    fn is_granted(&self, child: i32, is_direct: bool) -> bool {
+        let word = child_word(child, GRANTED);
+        let lives = || match is_direct {
+            true => thread::parent_id() == Some(self.parent),
+            false => thread::is_alive(self.parent),
+        };
+        self.children().iter().any(|place| place.load(Ordering::Acquire) == word) && lives()
     }
 
     /// In the parent: children that have asked, by their places.
@@ -167,6 +171,8 @@ fn ends(first: u64, second: u64) -> Ends {
 pub struct Ward {
     wards: &'static Wards,
     process: i32,
+    /// It was forked by the parent itself.
+    is_direct: bool,
     listens: bool,
     /// Places by the numbers that connections are known by.
     places: HashMap<u32, usize>,
@@ -180,12 +186,13 @@ impl Ward {
     /// None if the parent cannot be asked.
     pub fn new(wards: &'static Wards) -> Option<Ward> {
         let process = thread::process_id();
+        let is_direct = thread::parent_id() == Some(wards.parent);
         let (listens, places, due, said) = (false, HashMap::new(), None, false);
-        wards.ask().then_some(Ward { wards, process, listens, places, due, said })
+        wards.ask().then_some(Ward { wards, process, is_direct, listens, places, due, said })
     }
 
     pub fn is_granted(&self) -> bool {
-        self.wards.is_granted()
+        self.wards.is_granted(self.process, self.is_direct)
     }
 
     /// When there is something to do though nothing happens.
@@ -284,13 +291,14 @@ mod tests {
     #[test]
     fn a_child_is_cared_for_from_the_answer_until_the_end() {
         let wards = Wards::new().unwrap();
-        assert!(!wards.is_granted() && wards.ask() && !wards.is_granted());
-        let asking: Vec<_> = wards.asking().collect();
-        assert_eq!(asking, [(0, thread::process_id())]);
-        wards.answer(0, asking[0].1, true);
-        assert!(wards.is_granted() && wards.asking().next().is_none());
+        let child = thread::process_id();
+        assert!(wards.ask() && !wards.is_granted(child, false));
+        assert_eq!(wards.asking().collect::<Vec<_>>(), [(0, child)]);
+        wards.answer(0, child, true);
+        assert!(wards.is_granted(child, false) && wards.asking().next().is_none());
+        assert!(!wards.is_granted(child, true), "this process is not its own parent");
         wards.retire();
-        assert!(!wards.is_granted());
+        assert!(!wards.is_granted(child, false));
     }
 
     #[test]
