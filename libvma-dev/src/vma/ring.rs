@@ -70,7 +70,7 @@ impl Vma {
 }
 
 impl Ring {
-    /// What has happened. It does not wait, so there may be nothing.
+    /// The completions that are there now, perhaps none: it does not wait.
     ///
     /// ```no_run
     /// # fn main() -> std::io::Result<()> {
@@ -150,7 +150,7 @@ impl fmt::Debug for Completions {
     }
 }
 
-/// What happened on a socket; several things may have.
+/// The events of a socket; several may be set.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completion {

@@ -54,7 +54,7 @@ pub trait Source {
 /// The process, as far as the daemon is concerned; or the parent, in a child that it cares for.
 pub struct Agent {
     session: Option<Lock<Session>>,
-    /// What a forked child may ask its parent by.
+    /// The memory by which a forked child asks its parent.
     wards: Option<&'static Wards>,
     /// Once it has.
     ward: Lock<Option<Ward>>,

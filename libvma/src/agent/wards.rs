@@ -1,6 +1,6 @@
 //! Connections of forked children, in memory that they share with their parent.
 //!
-//! What the kernel serves ends for the peer when the process is killed; what the library serves does not, unless
+//! A connection of the kernel's ends for the peer when the process is killed; one of the library's does not, unless
 //! somebody tells the peer. Where no `vmad` runs that is the parent, if it has the library and an internal thread: a
 //! child asks it once ([`Wards::ask`]), and writes down which connections it has ([`Ward`]). What the parent does
 //! about a dead child is `process::guardian`'s.
@@ -23,7 +23,7 @@ const CHILDREN: usize = 64;
 const CONNECTIONS: usize = 8192;
 const WORDS: usize = CHILDREN + 2 * CONNECTIONS;
 
-/// What a child's word says beside its process id.
+/// The high half of a child's word, above its process id.
 const ASKED: u64 = 1;
 const GRANTED: u64 = 2;
 const REFUSED: u64 = 3;

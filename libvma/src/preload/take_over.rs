@@ -1,5 +1,5 @@
-//! Connections that began in the kernel while their interface was being attached: after a call on one, when
-//! it is time, it is taken over, and its descriptors stand for a socket of ours.
+//! Connections that began in the kernel, while their interface was being attached or in a worker of a shared listener:
+//! after a call on one, when it is time, it is taken over, and its descriptors stand for a socket of ours.
 
 use core::ffi::{c_int, c_void};
 use std::sync::Arc;

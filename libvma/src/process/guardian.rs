@@ -57,7 +57,7 @@ struct Death {
 }
 
 impl Guardian {
-    /// What the thread is to wait for; -1 if nothing.
+    /// A descriptor that ends the thread's sleep; -1 if there is none.
     pub fn descriptor(&self) -> i32 {
         self.tools.as_ref().map_or(-1, |tools| tools.dead.raw())
     }
@@ -142,7 +142,7 @@ impl Tools {
     fn tell(&self, left: &[Ends]) {
         for ends in left {
             if let Some(packet) = syn(ends) {
-                // What does not leave now is tried once more.
+                // A packet that does not leave now is sent with the second round.
                 let to = SocketAddrV4::new(*ends.peer.ip(), 0);
                 let _ = sendto(&self.raw, &packet, SendFlags::DONTWAIT, &to);
             }

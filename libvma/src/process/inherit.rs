@@ -5,7 +5,8 @@
 //! that does use one asks the parent for it: it writes the socket's name to a page that both share
 //! and wakes the parent's internal thread, which gives the socket to the kernel; from then on both
 //! share it as they would without the library. A parent that is gone took its flows along. A listener
-//! that the parent never waited on and that no other child has is the child's to offload.
+//! that the parent never waited on and that no other child has is the child's to offload; of one that others have, too, the
+//! child takes over the connections that it accepts, once they live.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};

@@ -30,7 +30,7 @@ fn hypervisor() -> Option<[u8; 12]> {
     None
 }
 
-/// What tells this process's PID namespace from others, until the next boot.
+/// The inode of this process's PID namespace, which tells it from others until the next boot.
 pub fn pid_namespace() -> Option<u64> {
     rustix::fs::stat("/proc/self/ns/pid").ok().map(|stat| stat.st_ino)
 }

@@ -31,7 +31,7 @@ struct Part {
     socket: Option<SocketId>,
 }
 
-/// What became of a buffer with one reference less.
+/// A buffer after one of its references was dropped.
 pub(super) struct Freed {
     /// References that are left.
     pub left: u32,

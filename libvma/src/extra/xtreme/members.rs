@@ -43,7 +43,7 @@ pub struct Event {
     pub data: u64,
 }
 
-/// What is to become of a member that was served.
+/// The state that a member goes to when it was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// There may be more.
@@ -294,7 +294,7 @@ impl Members {
         member.known = Serving { told, ended, peer, ..member.known };
         match after {
             After::Again => self.list_ready(served.descriptor),
-            // What the ring has told meanwhile stays.
+            // Events that the ring has told of meanwhile stay.
             After::Idle if !member.is_ready => {
                 member.known.events = 0;
                 member.known.must_drain = false;

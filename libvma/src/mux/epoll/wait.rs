@@ -84,7 +84,7 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
     result
 }
 
-/// What is ready of an instance now, without a wait: for a program that looks all the time, and does little else. The kernel is asked
+/// The events of an instance that are there now, without a wait: for a program that looks all the time, and does little else. The kernel is asked
 /// in its turn (`VMA_RX_UDP_POLL_OS_RATIO`), not at every look. Returns how many events were written, and whether the kernel had any.
 pub fn glance(
     stack: &Stack,

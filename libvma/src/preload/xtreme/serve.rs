@@ -1,4 +1,4 @@
-//! What a member of the ring has: a packet, a connection, or other events.
+//! Serves a member of the ring: takes a packet, a connection, or other events.
 
 use core::ffi::{c_int, c_ulong};
 
@@ -18,7 +18,7 @@ const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 
-/// What became of a member.
+/// The outcome of serving a member.
 pub enum Served {
     Told(Completion),
     Nothing,

@@ -42,12 +42,12 @@ impl Interest {
     /// With this one, that it can be written to is no news when it is registered.
     pub const QUIET: u32 = 1 << 26;
 
-    /// What the news are about that a registration itself is.
+    /// The events that a new registration tells of.
     pub const fn about_registering(events: u32) -> u32 {
         if events & Interest::QUIET != 0 { !OUT } else { u32::MAX }
     }
 
-    /// What the news are about as long as there are none.
+    /// The same as long as there is no news.
     #[inline]
     pub const fn about_nothing(events: u32) -> u32 {
         ((events & Interest::SELECTIVE) >> 27).wrapping_sub(1)

@@ -129,7 +129,7 @@ pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
         stack.kernels.any_candidate.store(true, Ordering::Release);
     }
     if before.candidate.is_some() {
-        // Nobody has asked for the interface of a shared listener: one of its connections does, if it lives.
+        // The interface of a shared listener is not wanted before one of its connections lives.
         traffic.gate.open(before.why == WhyOs::Passed);
     }
     list.generation = list.generation.wrapping_add(1);
@@ -149,7 +149,7 @@ pub fn traffic(stack: &Stack, id: KernelsId) -> Option<&Traffic> {
     stack.kernels.traffic.get(id.slot())
 }
 
-/// Why it is the kernel's; and for a listener, what its connections are like if they may be taken over.
+/// The reason that it is the kernel's; for a listener, the model of its connections if they may be taken over.
 pub fn why(stack: &Stack, id: KernelsId) -> Option<(WhyOs, Option<Arc<Model>>)> {
     let mut list = stack.kernels.list.lock().ok()?;
     list.find(id).map(|one| (one.was.why, one.was.model.clone()))

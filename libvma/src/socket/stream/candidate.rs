@@ -1,5 +1,6 @@
-//! A connection that began in the kernel, because its interface was being attached, and may be taken over
-//! when it turns out to live: what is kept of its socket until then.
+//! A connection that began in the kernel, because its interface was being attached or because a worker accepted it
+//! from a listener that others have, too, and may be taken over when it turns out to live: what is kept of its socket
+//! until then.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::sys::repair::Origin;
 use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
 
-/// What a connection's socket is to be like. All connections of a listener share one.
+/// The options and settings that a connection's socket gets. All connections of a listener share one.
 pub struct Model {
     pub(super) options: Options,
     pub(super) stream: Stream,

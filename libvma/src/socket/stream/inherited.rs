@@ -38,7 +38,7 @@ impl InheritedListener {
         forks == self.forks.wrapping_add(1)
     }
 
-    /// What its connections are like.
+    /// The model of its connections.
     pub fn model(&self) -> Model {
         listen::model(&self.options, &self.stream)
     }

@@ -1,5 +1,5 @@
-//! Taking over a connection that the kernel has made: because its interface was being attached, or because
-//! it was accepted before a listener's flows were there.
+//! Taking over a connection that the kernel has made: because its interface was being attached, because it was
+//! accepted before a listener's flows were there, or by a worker that shares the listener.
 //!
 //! The connection's flow is installed, then the kernel's socket is read out by TCP_REPAIR and forgets its
 //! connection, all under one holding of the shard's lock: segments that come meanwhile wait in the ring.

@@ -71,7 +71,7 @@ fn datagrams_within_the_host_come_as_completions() {
     is_done(running);
 }
 
-/// What the program says, and what is sent then: texts, and the port of each.
+/// Lines of the program, and the text that is sent then to which port.
 type Step<'a> = (&'a str, &'a [(&'a [u8], u16)]);
 
 /// Sends these when the program says so.

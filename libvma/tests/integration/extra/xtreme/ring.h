@@ -1,4 +1,4 @@
-/* What the programs of SocketXtreme have in common. */
+/* Functions of all the programs of SocketXtreme. */
 #include "extra.h"
 #include <sys/uio.h>
 #include <sys/wait.h>
