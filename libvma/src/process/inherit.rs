@@ -16,6 +16,8 @@ use crate::agent::wards::Wards;
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::WhyOs;
+use crate::socket::report::kernels;
+use crate::socket::report::traffic::KernelsId;
 use crate::socket::stream::inherited;
 use crate::sys::fork_cell::LeakedRef;
 use crate::sys::shared_page::SharedPage;
@@ -201,7 +203,8 @@ fn touch_inherited(fd: i32) {
             }
         }
         // The child has its own copy of the kernel's socket.
-        Some(Object::Kernels(_)) | None => {}
+        Some(Object::Kernels(id)) => share_kernels(parent, fd, id),
+        None => {}
     }
 }
 
@@ -211,7 +214,7 @@ fn adopt(parent: &'static Process, requests: &RequestTable, fd: i32, id: SocketI
     let Some(listener) = inherited::find(&parent.stack, id) else { return };
     let forks = requests.forks();
     let is_shared = !listener.has_one_owner(forks);
-    if is_shared && (!repair::is_allowed() || is_loopback(fd) || wards_of_parent().is_none()) {
+    if is_shared && !may_share(fd) {
         return;
     }
     let mut numbers = listener.descriptors().to_vec();
@@ -233,8 +236,24 @@ fn adopt(parent: &'static Process, requests: &RequestTable, fd: i32, id: SocketI
     }
 }
 
-fn is_loopback(fd: i32) -> bool {
-    shadow::local_name(fd).is_some_and(|own| own.is_loopback())
+/// The same of a listener that the parent had shared already: its later children, as after a reload.
+fn share_kernels(parent: &'static Process, fd: i32, id: KernelsId) {
+    // Its other calls need no look at it any more.
+    let object = parent.fds.take(fd);
+    let Some(model) = kernels::inherited_model(&parent.stack, id).filter(|_| may_share(fd)) else {
+        return;
+    };
+    if object == Some(Object::Kernels(id))
+        && let Some(own) = super::first_socket()
+    {
+        own.share_listener(&[fd], model);
+    }
+}
+
+/// May connections of a listener that others have, too, be taken over?
+fn may_share(fd: i32) -> bool {
+    let is_loopback = || shadow::local_name(fd).is_some_and(|own| own.is_loopback());
+    repair::is_allowed() && wards_of_parent().is_some() && !is_loopback()
 }
 
 /// Before exec in a forked child: connections that the new program inherits must be the kernel's,

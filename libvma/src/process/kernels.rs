@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Process;
+use super::{Process, inherit};
 use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::report::kernels::{self, Before};
@@ -53,13 +53,14 @@ impl Process {
 
     /// The same for one of a listener of the kernel's.
     pub fn count_accepted_beside(&self, fd: i32, listener: KernelsId) {
-        match kernels::why(&self.stack, listener) {
-            Some((why, Some(model))) if !self.count_ipv6(fd, model.family()) => {
-                let candidate = Some(Box::new(Candidate::of_listener(model)));
-                self.count(fd, Before::nothing(fd, true, why).with(candidate));
-            }
-            Some((why, None)) => self.count_for_kernel(fd, true, why),
-            _ => {}
+        let Some((why, model)) = kernels::why(&self.stack, listener) else { return };
+        // The parent itself has nobody who would end its connections.
+        let Some(model) = model.filter(|_| inherit::is_child()) else {
+            return self.count_for_kernel(fd, true, why);
+        };
+        if !self.count_ipv6(fd, model.family()) {
+            let candidate = Some(Box::new(Candidate::of_listener(model)));
+            self.count(fd, Before::nothing(fd, true, why).with(candidate));
         }
     }
 

@@ -29,7 +29,9 @@ def work():
                 else: open.pop(fd).close()
 for _ in range(int(sys.argv[1])):
     if os.fork() == 0: work()
-while True: os.wait()
+while True:
+    os.wait()
+    if os.fork() == 0: work()
 ";
 
 /// Their clients, with kernel sockets.
@@ -96,5 +98,14 @@ fn workers_take_over_what_lives_and_end_it_when_they_are_killed() {
     let watch = net.watch_tcp(Side::A);
     (0..20).for_each(|_| drop(client.run("talk()")));
     watch.still(4);
+
+    // The parent has put another worker in its place, which inherits the kernel's listener.
+    client.run("clients += [create_connection(('10.99.0.1', 7000)) for _ in range(4)]");
+    client.run("for s in clients: s.settimeout(10)");
+    wait_until_served(&net, &mut client);
+    assert_eq!(
+        client.run("len({ask(s, b'who') for s in clients} - {b'%d' % w for w in workers})"),
+        "1"
+    );
     drop(server);
 }

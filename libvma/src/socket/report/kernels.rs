@@ -108,8 +108,11 @@ pub fn of_socket(stack: &Stack, id: SocketId, why: WhyOs) -> Option<Before> {
     let descriptors = socket.descriptors.clone();
     let begins_here = why == WhyOs::Attaching && is_stream;
     let candidate = Candidate::connecting(socket).filter(|_| begins_here).map(Box::new);
+    // Children that are forked from now on inherit the kernel's listener.
+    let is_shared = why == WhyOs::Passed;
+    let model = is_shared.then(|| Model::of_listener(socket)).flatten().map(Arc::new);
     let (id, limit) = (Some(id), Some(limit));
-    Some(Before { id, is_stream, why, counters, limit, descriptors, candidate, model: None })
+    Some(Before { id, is_stream, why, counters, limit, descriptors, candidate, model })
 }
 
 /// It is to be counted from now on.
@@ -147,6 +150,13 @@ pub fn enter(stack: &Stack, before: Before) -> Option<KernelsId> {
 #[inline]
 pub fn traffic(stack: &Stack, id: KernelsId) -> Option<&Traffic> {
     stack.kernels.traffic.get(id.slot())
+}
+
+/// The model of the connections of a listener that a parent had shared already when it forked, in the child's copy of
+/// its memory.
+pub fn inherited_model(parent: &Stack, id: KernelsId) -> Option<Arc<Model>> {
+    // It may have been locked when the memory was copied.
+    parent.kernels.list.try_lock()?.find(id)?.was.model.clone()
 }
 
 /// The reason that it is the kernel's; for a listener, the model of its connections if they may be taken over.

@@ -22,6 +22,13 @@ pub struct Model {
 }
 
 impl Model {
+    /// Of the connections of a listener.
+    pub fn of_listener(socket: &Socket) -> Option<Model> {
+        let stream = socket.stream.as_deref()?;
+        matches!(stream.phase, Phase::Listening { .. })
+            .then(|| listen::model(&socket.options, stream))
+    }
+
     pub fn family(&self) -> Family {
         self.stream.family
     }
