@@ -32,6 +32,16 @@
 		}                                                                                          \
 	} while (0)
 
+/* Pages of memory that the process has. */
+static inline long resident(void)
+{
+	long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "r");
+	CHECK(file && fscanf(file, "%*d %ld", &pages) == 1);
+	fclose(file);
+	return pages;
+}
+
 static inline struct sockaddr_in address(const char *host, int port)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};

@@ -107,15 +107,6 @@ static void datagrams(void)
 	say("done");
 }
 
-static long resident(void)
-{
-	long pages = 0;
-	FILE *file = fopen("/proc/self/statm", "r");
-	CHECK(file && fscanf(file, "%*d %ld", &pages) == 1);
-	fclose(file);
-	return pages;
-}
-
 static void stream(void)
 {
 	struct view view;

@@ -71,15 +71,6 @@ static long least_of_rounds(int fd)
 	return least;
 }
 
-static long resident(void)
-{
-	long pages = 0;
-	FILE *file = fopen("/proc/self/statm", "r");
-	CHECK(file && fscanf(file, "%*d %ld", &pages) == 1);
-	fclose(file);
-	return pages;
-}
-
 static void allocation(void)
 {
 	int fd = bound(SOCK_DGRAM, "10.99.0.1", 5000), stream = socket(AF_INET, SOCK_STREAM, 0);
