@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{EDGE, Epoll, Event, ONESHOT};
 use crate::mux::count::Counting;
 use crate::mux::{READABLE, look, patience};
-use crate::shard::{Interest, SleeperId};
+use crate::shard::SleeperId;
 use crate::socket::Stack;
 use crate::socket::block::{Guard, Look, Over, Round, Source, block};
 use crate::socket::filter;
@@ -300,8 +300,7 @@ impl Found<'_> {
                 if !core::mem::take(&mut interest.news) || interest.spent {
                     continue;
                 }
-                let nothing = Interest::about_nothing(interest.events);
-                let about = core::mem::replace(&mut interest.about, nothing);
+                let about = interest.take_about();
                 let events = interest.events & seen.events & about;
                 // Of a shadow the kernel tells everything but what can be read here. A listener that
                 // was shut down is the shadow's alone.
@@ -320,8 +319,7 @@ impl Found<'_> {
                     (Some(event), _) => event.events |= events,
                     (None, Some(slot)) => {
                         if !user::is_writable(slot, size_of::<Event>()) {
-                            interest.news = true;
-                            interest.about |= about;
+                            interest.keep_news(about);
                             stays = true;
                             self.failed = true;
                             continue;
@@ -333,8 +331,7 @@ impl Found<'_> {
                         self.count += 1;
                     }
                     (None, None) => {
-                        interest.news = true;
-                        interest.about |= about;
+                        interest.keep_news(about);
                         stays = true;
                         continue;
                     }

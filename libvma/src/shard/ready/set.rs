@@ -52,6 +52,19 @@ impl Interest {
     pub const fn about_nothing(events: u32) -> u32 {
         ((events & Interest::SELECTIVE) >> 27).wrapping_sub(1)
     }
+
+    /// The events that the news are about, which are told now.
+    #[inline]
+    pub const fn take_about(&mut self) -> u32 {
+        core::mem::replace(&mut self.about, Interest::about_nothing(self.events))
+    }
+
+    /// They could not be told.
+    #[inline]
+    pub const fn keep_news(&mut self, about: u32) {
+        self.news = true;
+        self.about |= about;
+    }
 }
 
 /// A registration, with the descriptor of the epoll instance it belongs to.
