@@ -29,12 +29,14 @@ const SOURCES: [&str; 7] = [
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
 /// have: a device that is full, no congestion control.
-const OTHERWISE: [&str; 17] = [
+const OTHERWISE: [&str; 18] = [
     // The engine's device.
     "a_probe_that_cannot_leave_leaves_the_timeout_alone",
     "a_device_that_cuts_gets_a_run",
     "a_device_without_room_delays_only",
     "a_device_that_cuts_segments_holds_back_nothing_in_a_recovery",
+    // New data is its probe.
+    "the_probe_is_the_last_segment_also_if_there_is_new_data",
     // Small segments are counted, not their bytes.
     "a_segments_worth_of_small_ones_is_a_single_one",
     // tcp_retries2, TCP_USER_TIMEOUT.

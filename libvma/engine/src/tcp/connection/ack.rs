@@ -342,6 +342,7 @@ impl<B> Connection<B> {
     ) -> bool {
         let blocks = arrival.header.options.sack();
         let mut was_duplicate = false;
+        let mut is_probe = false;
         if let Some(first) = blocks.first() {
             let (left, right) = (Seq::new(first.left), Seq::new(first.right));
             // RFC 2883 section 4: below the cumulative acknowledgment, or inside the second block.
@@ -351,8 +352,10 @@ impl<B> Connection<B> {
             was_duplicate = left < right
                 && (right <= arrival.ack || inside)
                 && left >= una_before.minus(self.max_snd_wnd.max(1));
+            // A probe is sent without knowing; that it arrived twice says nothing of reordering.
+            is_probe = self.probe_end == Some(right);
         }
-        if was_duplicate {
+        if was_duplicate && !is_probe {
             self.rack.on_duplicate(self.snd_una, self.snd_nxt);
         }
         let echo_early = self.is_echo_early(arrival);
@@ -452,8 +455,8 @@ impl<B> Connection<B> {
         if arrival.ack < end {
             return;
         }
-        if !self.probe_was_old || duplicate || self.is_echo_early(arrival) {
-            // New data, or the peer got the original, too: nothing was lost.
+        if duplicate || self.is_echo_early(arrival) {
+            // The peer got the original, too: nothing was lost.
             self.probe_end = None;
         } else if arrival.ack > end {
             // The original was lost, the probe repaired it: that loss counts. An acknowledgment of just

@@ -192,9 +192,8 @@ pub struct Connection<B> {
     duplicate_credit: u32,
     /// A part of what was out when this recovery began is acknowledged (without SACK).
     partial_ack_seen: bool,
-    /// The last loss probe ends here (TLP.end_seq of RFC 8985), and whether it was old data.
+    /// The last loss probe ends here (TLP.end_seq of RFC 8985).
     probe_end: Option<Seq>,
-    probe_was_old: bool,
     /// The length of the data outstanding when the probe left, in sequence numbers.
     probe_flight: u32,
     /// When the first retransmission of this episode left, on the clock of the time stamps.
@@ -364,7 +363,6 @@ impl<B> Connection<B> {
             duplicate_credit: 0,
             partial_ack_seen: false,
             probe_end: None,
-            probe_was_old: false,
             probe_flight: 0,
             retransmission_stamp: None,
             is_cwnd_limited: false,

@@ -418,12 +418,6 @@ impl<B> Connection<B> {
         self.send_some(offered.min(self.mss), now, link)
     }
 
-    /// One segment of new data beyond the congestion window, but not beyond the peer's.
-    pub(super) fn send_probe_of_new_data(&mut self, now: Instant, link: &mut impl Link<B>) {
-        let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
-        self.send_some(offered.min(self.mss), now, link);
-    }
-
     /// TCP_CORK's time is over.
     pub(super) fn push_corked(&mut self, now: Instant, link: &mut impl Link<B>) {
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);

@@ -337,6 +337,30 @@ fn after_reordering_a_segment_may_be_late() {
     );
 }
 
+/// RFC 8985 section 6.2 step 4: what arrived twice widens the reordering window by a quarter of the round
+/// trip, but not what was a probe.
+#[test]
+fn a_probe_that_arrived_twice_does_not_widen_the_reordering_window() {
+    established(
+        selective(),
+        "0    write 14600
+         0    > A 1+1460*9 a1
+         0    > PA 13141+1460 a1
+         10   < A 1+0 a1 [1461-4381]
+         10   < A 1+0 a4381
+         10   < A 1+0 a11681
+         32   > PA 13141+1460 a1
+         42   < A 1+0 a14601 [13141-14601]
+         50   write 14600
+         50   > A 14601+1460*9 a1
+         50   > PA 27741+1460 a1
+         60   < A 1+0 a14601 [16061-21901]
+         62.5 > A 14601+1460 a1
+         90   < A 1+0 a29201
+         90   end",
+    );
+}
+
 /// RFC 6582 section 3.2 step 3: a partial acknowledgment repeats the next segment.
 #[test]
 fn a_partial_acknowledgment_repeats_the_next_segment() {
