@@ -169,7 +169,7 @@ export! {
         if result == 0
             && let Some((process, id)) = ours(fd)
         {
-            attach::name(&process.stack, id);
+            attach::name(&process.stack, id, false);
         }
         result
     }

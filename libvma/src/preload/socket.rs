@@ -222,7 +222,10 @@ export! {
             && let Some((process, id)) = ours(fd)
         {
             let before = errno::get();
-            attach::name(&process.stack, id);
+            // SAFETY: the program's address, which the kernel has taken.
+            let to = unsafe { convert::destination(address, len) };
+            let automatic = matches!(to, convert::Destination::Given(to, _) if to.port() == 0);
+            attach::name(&process.stack, id, automatic);
             errno::set(before);
         }
         // Of a stream listen() or connect() decides.

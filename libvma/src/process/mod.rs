@@ -28,6 +28,7 @@ use crate::log::{self, log_line};
 use crate::mux::OsTurn;
 use crate::mux::epoll::Epolls;
 use crate::shard::Shard;
+use crate::socket::brevity::Brevity;
 use crate::socket::stream::watch::Watch;
 use crate::socket::{Plane, Stack};
 use crate::stats::StatsFile;
@@ -122,6 +123,8 @@ fn start() -> Process {
             internal_waker,
             load: Load::open(),
             local: crate::socket::local::Local::new(),
+            short_streams: Brevity::of_streams(),
+            short_datagrams: Brevity::of_datagrams(),
             stats,
             ended: Lock::new(Default::default()),
             kernels: Default::default(),

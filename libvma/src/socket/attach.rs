@@ -11,22 +11,26 @@ use rustix::event::epoll;
 use self::flows::{Place, Wanted};
 use super::attaching::Need;
 use super::why::Remedy;
-use super::{Plane, Shard, Stack, State, Via, WhyOs, hand_over, local, sharing, stream};
+use super::{Plane, Shard, Stack, State, Via, WhyOs, brevity, hand_over, local, sharing, stream};
 use crate::config::XdpMode;
 use crate::config::rules::Moment;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::process::inherit;
-use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId};
+use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId, clock};
 use crate::sys::sockaddr::Family;
 use crate::sys::{fd, shadow};
 
-/// The program named the socket by bind(): other processes may find it.
-pub fn name(stack: &Stack, id: SocketId) {
+/// The program named the socket by bind(), to a port that the kernel chose if `automatic`: other processes
+/// may find it.
+pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
     if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
     {
         socket.named = true;
+        if automatic {
+            socket.datagrams.get_or_insert_default().brevity_key = Some(brevity::AUTOMATIC);
+        }
         let (shadow, device) = (socket.shadow(), socket.options.device);
         drop(state);
         if let Some(local) = shadow::local_address(shadow) {
@@ -91,11 +95,17 @@ pub fn refresh(stack: &Stack, id: SocketId) {
     socket.local = shadow::local_address(descriptor).filter(|address| address.port() != 0);
     socket.peer = shadow::peer_address(descriptor);
     socket.route = None;
+    if let Some(peer) = socket.peer {
+        socket.sends_first(peer);
+    }
+    let key = socket.brevity_key().filter(|_| socket.state == State::Undecided);
     let ipv6_only = socket.family == Family::Ipv6 && shadow::is_ipv6_only(descriptor);
     drop(state);
 
+    let is_short = |key| stack.short_datagrams.expects(key, clock::now().as_nanos());
     let result = match stack.plane.lock() {
         _ if ipv6_only => Err(WhyOs::Ipv6),
+        _ if !stack.extra.callbacks.are_any() && key.is_some_and(is_short) => Err(WhyOs::Short),
         Ok(mut plane) => match plane.as_mut() {
             Some(plane) => install(stack, plane, id),
             None => Err(WhyOs::NoControlPlane),

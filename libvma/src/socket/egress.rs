@@ -2,8 +2,10 @@
 
 mod rehearsal;
 mod route;
+mod strangers;
 
 pub use rehearsal::rehearse;
+pub use strangers::Strangers;
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -94,7 +96,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 {
                     return passed(stack, id, request, WhyOs::Unbound);
                 }
-                note_start(stack, id, *destination.ip());
+                note_start(stack, id, destination);
                 attach::refresh(stack, id);
                 continue;
             }
@@ -443,16 +445,17 @@ fn name_shadow(descriptor: i32, request: &Request<'_>, destination: SocketAddrV4
 }
 
 /// The socket was not named and sends its first datagram: only there may answers come from.
-fn note_start(stack: &Stack, id: SocketId, destination: Ipv4Addr) {
-    let own = destination.is_loopback()
+fn note_start(stack: &Stack, id: SocketId, destination: SocketAddrV4) {
+    let ip = *destination.ip();
+    let own = ip.is_loopback()
         || stack.plane.lock().is_ok_and(|plane| {
-            plane.as_ref().is_some_and(|plane| plane.control.interface_of(destination).is_some())
+            plane.as_ref().is_some_and(|plane| plane.control.interface_of(ip).is_some())
         });
-    if own
-        && let Ok(mut state) = stack.shard.lock()
+    if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
     {
-        socket.starts_locally = true;
+        socket.starts_locally = own || socket.starts_locally;
+        socket.sends_first(destination);
     }
 }
 

@@ -8,6 +8,7 @@ mod ancillary;
 pub mod attach;
 pub mod attaching;
 pub mod block;
+pub mod brevity;
 mod contention;
 pub mod dump;
 pub mod egress;
@@ -37,6 +38,7 @@ use std::sync::{Arc, OnceLock};
 
 use libvma_engine::drop_reason::DropReason;
 
+use self::brevity::Brevity;
 use self::order::Order;
 use self::outstanding::Outstanding;
 use crate::config::Config;
@@ -84,6 +86,9 @@ pub struct Stack {
     pub load: Load,
     /// Other processes of this host.
     pub local: local::Local,
+    /// Connections within the host, and UDP sockets, that ended after a request or two.
+    pub short_streams: Brevity,
+    pub short_datagrams: Brevity,
     pub stats: StatsFile,
     /// What sockets have counted that are no more. Only locked with the shard, so that a socket is
     /// either there or in here.
@@ -144,8 +149,8 @@ pub struct Socket {
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
-    /// Flows not installed for it, because other sockets of the host have a part in them; most have none.
-    sharing: Option<Box<sharing::Sharing>>,
+    /// What a UDP socket knows of others.
+    datagrams: Option<Box<Datagrams>>,
     /// The next hop of the last destination.
     route: Option<Box<CachedRoute>>,
     /// The internal thread watches the shadow.
@@ -168,6 +173,17 @@ pub struct Socket {
     forks: u32,
     /// What only a TCP socket has.
     pub stream: Option<Box<stream::Stream>>,
+}
+
+/// What a UDP socket knows of others. Apart, because a stream has no use for it.
+#[derive(Default)]
+struct Datagrams {
+    /// Flows not installed for it, because other sockets of the host have a part in them.
+    sharing: sharing::Sharing,
+    /// What other sockets like it are remembered by: where it sends to, or [`brevity::AUTOMATIC`].
+    brevity_key: Option<SocketAddrV4>,
+    /// Of a server: the clients within the host that it answered last.
+    strangers: egress::Strangers,
 }
 
 /// Is the socket offloaded?
@@ -219,7 +235,7 @@ impl Socket {
             peer: None,
             options: options::Options::new(config),
             flows: Vec::new(),
-            sharing: None,
+            datagrams: None,
             route: None,
             is_shadow_watched: false,
             order: Order::default(),
@@ -237,6 +253,11 @@ impl Socket {
     /// SO_ERROR would tell something of a socket without a connection.
     pub fn has_error(&self) -> bool {
         self.pending_error != 0
+    }
+
+    /// Is a flow not installed for it, because other sockets of the host have a part in it?
+    fn is_withheld(&self) -> bool {
+        self.datagrams.as_ref().is_some_and(|datagrams| !datagrams.sharing.withheld.is_empty())
     }
 
     /// May its shadow receive IPv6 datagrams?
@@ -345,9 +366,13 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         state.kick_all();
     }
     let counters = last_counters(stack, &mut state, id);
+    let lived = brevity::of_datagrams(&mut state, id);
     state.detach(id);
     stack.extra.forget(id);
     drop(state);
+    if let Some((key, was_short)) = lived {
+        stack.short_datagrams.note(key, was_short, clock::now().as_nanos());
+    }
     if let Some((counters, limit)) = counters {
         stack.stats.append(descriptor, &counters, limit);
     }

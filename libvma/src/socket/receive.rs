@@ -106,7 +106,7 @@ impl<'a> Source<'a> for Receiving<'_, '_> {
                 endpoint.counters.rx_errors += 1;
                 return Look::Found(Outcome::Errno(core::mem::take(&mut socket.pending_error)));
             }
-            let withheld = || socket.sharing.as_ref().is_some_and(|it| !it.withheld.is_empty());
+            let withheld = || socket.is_withheld();
             let nonblocking = socket.nonblocking || request.flags & libc::MSG_DONTWAIT != 0;
             let view = View {
                 doubtful: !live || first && (withheld() || nonblocking && socket.takes_ipv6()),

@@ -95,7 +95,7 @@ fn review_one(stack: &Stack, plane: &mut Plane, id: SocketId) {
     let changes = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some((_, socket)) = state.socket(id) else { return };
-        let sharing = socket.sharing.get_or_insert_default();
+        let sharing = &mut socket.datagrams.get_or_insert_default().sharing;
         let left = sharing.withheld.iter().any(|address| !now.contains(address));
         sharing.alone = if left { sharing.alone + 1 } else { 0 };
         let ends = sharing.alone >= REVIEWS_ALONE;
@@ -133,7 +133,7 @@ pub fn withheld(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4A
     let Ok(mut state) = stack.shard.lock() else { return all };
     let Some((_, socket)) = state.socket(id) else { return all };
     let shadow = socket.shadow();
-    let withheld = &mut socket.sharing.get_or_insert_default().withheld;
+    let withheld = &mut socket.datagrams.get_or_insert_default().sharing.withheld;
     withheld.retain(|address| possible.contains(address));
     for address in &all {
         if !withheld.contains(address) {

@@ -72,7 +72,7 @@ pub enum WhyOs {
     FlowRefused,
     /// Within the host.
     LocalDestination,
-    /// Within the host, where connections have been short.
+    /// Connections within the host, or UDP sockets, to that address have been short-lived.
     Short,
     Broadcast,
     /// The process of this host that it is for does not keep up with what others send it.
@@ -180,7 +180,7 @@ impl fmt::Display for WhyOs {
             }
             WhyOs::FlowRefused => "the flow was refused",
             WhyOs::LocalDestination => "the destination is on this host",
-            WhyOs::Short => "connections to that address within the host are short",
+            WhyOs::Short => "sockets for that address have been short-lived",
             WhyOs::Broadcast => "the destination is a broadcast address",
             WhyOs::LinkFull => "the receiving process does not keep up",
             WhyOs::LocalMembers => "another process of this host joined the group",

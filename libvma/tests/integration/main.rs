@@ -31,6 +31,7 @@ mod python;
 mod regress;
 mod robustness;
 mod several;
+mod short_datagrams;
 mod stats;
 mod tcp;
 mod tcp_readiness;

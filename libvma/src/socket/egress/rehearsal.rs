@@ -39,7 +39,7 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
                 {
                     return Err(libc::EINVAL);
                 }
-                note_start(stack, id, *destination.ip());
+                note_start(stack, id, destination);
                 attach::refresh(stack, id);
                 continue;
             }

@@ -42,6 +42,10 @@ pub(super) fn renew(
     let mut state = stack.shard.lock().ok()?;
     let local_ring = state.local_ring_id();
     if let Some((_, socket)) = state.socket(id) {
+        let Some(via) = via else {
+            socket.route = None;
+            return Some(Via::Os(WhyOs::LocalDestination));
+        };
         let local = match via {
             Via::Ring { hop, .. } => Some(hop.ring) == local_ring,
             Via::Os(why) => why == WhyOs::LocalDestination,
@@ -58,15 +62,20 @@ pub(super) fn renew(
             envelope: None,
         }));
     }
-    Some(via)
+    via
 }
 
-/// Asks the control plane how a destination is reached.
-fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4, source: Option<Ipv4Addr>) -> Via {
+/// Asks the control plane how a destination is reached. None: within the host, by the kernel this time.
+fn find_route(
+    stack: &Stack,
+    id: SocketId,
+    to: SocketAddrV4,
+    source: Option<Ipv4Addr>,
+) -> Option<Via> {
     let destination = *to.ip();
     let (query, ignore_path_mtu) = {
-        let Ok(mut state) = stack.shard.lock() else { return Via::Os(WhyOs::Reentered) };
-        let Some((_, socket)) = state.socket(id) else { return Via::Os(WhyOs::NotOurs) };
+        let Ok(mut state) = stack.shard.lock() else { return Some(Via::Os(WhyOs::Reentered)) };
+        let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
         let options = &socket.options;
         let bound = socket.local.map(|local| *local.ip());
         let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
@@ -91,7 +100,7 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4, source: Option<Ipv4
             Some(plane) => resolve(stack, plane, id, destination, &query, ignore_path_mtu),
         },
     };
-    match found {
+    Some(match found {
         Ok(via) => via,
         // The kernel refuses what comes from an address that is not the host's.
         Err(WhyOs::LocalDestination) if source.is_some_and(|source| !is_own(stack, source)) => {
@@ -100,6 +109,9 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4, source: Option<Ipv4
         Err(WhyOs::LocalDestination)
             if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
         {
+            if is_stranger(stack, id, to.port()) {
+                return None;
+            }
             local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
                 .unwrap_or(Via::Os(WhyOs::LocalDestination))
         }
@@ -107,7 +119,15 @@ fn find_route(stack: &Stack, id: SocketId, to: SocketAddrV4, source: Option<Ipv4
             why.tell_remedy(format_args!("what goes to {destination}"));
             Via::Os(why)
         }
-    }
+    })
+}
+
+/// Does a server answer one of many clients that ask once each?
+fn is_stranger(stack: &Stack, id: SocketId, port: u16) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let is_server = socket.named && socket.peer.is_none();
+    is_server && socket.datagrams.get_or_insert_default().strangers.is_one(port)
 }
 
 fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {

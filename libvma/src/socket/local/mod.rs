@@ -8,7 +8,6 @@
 //! Lock order: the plane's, the one here, the shard's. No function here may be called with the
 //! shard locked.
 
-pub mod brevity;
 mod host;
 mod listeners;
 mod mappings;
@@ -23,7 +22,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::AsRawFd;
 
-use self::brevity::Brevity;
 use self::host::Owner;
 use self::listeners::Listeners;
 use self::mappings::Mappings;
@@ -58,7 +56,6 @@ pub struct Local {
     failed: AtomicBool,
     /// When a caller was last told that it has a link with us, in nanoseconds of the monotonic clock.
     answered: AtomicU64,
-    pub brevity: Brevity,
 }
 
 /// Who serves an address.
@@ -108,7 +105,6 @@ impl Local {
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             answered: AtomicU64::new(0),
-            brevity: Brevity::new(),
         }
     }
 

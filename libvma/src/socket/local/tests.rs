@@ -9,6 +9,7 @@ use crate::config::settings::Settings;
 use crate::shard::pipe::{Offer, Pipe};
 use crate::shard::{Shard, SocketId};
 use crate::socket::Socket;
+use crate::socket::brevity::Brevity;
 use crate::stats::StatsFile;
 use crate::sys::load::Load;
 use crate::sys::shadow;
@@ -22,6 +23,8 @@ fn stack_with(environment: &str) -> Stack {
         shard: Shard::default(),
         drained: Default::default(),
         hold: Default::default(),
+        short_streams: Brevity::of_streams(),
+        short_datagrams: Brevity::of_datagrams(),
         attaching: Default::default(),
         plane: Lock::new(None),
         shadows: None,

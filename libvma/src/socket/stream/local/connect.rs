@@ -27,7 +27,7 @@ pub fn connect(
     if !stack.config.local || peer.port() == 0 || !is_own(stack, *peer.ip()) {
         return None;
     }
-    if stack.local.brevity.expects(peer, clock::now().as_nanos()) {
+    if stack.short_streams.expects(peer, clock::now().as_nanos()) {
         return Some(Outcome::Os(WhyOs::Short));
     }
     let bound = shadow::local_address(descriptor)?;

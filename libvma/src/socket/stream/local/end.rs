@@ -70,7 +70,7 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     super::flush(&mut state, id);
     let now = clock::now().as_nanos();
     if let Some((destination, was_short)) = state.pipe(id).and_then(|pipe| pipe.brevity(now)) {
-        stack.local.brevity.note(destination, was_short, now);
+        stack.short_streams.note(destination, was_short, now);
     }
     end(&mut state, id, descriptor, true);
     let counters = crate::socket::last_counters(stack, &mut state, id);

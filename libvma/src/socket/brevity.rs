@@ -1,0 +1,177 @@
+//! Which destinations have sockets that end after a request or two: connections within the host, for which
+//! agreeing upon a pipe costs more than they have to gain from it, and UDP sockets that live for one question
+//! (resolvers open one for each), for which the flows do. They are the kernel's alone, as long as this goes on.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::{Shard, Socket, State};
+use crate::shard::SocketId;
+use crate::sys::lock::Lock;
+
+/// A UDP socket of so few datagrams was a short one.
+const FEW_DATAGRAMS: u64 = 8;
+
+/// What UDP sockets that were bound to any port are remembered by.
+pub const AUTOMATIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+
+/// What the UDP socket that ends is remembered by, and whether it was short. None: it was not one of those
+/// that may be, or has not been served.
+pub fn of_datagrams(state: &mut Shard, id: SocketId) -> Option<(SocketAddrV4, bool)> {
+    let (endpoint, socket) = state.socket(id)?;
+    let key = socket.brevity_key().filter(|_| socket.state == State::Offloaded)?;
+    let counts = &endpoint.counters;
+    let served = counts.rx_packets.saturating_add(counts.tx_packets);
+    let by_kernel = counts.rx_os_packets.saturating_add(counts.tx_os_packets);
+    Some((key, served.saturating_add(by_kernel) <= FEW_DATAGRAMS))
+}
+
+impl Socket {
+    /// What other UDP sockets like it are remembered by, if it may be one of many that live for one question.
+    pub fn brevity_key(&self) -> Option<SocketAddrV4> {
+        self.datagrams.as_ref()?.brevity_key
+    }
+
+    /// The UDP socket, which has no address yet, is about to get one by sending there.
+    pub fn sends_first(&mut self, destination: SocketAddrV4) {
+        if self.state == State::Undecided && !self.named && self.options.memberships.is_empty() {
+            let datagrams = self.datagrams.get_or_insert_default();
+            datagrams.brevity_key.get_or_insert(destination);
+        }
+    }
+}
+
+/// What the last sockets of this process for each destination were like.
+pub struct Brevity {
+    records: Lock<Vec<Record>>,
+    /// So much time between the ends of two short ones, in nanoseconds, and the row begins anew.
+    pause: u64,
+}
+
+struct Record {
+    destination: SocketAddrV4,
+    /// How many short ones in a row there were.
+    row: u32,
+    /// When the last one ended.
+    last: u64,
+    /// When one was last served nevertheless.
+    tried: u64,
+}
+
+/// So many are needed for a judgement.
+const ENOUGH: u32 = 32;
+/// How long that holds, unless others end and say the same.
+const HOLDS_NANOS: u64 = 200_000_000;
+/// Time between sockets that are served nevertheless, to see whether they are short still.
+const SAMPLE_NANOS: u64 = 5_000_000;
+const MOST: usize = 64;
+
+impl Brevity {
+    /// Of connections within the host.
+    pub const fn of_streams() -> Brevity {
+        Brevity { records: Lock::new(Vec::new()), pause: u64::MAX }
+    }
+
+    /// Of UDP sockets. A few hundred a second cost little to be served, so a row is only what comes quickly.
+    pub const fn of_datagrams() -> Brevity {
+        Brevity { records: Lock::new(Vec::new()), pause: 10_000_000 }
+    }
+
+    /// Is a new socket to be the kernel's?
+    pub fn expects(&self, destination: SocketAddrV4, now: u64) -> bool {
+        let Ok(mut records) = self.records.lock() else { return false };
+        let record = records.iter_mut().find(|record| record.destination == destination);
+        let Some(record) = record.filter(|record| record.row >= ENOUGH) else { return false };
+        if now.saturating_sub(record.last) > HOLDS_NANOS.min(self.pause) {
+            return false;
+        }
+        let samples = now.saturating_sub(record.tried) >= SAMPLE_NANOS;
+        if samples {
+            record.tried = now;
+        }
+        !samples
+    }
+
+    /// A connection that had a pipe, or the offer of one, or a socket that was served, has ended.
+    pub fn note(&self, destination: SocketAddrV4, was_short: bool, now: u64) {
+        let Ok(mut records) = self.records.lock() else { return };
+        let known = records.iter().position(|record| record.destination == destination);
+        if let Some(record) = known.and_then(|at| records.get_mut(at)) {
+            let goes_on = was_short && now.saturating_sub(record.last) <= self.pause;
+            record.row = if goes_on { record.row.saturating_add(1) } else { u32::from(was_short) };
+            record.last = now;
+            return;
+        }
+        if records.len() >= MOST
+            && let Some(oldest) =
+                (0..records.len()).min_by_key(|at| records.get(*at).map(|one| one.last))
+        {
+            records.swap_remove(oldest);
+        }
+        records.push(Record { destination, row: u32::from(was_short), last: now, tried: 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    const THERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+
+    // covers: API-05
+    #[test]
+    fn short_connections_are_the_kernels_while_they_go_on() {
+        let brevity = Brevity::of_streams();
+        let other = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 81);
+        for now in 0..u64::from(ENOUGH) {
+            assert!(!brevity.expects(THERE, now));
+            brevity.note(THERE, true, now);
+        }
+        let now = SAMPLE_NANOS + 100;
+        // One for a look, the others are the kernel's.
+        assert!(!brevity.expects(THERE, now));
+        assert!(brevity.expects(THERE, now + 1) && brevity.expects(THERE, now + 2));
+        assert!(!brevity.expects(other, now + 3));
+        assert!(!brevity.expects(THERE, now + SAMPLE_NANOS));
+        // Nobody says so any more.
+        assert!(!brevity.expects(THERE, now + 2 * HOLDS_NANOS));
+        // One that is not short is the end of it.
+        brevity.note(THERE, true, now);
+        assert!(brevity.expects(THERE, now + SAMPLE_NANOS + 1));
+        brevity.note(THERE, false, now);
+        assert!(!brevity.expects(THERE, now + SAMPLE_NANOS + 2));
+    }
+
+    #[test]
+    fn udp_sockets_are_a_row_only_in_quick_succession() {
+        let brevity = Brevity::of_datagrams();
+        let quick = 1_000_000;
+        let mut now = 0;
+        let mut note = |pause: u64, times: u32| {
+            for _ in 0..times {
+                now += pause;
+                brevity.note(THERE, true, now);
+            }
+            now + 1
+        };
+        let slow = note(20_000_000, 2 * ENOUGH);
+        assert!(!brevity.expects(THERE, slow));
+        note(quick, ENOUGH);
+        let later = note(2 * SAMPLE_NANOS, 1);
+        brevity.expects(THERE, later);
+        assert!(brevity.expects(THERE, later + 1));
+        let after_a_pause = note(20_000_000, 1);
+        assert!(!brevity.expects(THERE, after_a_pause + SAMPLE_NANOS));
+    }
+
+    #[test]
+    fn the_destination_that_was_not_used_for_longest_is_forgotten() {
+        let brevity = Brevity::of_streams();
+        for port in 0..MOST as u16 + 1 {
+            brevity.note(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port), true, u64::from(port));
+        }
+        let records = brevity.records.lock().unwrap();
+        assert_eq!(records.len(), MOST);
+        assert!(records.iter().all(|record| record.destination.port() != 0));
+    }
+}
