@@ -178,11 +178,23 @@ fn try_repair() -> bool {
 /// called once, after [`install`]: peers answer only the first of several (Linux for half a second,
 /// `tcp_invalid_ratelimit`). Does nothing but in ESTABLISHED.
 ///
+/// The probe has a window as well, which the kernel then takes for known. But a peer acknowledges a segment that it
+/// does not expect, and drops it (RFC 9293 section 3.10.7.4): if it knew of no window before, the kernel is told
+/// so, and announces one as soon as the program reads.
+///
 /// Nobody may send on the socket meanwhile.
 pub fn probe(fd: c_int) {
+    let target = Target { fd, unfiltered: false, segment_size: 0 };
+    let repair = |mode| shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, mode);
     let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
-    shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
-    shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_OFF);
+    repair(REPAIR_ON);
+    let known = target.repair_window().ok().filter(|window| window.receive_window == 0);
+    repair(REPAIR_OFF);
+    if let Some(known) = known {
+        repair(REPAIR_ON);
+        target.expect_window_update(&known);
+        repair(REPAIR_OFF_SILENTLY);
+    }
     if let Some(reuse) = reuse {
         shadow::set_int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, reuse);
     }

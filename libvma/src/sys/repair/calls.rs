@@ -130,6 +130,18 @@ impl Target {
         })
     }
 
+    /// Has the kernel take the peer to know no window but that of `known`. If a segment has arrived since, its
+    /// acknowledgment has told the peer more, and the kernel is not to know less.
+    pub fn expect_window_update(&self, known: &RepairWindow) {
+        let Ok(now) = self.repair_window() else { return };
+        if now.receive_update == known.receive_update {
+            let receive_window = known.receive_window;
+            let window = RepairWindow { receive_window, ..now };
+            let name = libc::TCP_REPAIR_WINDOW;
+            let _ = self.set("TCP_REPAIR_WINDOW", libc::IPPROTO_TCP, name, &window);
+        }
+    }
+
     /// An option of TCP's that is exactly so long.
     fn get(&self, call: &'static str, name: c_int, value: &mut [u8]) -> Result<(), Error> {
         let len = shadow::option(self.fd, libc::IPPROTO_TCP, name, value);

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::taken::{SIOCOUTQ, outgoing};
+use super::taken::{SIOCOUTQ, SIOCOUTQNSD, outgoing};
 use super::*;
 
 /// The whole story: data unread, unacknowledged, unsent, and sent by the peer meanwhile.
@@ -253,6 +253,36 @@ fn a_probe_brings_back_lost_acknowledgments() {
         probe(ours.as_raw_fd());
         until("acknowledged", || outgoing(ours.as_raw_fd(), SIOCOUTQ) == 0);
         assert_eq!(information(&ours).tcpi_total_retrans, 0);
+    });
+}
+
+/// The peer drops the probe, and with it the window that the probe offers.
+#[test]
+fn a_peer_without_a_window_is_told_when_there_is_one() {
+    with_wire(|wire| {
+        let (ours, mut theirs) = wire.opened();
+        theirs.set_nonblocking(true).unwrap();
+        let mut said = 0;
+        let is_full = |theirs: &TcpStream| {
+            let fd = theirs.as_raw_fd();
+            outgoing(fd, SIOCOUTQ) == outgoing(fd, SIOCOUTQNSD)
+        };
+        while let Ok(len) = theirs.write(&text(said, 16_384)) {
+            said += len;
+        }
+        until("the window is closed", || is_full(&theirs));
+        let taken = Taken::from(ours, &theirs);
+        assert_eq!(taken.receive_window, 0);
+        let mut ours = taken.installed();
+        probe(ours.as_raw_fd());
+        expect(&mut ours, &text(0, said));
+        let counters =
+            wire.at_peer(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
+        let of_tcp = |line: &&str| line.starts_with("TcpExt:");
+        let lines: Vec<_> = counters.lines().filter(of_tcp).map(str::split_whitespace).collect();
+        let [names, values]: [_; 2] = lines.try_into().ok().unwrap();
+        let probes = names.zip(values).find(|(name, _)| *name == "TCPWinProbe");
+        assert_eq!(probes, Some(("TCPWinProbe", "0")), "the peer had to ask for the window");
     });
 }
 
