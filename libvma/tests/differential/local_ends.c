@@ -129,9 +129,9 @@ static void behind_both_ends(void)
 static void behind_an_end_both_ways(void)
 {
 	each((const way[]){
-		{ "brtu", "es", POLLERR },
-		{ "wbrtu", "s", POLLERR },
-		{ "fbrtu", "es", POLLERR },
+		{ "brtl", "es", POLLERR },
+		{ "wbrtl", "s", POLLERR },
+		{ "fbrtl", "es", POLLERR },
 		{ NULL, NULL, 0 },
 	});
 }

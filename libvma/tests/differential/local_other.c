@@ -76,13 +76,18 @@ static void until_told(void)
 	must("told", read(0, &byte, 1));
 }
 
-static void until_readable(int fd, int length)
+static void readable_within(int milliseconds, int fd, int length)
 {
 	int there = 0;
-	for (int i = 0; i < 2000 && there < length; i++) {
+	for (int i = 0; i < milliseconds && there < length; i++) {
 		must("FIONREAD", ioctl(fd, FIONREAD, &there));
 		usleep(1000);
 	}
+}
+
+static void until_readable(int fd, int length)
+{
+	readable_within(2000, fd, length);
 }
 
 static void send_all(int fd, const char *bytes, long length)
@@ -193,6 +198,7 @@ static int end_so(const char *steps, int fd)
 		case 't': until_told(); break;
 		case 'w': send_all(fd, "its last words", 14); break;
 		case 'u': until_readable(fd, 500); break; /* what it will not read */
+		case 'l': readable_within(50, fd, 500); break; /* what never gets readable, as it is shut down */
 		case 'g': must("recv", recv(fd, bytes, sizeof bytes, MSG_WAITALL)); break;
 		case 'f': must("shutdown", shutdown(fd, SHUT_WR)); break;
 		case 'b': must("shutdown", shutdown(fd, SHUT_RDWR)); break;
