@@ -195,7 +195,7 @@ impl Pipe {
         }
         // Bytes that nobody will read. The peer has noted what it did read.
         let unread = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted;
-        if self.lost_what_was_given() {
+        if self.lacks_bytes() {
             self.fault.die();
         } else if unread {
             self.died_unread();
@@ -213,11 +213,6 @@ impl Pipe {
             self.closed_unread(Parting::Whole);
         }
         self.end();
-    }
-
-    /// The peer is gone. Are bytes lost that were given back to it, and have not come by the kernel?
-    pub(super) fn lost_what_was_given(&self) -> bool {
-        self.lacks_bytes() || self.incoming.state.is_returned() && self.incoming.held() > 0
     }
 
     /// The socket is closed, and the peer knows.

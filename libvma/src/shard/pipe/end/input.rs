@@ -93,7 +93,7 @@ impl Pipe {
             && read.is_some_and(|read| read < self.outgoing.sent);
         let returned = !self.outgoing.backlog.is_empty();
         // It closed before it knew that this was all.
-        if self.lost_what_was_given() {
+        if self.lacks_bytes() {
             self.fault.die();
         } else if returned || crossed {
             self.closed_unread(if returned { Parting::Torn } else { parting });

@@ -362,9 +362,11 @@ impl Pipe {
         self.fault.reset();
     }
 
-    /// The kernel's end of the connection came before bytes that were given back: they are lost.
+    /// Are there bytes that were given back and have not come by the kernel, or that wait for room to be? If the
+    /// peer is gone, or the kernel's end of the connection came before them, they are lost.
     pub fn lacks_bytes(&self) -> bool {
-        self.incoming.state.given() > 0
+        let state = self.incoming.state;
+        state.given() > 0 || state.is_returned() && self.incoming.held() > 0
     }
 
     /// The program must not take what it has read for all there was.

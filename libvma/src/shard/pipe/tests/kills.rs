@@ -138,3 +138,22 @@ proptest! {
         }
     }
 }
+
+/// Bytes that wait for room in the link, to be given back, are not forgotten when the kernel's connection ends.
+#[test]
+fn a_peer_that_is_killed_before_all_was_given_back_makes_no_clean_end() {
+    let [mut gone, mut left] = begin(Beginning::Offered);
+    gone.receive(1);
+    gone.send(&[1]);
+    left.send(&[2]);
+    left.send(&[3]);
+    assert!(gone.take_message());
+    gone.send(&[4]);
+    gone.stop();
+    left.carrier.most = 9;
+    assert_eq!(left.receive(1), 1);
+    gone.kill();
+    left.receive(1);
+    left.receive(1);
+    assert!(left.failed && !left.at_end, "{} of {}", left.got.len(), gone.sent.len());
+}
