@@ -1,4 +1,4 @@
-//! Which destinations have sockets that end after a request or two: connections within the host, for which
+//! Destinations whose sockets end after a request or two: connections within the host, for which
 //! agreeing upon a pipe costs more than they have to gain from it, and UDP sockets that live for one question
 //! (resolvers open one for each), for which the flows do. They are the kernel's alone, as long as this goes on.
 
@@ -11,10 +11,10 @@ use crate::sys::lock::Lock;
 /// A UDP socket of so few datagrams was a short one.
 const FEW_DATAGRAMS: u64 = 8;
 
-/// What UDP sockets that were bound to any port are remembered by.
+/// The key of UDP sockets that were bound to any port.
 pub const AUTOMATIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
-/// What the UDP socket that ends is remembered by, and whether it was short. None: it was not one of those
+/// The key of a UDP socket that ends, and whether it was short. None: it was not one of those
 /// that may be, or has not been served.
 pub fn of_datagrams(state: &mut Shard, id: SocketId) -> Option<(SocketAddrV4, bool)> {
     let (endpoint, socket) = state.socket(id)?;
@@ -26,7 +26,7 @@ pub fn of_datagrams(state: &mut Shard, id: SocketId) -> Option<(SocketAddrV4, bo
 }
 
 impl Socket {
-    /// What other UDP sockets like it are remembered by, if it may be one of many that live for one question.
+    /// The key under which UDP sockets like it are remembered, if it may be one of many that live for one question.
     pub fn brevity_key(&self) -> Option<SocketAddrV4> {
         self.datagrams.as_ref()?.brevity_key
     }
@@ -40,7 +40,7 @@ impl Socket {
     }
 }
 
-/// What the last sockets of this process for each destination were like.
+/// A judgement of the last sockets of this process for each destination.
 pub struct Brevity {
     records: Lock<Vec<Record>>,
     /// So much time between the ends of two short ones, in nanoseconds, and the row begins anew.

@@ -149,7 +149,7 @@ pub struct Socket {
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
-    /// What a UDP socket knows of others.
+    /// Of a UDP socket: its knowledge of others.
     datagrams: Option<Box<Datagrams>>,
     /// The next hop of the last destination.
     route: Option<Box<CachedRoute>>,
@@ -175,12 +175,12 @@ pub struct Socket {
     pub stream: Option<Box<stream::Stream>>,
 }
 
-/// What a UDP socket knows of others. Apart, because a stream has no use for it.
+/// The knowledge that a UDP socket has of others. Apart, because a stream has no use for it.
 #[derive(Default)]
 struct Datagrams {
     /// Flows not installed for it, because other sockets of the host have a part in them.
     sharing: sharing::Sharing,
-    /// What other sockets like it are remembered by: where it sends to, or [`brevity::AUTOMATIC`].
+    /// The key under which sockets like it are remembered: its destination, or [`brevity::AUTOMATIC`].
     brevity_key: Option<SocketAddrV4>,
     /// Of a server: the clients within the host that it answered last.
     strangers: egress::Strangers,
