@@ -96,7 +96,7 @@ pub fn refresh(stack: &Stack, id: SocketId) {
     socket.peer = shadow::peer_address(descriptor);
     socket.route = None;
     if let Some(peer) = socket.peer {
-        socket.sends_first(peer);
+        socket.note_first_destination(peer);
     }
     let key = socket.brevity_key().filter(|_| socket.state == State::Undecided);
     let ipv6_only = socket.family == Family::Ipv6 && shadow::is_ipv6_only(descriptor);

@@ -16,7 +16,7 @@ pub const AUTOMATIC: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
 /// The key of a UDP socket that ends, and whether it was short. None: it was not one of those
 /// that may be, or has not been served.
-pub fn of_datagrams(state: &mut Shard, id: SocketId) -> Option<(SocketAddrV4, bool)> {
+pub fn was_short(state: &mut Shard, id: SocketId) -> Option<(SocketAddrV4, bool)> {
     let (endpoint, socket) = state.socket(id)?;
     let key = socket.brevity_key().filter(|_| socket.state == State::Offloaded)?;
     let counts = &endpoint.counters;
@@ -31,8 +31,8 @@ impl Socket {
         self.datagrams.as_ref()?.brevity_key
     }
 
-    /// The UDP socket, which has no address yet, is about to get one by sending there.
-    pub fn sends_first(&mut self, destination: SocketAddrV4) {
+    /// The first destination of a UDP socket that was not bound is its key.
+    pub fn note_first_destination(&mut self, destination: SocketAddrV4) {
         if self.state == State::Undecided && !self.named && self.options.memberships.is_empty() {
             let datagrams = self.datagrams.get_or_insert_default();
             datagrams.brevity_key.get_or_insert(destination);
@@ -133,7 +133,7 @@ mod tests {
         assert!(brevity.expects(THERE, now + 1) && brevity.expects(THERE, now + 2));
         assert!(!brevity.expects(other, now + 3));
         assert!(!brevity.expects(THERE, now + SAMPLE_NANOS));
-        // Nobody says so any more.
+        // The judgement is too old.
         assert!(!brevity.expects(THERE, now + 2 * HOLDS_NANOS));
         // One that is not short is the end of it.
         brevity.note(THERE, true, now);

@@ -455,7 +455,7 @@ fn note_start(stack: &Stack, id: SocketId, destination: SocketAddrV4) {
         && let Some((_, socket)) = state.socket(id)
     {
         socket.starts_locally = own || socket.starts_locally;
-        socket.sends_first(destination);
+        socket.note_first_destination(destination);
     }
 }
 

@@ -366,7 +366,7 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         state.kick_all();
     }
     let counters = last_counters(stack, &mut state, id);
-    let lived = brevity::of_datagrams(&mut state, id);
+    let lived = brevity::was_short(&mut state, id);
     state.detach(id);
     stack.extra.forget(id);
     drop(state);

@@ -59,7 +59,7 @@ impl Interest {
         core::mem::replace(&mut self.about, Interest::about_nothing(self.events))
     }
 
-    /// They could not be told.
+    /// Keeps news that could not be told, about these events.
     #[inline]
     pub const fn keep_news(&mut self, about: u32) {
         self.news = true;

@@ -130,8 +130,8 @@ impl Target {
         })
     }
 
-    /// Has the kernel take the peer to know no window but that of `known`. If a segment has arrived since, its
-    /// acknowledgment has told the peer more, and the kernel is not to know less.
+    /// Makes the kernel assume that the peer knows the window of `known` only, so that it announces the next one. Not
+    /// if a segment has arrived since: its acknowledgment has told the peer of a window.
     pub fn expect_window_update(&self, known: &RepairWindow) {
         let Ok(now) = self.repair_window() else { return };
         if now.receive_update == known.receive_update {
