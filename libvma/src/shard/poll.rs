@@ -103,6 +103,14 @@ impl<S> State<S> {
         }
     }
 
+    /// Takes what the rings have received, for a caller whose own segment leaves before the answers to it: the caller runs
+    /// [`State::run_tcp`] after that.
+    pub fn take_received(&mut self) {
+        if self.poll_rings() >= BUDGET {
+            self.catch_up();
+        }
+    }
+
     /// Polls a few times over, for a caller that has nothing else to do: a packet is seen sooner
     /// than by polls with the lock's hand-over between them.
     #[inline]

@@ -86,11 +86,13 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     linger(stack, id);
     let Ok(mut state) = stack.shard.lock() else { return };
     super::give_back::end_listening(&mut state, id);
-    // What was received and not read decides between FIN and RST.
-    state.poll_well();
+    // What was received and not read decides between FIN and RST. Answers to others go after the FIN: a client that ends
+    // when it has its answer would be first otherwise, and keep its port in TIME-WAIT.
+    state.take_received();
     let counters = crate::socket::last_counters(stack, &mut state, id);
     let kept = port_kept(&mut state, id, descriptor);
     state.orphan_connection(id, kept);
+    state.run_tcp();
     state.detach(id);
     let unattended = state.take_unattended();
     drop(state);
@@ -127,13 +129,13 @@ fn is_shared(stack: &Stack, id: SocketId) -> bool {
 fn linger(stack: &Stack, id: SocketId) {
     let time = {
         let Ok(mut state) = stack.shard.lock() else { return };
+        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
+        let Some(time) = stream.and_then(|stream| stream.linger) else { return };
+        let time = std::time::Duration::from_secs(u64::from(time));
         state.poll_well();
         if !super::is_established(&mut state, id) {
             return;
         }
-        let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
-        let Some(time) = stream.and_then(|stream| stream.linger) else { return };
-        let time = std::time::Duration::from_secs(u64::from(time));
         if state.connection(id).is_some_and(|connection| connection.readable() > 0) {
             // The close resets, there is nothing to wait for.
             return;
