@@ -61,6 +61,9 @@ pub struct Settings {
     pub cork: bool,
     /// Acknowledge at once, always (VMA_TCP_QUICKACK).
     pub always_quick_ack: bool,
+    /// The first acknowledgments wait for something of the program's that carries them: those of the peer's first data, which are
+    /// a request or the reply to one, and that of its SYN, where the program connects.
+    pub first_ack_waits: bool,
     /// SO_KEEPALIVE.
     pub keep_alive: bool,
     /// TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT (RFC 1122 section 4.2.3.6).
@@ -118,6 +121,7 @@ impl Default for Settings {
             nodelay: false,
             cork: false,
             always_quick_ack: false,
+            first_ack_waits: false,
             keep_alive: false,
             keep_idle: Millis::from_secs(7200),
             keep_interval: Millis::from_secs(75),

@@ -78,7 +78,8 @@ impl<S> State<S> {
     pub fn open_connection(&mut self, id: SocketId, opening: Opening) -> Result<(), AddressInUse> {
         self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return Err(AddressInUse) };
-        let Opening { key, hop, ttl, tos, settings, flows, start } = opening;
+        let Opening { key, hop, ttl, tos, mut settings, flows, start } = opening;
+        settings.first_ack_waits = tcp.first_words.expects(&key);
         let mut former = None;
         if let Some(index) = tcp.table.get(&key) {
             if !tcp.makes_room(index) {
@@ -213,6 +214,11 @@ impl<S> State<S> {
         let now = tcp.now();
         if let Some(block) = tcp.block(index) {
             block.owner = Owner::Orphan;
+            // Those that peers have made have no flows of their own.
+            if !block.flows.is_empty() {
+                let (key, spoke_first) = (block.connection.key(), block.connection.spoke_first());
+                tcp.first_words.note(&key, spoke_first);
+            }
         }
         if let Some(kept) = kept {
             tcp.keep(&mut io, index, kept);

@@ -380,7 +380,9 @@ impl Tcp {
             return self.answer(io, number, arrival, verdict);
         };
         let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
-        let connection = Connection::accept(&request, path, listening.settings.clone(), now);
+        // Where a peer connects it asks, as a rule.
+        let settings = Settings { first_ack_waits: true, ..listening.settings.clone() };
+        let connection = Connection::accept(&request, path, settings, now);
         let (socket, envelope) = (listening.socket, listening.envelope);
         let inherited_state = Some(Box::new(listening.inherited_state.clone()));
         let flows = listening.take_flow(&arrival.key);

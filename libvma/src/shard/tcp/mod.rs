@@ -9,6 +9,7 @@
 
 mod body;
 mod command;
+mod first_word;
 mod listen;
 mod pass;
 mod read;
@@ -45,6 +46,7 @@ pub use watch::{Pending, Report};
 pub use wire::Wire;
 
 use self::body::Heaps;
+use self::first_word::FirstWords;
 use self::listen::Listening;
 use self::watch::{Watch, Watched};
 use self::way::Way;
@@ -169,6 +171,7 @@ pub(super) struct Tcp {
     unattended: bool,
     /// Until then a connection that the program has closed may get bytes of a peer that does not know yet.
     closing_until: Instant,
+    first_words: FirstWords,
     /// Made for the first segment that is passed to the kernel.
     injector: Option<Injector>,
 }
@@ -212,6 +215,7 @@ impl Tcp {
             holding: Vec::new(),
             unattended: false,
             closing_until: Instant::from_nanos(0),
+            first_words: FirstWords::default(),
             injector: None,
         }
     }

@@ -121,9 +121,12 @@ impl<S> State<S> {
         let now = tcp.now();
         let Some(block) = tcp.block(index) else { return };
         let Some(piece) = block.connection.take_piece(now) else { return };
+        let may_answer = block.connection.may_answer();
         let put_off = block.touched && !block.connection.wants_output();
         body::release(io.rings, &mut tcp.heaps, piece.body);
-        if !put_off {
+        if may_answer {
+            tcp.touch(index);
+        } else if !put_off {
             tcp.output(&mut io, index);
             self.after_tcp();
         }
@@ -138,6 +141,9 @@ impl<S> State<S> {
             connection.consume(now, len, wire);
             connection.wants_output()
         });
+        if tcp.block(index).is_some_and(|block| block.connection.may_answer()) {
+            return tcp.touch(index);
+        }
         // What was put off comes after this, too.
         let put_off = tcp.block(index).is_some_and(|block| block.touched);
         if put_off && wants_output == Some(false) {

@@ -207,6 +207,14 @@ impl Tcp {
         self.settle(io, index);
     }
 
+    /// The connection's output is made after the next poll, if the program sends nothing before.
+    pub(super) fn touch(&mut self, index: u32) {
+        let Some(block) = self.block(index) else { return };
+        if !core::mem::replace(&mut block.touched, true) {
+            self.touched.push(index);
+        }
+    }
+
     fn run_timers(&mut self, io: &mut Io<'_>, now: Instant) {
         while let Some(index) = self.timers.pop_due(now) {
             let Some(block) = self.block(index) else { continue };

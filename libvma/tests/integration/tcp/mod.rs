@@ -18,6 +18,7 @@ mod reincarnation;
 mod replaced;
 mod routes;
 mod sharing;
+mod short_connections;
 mod small_writes;
 mod soak;
 mod sockperf;

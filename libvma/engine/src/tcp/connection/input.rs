@@ -189,9 +189,7 @@ impl<B> Connection<B> {
         self.ecn.enabled &= arrival.has(Flags::ECE) && !arrival.has(Flags::CWR);
         let mut events = self.acknowledged_plainly(arrival);
         self.establish(arrival.now);
-        // tcp(7), TCP_QUICKACK: the handshake's third segment leaves at once, unless data follows
-        // it so closely that it carries the acknowledgment.
-        self.announced.due = true;
+        self.note_handshake(arrival.now);
         events.insert(Events::ESTABLISHED.union(Events::WRITABLE));
         events
     }

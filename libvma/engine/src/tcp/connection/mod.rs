@@ -309,6 +309,9 @@ impl<B> Connection<B> {
         connection.max_snd_wnd = connection.snd_wnd;
         connection.snd_wl1 = request.irs;
         connection.announced = Announcement::new(connection.rcv_nxt, request.announced_window);
+        if connection.settings.first_ack_waits {
+            connection.announced.await_request();
+        }
         connection.update_mss();
         connection.congestion = Congestion::new(connection.settings.congestion, connection.mss);
         if request.retransmissions > 0 || request.is_from_cookie || request.was_ignored() {

@@ -10,6 +10,8 @@ use super::timers::Timer;
 
 /// Data that is sent so soon after a segment answers it (Linux: TCP_DELACK_MIN).
 const ANSWER_NANOS: u64 = 40_000_000;
+/// The program that connects sends its first data so soon, if it is one of those that speak first.
+const FIRST_WORD_NANOS: u64 = 20_000_000;
 /// A tick of the time stamps.
 const TICK_NANOS: u64 = 1_000_000;
 /// Segments acknowledged at once while a flow starts, so that its sender's window opens (Linux:
@@ -18,6 +20,21 @@ const QUICK_ACKS: u8 = 16;
 
 /// What a sender may send in its first round trip (RFC 6928), and a receiver expects.
 const INITIAL_SPACE: u32 = 14_600;
+
+/// How a connection begins, for the acknowledgments that wait for something to ride on
+/// ([`crate::tcp::Settings::first_ack_waits`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Opening {
+    /// It has passed, without anything special.
+    #[default]
+    Over,
+    /// The peer has answered our SYN; nobody has sent data.
+    Quiet,
+    /// The first data of the peer are to come, and the program will answer them or close.
+    Awaited,
+    /// They are there and not acknowledged.
+    Asked,
+}
 
 /// What the peer was told last.
 #[derive(Debug, Default)]
@@ -37,6 +54,9 @@ pub(super) struct Announcement {
     /// Segments since the last acknowledgment that seem to be the end of what the peer wrote, 2 at
     /// most (Linux: ICSK_ACK_PUSHED and ICSK_ACK_PUSHED2).
     pushed: u8,
+    opening: Opening,
+    /// The program that connected sent the first data, and soon.
+    has_spoken: bool,
     /// The largest segment received: two of them are acknowledged at once.
     segment: u32,
     /// When data was received last; long ago if never.
@@ -53,8 +73,22 @@ impl Announcement {
         }
     }
 
+    pub fn await_request(&mut self) {
+        self.opening = Opening::Awaited;
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.opening == Opening::Quiet
+    }
+
+    /// The peer's first data wait for what the program does.
+    pub fn is_asked(&self) -> bool {
+        self.opening == Opening::Asked
+    }
+
     pub fn on_delay_over(&mut self) {
         self.due = true;
+        self.opening = Opening::Over;
         // The program does not answer after all.
         self.interactive = false;
     }
@@ -65,6 +99,7 @@ impl Announcement {
         self.interactive = !quick;
         if quick {
             self.quick = QUICK_ACKS;
+            self.opening = Opening::Over;
         }
     }
 
@@ -170,13 +205,16 @@ impl<B> Connection<B> {
         let announced = &mut self.announced;
         announced.received = now;
         announced.segment = announced.segment.max(len.min(full));
-        if pushed || len < announced.segment {
+        let is_end = pushed || len < announced.segment;
+        if is_end {
             announced.pushed = announced.pushed.saturating_add(1).min(2);
         }
+        let is_request = announced.opening == Opening::Awaited && is_end;
+        announced.opening = if is_request { Opening::Asked } else { Opening::Over };
         let unacknowledged = self.rcv_nxt.since(announced.acknowledged);
         // RFC 9293 section 3.8.6.3: at least every second full segment.
         let due = unacknowledged > announced.segment
-            || !announced.interactive && announced.quick > 0
+            || !announced.interactive && announced.quick > 0 && !is_request
             || self.settings.always_quick_ack
             || self.ecn.echo
             || !self.reassembly.is_empty();
@@ -188,10 +226,41 @@ impl<B> Connection<B> {
         }
     }
 
+    /// The peer has answered our SYN. The handshake's third segment leaves at once, unless data follows it so closely that it
+    /// carries the acknowledgment (tcp(7), TCP_QUICKACK): data that is there already, or that is expected.
+    pub(super) fn note_handshake(&mut self, now: Instant) {
+        self.announced.opening = Opening::Quiet;
+        if !self.settings.first_ack_waits || self.ecn.enabled {
+            self.announced.due = true;
+            return;
+        }
+        self.announced.acknowledged = self.irs;
+        self.timers.set(Timer::DelayedAck, now.plus_nanos(FIRST_WORD_NANOS));
+    }
+
+    /// Did the program connect, and send the first data soon after?
+    pub fn spoke_first(&self) -> bool {
+        self.announced.has_spoken
+    }
+
+    /// Is nothing to be sent but the acknowledgment of the peer's first data, which the program has read, and may answer next?
+    #[inline]
+    pub fn may_answer(&self) -> bool {
+        self.announced.is_asked()
+            && self.announced.due
+            && self.snd_nxt == self.data_end()
+            && !self.fin_queued
+    }
+
     /// The program sends: if that answers something, acknowledgments ride on answers. Only data can
     /// be answered: what comes to somebody who only sends is acknowledgments.
     #[inline]
     pub(super) fn note_answer(&mut self, now: Instant) {
+        if self.announced.is_quiet() {
+            self.announced.has_spoken = now.nanos_since(self.last_received) < FIRST_WORD_NANOS;
+            let is_awaited = self.announced.has_spoken && self.settings.first_ack_waits;
+            self.announced.opening = if is_awaited { Opening::Awaited } else { Opening::Over };
+        }
         if now.nanos_since(self.announced.received) < ANSWER_NANOS {
             self.announced.interactive = true;
         }
@@ -218,6 +287,9 @@ impl<B> Connection<B> {
         self.announced.due = false;
         self.announced.repeats = 0;
         self.announced.pushed = 0;
+        if self.announced.is_asked() {
+            self.announced.opening = Opening::Over;
+        }
         self.timers.stop(Timer::DelayedAck);
         units as u16
     }

@@ -8,6 +8,7 @@
 mod closing;
 mod goodput;
 mod losses;
+mod opening;
 mod options;
 mod properties;
 mod resume;

@@ -59,6 +59,7 @@ fn any_settings(rng: &mut Rng) -> Settings {
         nodelay: flip(rng),
         cork: rng.chance(100_000),
         always_quick_ack: rng.chance(100_000),
+        first_ack_waits: rng.chance(300_000),
         keep_alive: flip(rng),
         keep_idle: Millis::from_secs(2),
         keep_interval: Millis::from_secs(1),

@@ -1,0 +1,66 @@
+//! Connections of one question and one answer: how many segments they take. What is counted are those that the kernel's
+//! sockets at the other end received.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
+
+const COUNT: u64 = 100;
+/// Some connections may take a segment or two more, where the programs are late.
+const LATE: u64 = COUNT / 4;
+
+#[test]
+fn the_answer_of_a_server_carries_the_acknowledgment_of_the_question() {
+    let ends = Ends::new(Library::Server);
+    let watch = ends.watch();
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run("l = create_server(('10.99.0.1', 7000))");
+    program.run("select.select([l], [], [], 0)");
+    program.run("def serve():\n c = l.accept()[0]; c.recv(100); c.sendall(b'a' * 145); c.close()");
+    program.begin(&format!("for _ in range({COUNT}): serve()"));
+    let before = ends.net.kernel_tcp(Side::B).segments_in;
+    for _ in 0..COUNT {
+        let mut peer = ends.net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.write_all(&[b'q'; 60]).unwrap();
+        let mut answer = Vec::new();
+        peer.read_to_end(&mut answer).unwrap();
+        assert_eq!(answer.len(), 145);
+    }
+    program.end("the answers");
+    // The SYN, the answer, the FIN, and the acknowledgment of the client's FIN.
+    let segments = ends.net.kernel_tcp(Side::B).segments_in - before;
+    assert!(segments <= 4 * COUNT + LATE, "{segments} segments for {COUNT} connections");
+    watch.still(5);
+}
+
+#[test]
+fn the_question_of_a_client_that_always_asks_carries_the_acknowledgment_of_the_handshake() {
+    let ends = Ends::new(Library::Server);
+    let watch = ends.watch();
+    let listener = ends.net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run(
+        "def ask():\n c = create_connection(('10.99.0.2', 7000), 15); c.sendall(b'q' * 60)\n \
+         while c.recv(100): pass\n c.close()",
+    );
+    let mut serve = |count: u64| {
+        program.begin(&format!("for _ in range({count}): ask()"));
+        for _ in 0..count {
+            let mut peer = listener.accept().unwrap().0;
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            peer.read_exact(&mut [0; 60]).unwrap();
+            peer.write_all(&[b'a'; 90]).unwrap();
+        }
+        program.end("the questions");
+    };
+    // The library learns that this client speaks first.
+    serve(20);
+    let before = ends.net.kernel_tcp(Side::B).segments_in;
+    serve(COUNT);
+    // The SYN, the question, the acknowledgments of the answer and of the server's FIN, and the own FIN.
+    let segments = ends.net.kernel_tcp(Side::B).segments_in - before;
+    assert!(segments <= 5 * COUNT + LATE, "{segments} segments for {COUNT} connections");
+    watch.still(5);
+}
