@@ -5,10 +5,11 @@
 //! which the library obeys and `vma_conf` explains, the file by which a process tells its counters
 //! to `vma_stats`, the messages by which it tells its connections to `vmad`, and the Extra API,
 //! by which a program asks the library for more than the sockets API has (`include/mellanox/vma_extra.h`
-//! is the same for C). [`vma`] is its safe face for programs.
+//! is the same for C), and the address by which all of them know `::1`. [`vma`] is its safe face for programs.
 
 pub mod agent;
 pub mod extra;
+pub mod ipv6_loopback;
 pub mod rules;
 pub mod stats;
 pub mod vma;

@@ -16,6 +16,8 @@ mod tests;
 use core::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use crate::ipv6_loopback::is_stand_in;
+
 pub use decide::{Moment, Protocol, Query, Ruling};
 pub use parse::{Parsed, Problem, parse};
 
@@ -100,6 +102,12 @@ impl End {
     pub fn contains(&self, address: SocketAddrV4) -> bool {
         let ports = self.ports.is_none_or(|(first, last)| (first..=last).contains(&address.port()));
         ports && self.network.is_none_or(|network| network.contains(*address.ip()))
+    }
+
+    /// As [`End::contains`], of an end of TCP, which may be at `::1`: only a rule for every address is for that one.
+    pub fn contains_end(&self, address: SocketAddrV4) -> bool {
+        let names_ipv4 = self.network.is_some_and(|network| network.prefix > 0);
+        !(names_ipv4 && is_stand_in(*address.ip())) && self.contains(address)
     }
 
     /// `*:*`.

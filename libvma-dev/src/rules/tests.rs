@@ -266,3 +266,24 @@ proptest! {
         prop_assert_eq!(without_lines(again.rules), without_lines(parsed.rules));
     }
 }
+
+/// It stands for `::1`, and multicast addresses are none of TCP's.
+#[test]
+fn a_rule_that_names_addresses_is_not_for_the_loopback_address_of_ipv6() {
+    let set = parse(
+        "use os tcp_server 224.0.0.0/4:80\nuse os tcp_server 0.0.0.0/0:81\nuse os tcp_server *:82\n\
+         use os tcp_client 127.0.0.0/8:*:*:*\nuse os tcp_client *:80:224.0.0.0:*\nuse os tcp_client *:81:*:*\n\
+         use os udp_sender 224.0.0.0/4:*\n",
+    )
+    .rules;
+    let end = crate::ipv6_loopback::end;
+    let is_kernels = |moment: Moment, port| {
+        let query = Query { moment, first: end(port), second: Some(end(5000)) };
+        set.decide("program", "id", &query).is_kernels(moment)
+    };
+    assert!(!is_kernels(Moment::Listen, 80));
+    assert!(is_kernels(Moment::Listen, 81) && is_kernels(Moment::Listen, 82));
+    assert!(!is_kernels(Moment::Connect, 80));
+    assert!(is_kernels(Moment::Connect, 81));
+    assert!(is_kernels(Moment::Send, 80));
+}

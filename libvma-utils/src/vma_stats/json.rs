@@ -86,7 +86,6 @@ fn differences(sample: &Sample, delta: &Delta) -> Value {
 }
 
 fn socket(socket: &Socket) -> Value {
-    let text = |address: Option<std::net::SocketAddrV4>| address.map(|a| a.to_string());
     let ip = |address: [u8; 4]| std::net::Ipv4Addr::from(address).to_string();
     let known = |thread: u32| (thread != 0).then_some(thread);
     let reason = read_text(&socket.reason);
@@ -96,8 +95,8 @@ fn socket(socket: &Socket) -> Value {
         "inode": socket.inode,
         "protocol": words::protocol(socket),
         "state": words::tcp_state(socket),
-        "local": text(words::local(socket)),
-        "peer": text(words::peer(socket)),
+        "local": words::local(socket),
+        "peer": words::peer(socket),
         "served_by": words::served_by(socket),
         "kernel_reason": (!reason.is_empty()).then_some(reason),
         "closed": words::is_closed(socket),

@@ -2,15 +2,19 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::stats::{
     CLOSED, OFFLOADED, POOL_RX, POOL_TX, RING_SHM, RING_TAP, RING_VERBS, RING_XDP, Socket,
     WITHIN_HOST,
 };
 
+/// SOCK_STREAM.
+const STREAM: u32 = 1;
+
 /// By `Socket::kind`, which is SOCK_STREAM or SOCK_DGRAM.
 pub fn protocol(socket: &Socket) -> &'static str {
     match socket.kind {
-        1 => "TCP",
+        STREAM => "TCP",
         2 => "UDP",
         _ => "other",
     }
@@ -68,21 +72,41 @@ pub fn is_closed(socket: &Socket) -> bool {
     socket.flags & CLOSED != 0
 }
 
-pub fn local(socket: &Socket) -> Option<SocketAddrV4> {
-    address(socket.local, socket.local_port)
+pub fn local(socket: &Socket) -> Option<String> {
+    address(socket, socket.local, socket.local_port)
 }
 
-pub fn peer(socket: &Socket) -> Option<SocketAddrV4> {
-    address(socket.peer, socket.peer_port)
+pub fn peer(socket: &Socket) -> Option<String> {
+    address(socket, socket.peer, socket.peer_port)
 }
 
-fn address(address: [u8; 4], port: u16) -> Option<SocketAddrV4> {
-    (address != [0; 4] || port != 0).then(|| SocketAddrV4::new(Ipv4Addr::from(address), port))
+fn address(socket: &Socket, address: [u8; 4], port: u16) -> Option<String> {
+    let is_there = address != [0; 4] || port != 0;
+    let address = SocketAddrV4::new(Ipv4Addr::from(address), port);
+    is_there.then(|| match socket.kind {
+        STREAM => Shown(address).to_string(),
+        _ => address.to_string(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_loopback_address_of_ipv6_is_shown_as_what_it_is() {
+        let end = libvma_dev::ipv6_loopback::end(80);
+        let socket = |kind| Socket {
+            kind,
+            local: end.ip().octets(),
+            local_port: end.port(),
+            ..Socket::default()
+        };
+        assert_eq!(local(&socket(STREAM)).as_deref(), Some("[::1]:80"));
+        assert_eq!(peer(&socket(STREAM)), None);
+        // The same bytes are a group.
+        assert_eq!(local(&socket(2)).as_deref(), Some("224.0.0.0:80"));
+    }
 
     #[test]
     fn states_are_numbered_as_the_kernel_does() {

@@ -5,6 +5,8 @@ use core::mem::size_of;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
+use libvma_dev::ipv6_loopback::{self, is_stand_in};
+
 use super::errno;
 use crate::sys::shadow::from_sockaddr;
 use crate::sys::sockaddr::{Family, Named, SocketName};
@@ -58,7 +60,7 @@ unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_
     }
 }
 
-/// Reads the address that a stream of a family is to connect to.
+/// Reads the address that a stream of a family is to connect to: `::1` by its stand-in.
 ///
 /// # Safety
 /// As [`destination`].
@@ -71,12 +73,36 @@ pub unsafe fn peer(
         // SAFETY: as promised.
         Family::Ipv4 => match unsafe { destination(address, len) } {
             Destination::Given(_, Family::Ipv6) => Destination::Foreign,
+            // Nobody can connect to it.
+            Destination::Given(peer, _) if is_stand_in(*peer.ip()) => Destination::Foreign,
             peer => peer,
         },
         Family::Ipv6 if address.is_null() => Destination::Absent,
         // SAFETY: as promised.
-        Family::Ipv6 => unsafe { mapped_destination(address, len) },
+        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
+            Some(Named::Ipv4(peer)) if !is_stand_in(*peer.ip()) => {
+                Destination::Given(peer, Family::Ipv6)
+            }
+            Some(Named::Ipv6(peer)) if peer.ip().is_loopback() => {
+                // SAFETY: it was just read as a `sockaddr_in6`.
+                match unsafe { has_label(address) } {
+                    true => Destination::Foreign,
+                    false => Destination::Given(ipv6_loopback::end(peer.port()), Family::Ipv6),
+                }
+            }
+            _ => Destination::Foreign,
+        },
     }
+}
+
+/// Has the address a flow label, which the connection's packets would have?
+///
+/// # Safety
+/// `address` points to a `sockaddr_in6`, perhaps without the scope.
+unsafe fn has_label(address: *const libc::sockaddr) -> bool {
+    let label = core::mem::offset_of!(libc::sockaddr_in6, sin6_flowinfo);
+    // SAFETY: as promised; the program's pointer may be unaligned.
+    unsafe { address.wrapping_byte_add(label).cast::<u32>().read_unaligned() != 0 }
 }
 
 /// Is this an address that the IPv6 protocol serves?

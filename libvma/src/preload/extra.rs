@@ -356,7 +356,7 @@ unsafe extern "C" fn get_socket_network_header(
     let is_served = matches!(find(fd), Found::Datagram(..) | Found::Stream(..));
     fail(match () {
         () if len.is_null() || !is_served => libc::EINVAL,
-        () if sys::shadow::peer_address(fd).is_none() => libc::ENOTCONN,
+        () if sys::shadow::peer_name(fd).is_none() => libc::ENOTCONN,
         () => libc::EOPNOTSUPP,
     })
 }

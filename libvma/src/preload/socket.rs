@@ -135,7 +135,7 @@ unsafe fn tell_connected(
     result
 }
 
-/// A listener that takes IPv6 only is the kernel's.
+/// A listener that takes IPv6 only, and is not found by processes of this host, is the kernel's.
 fn leave_to_ipv6(process: &Process, id: SocketId, fd: c_int) {
     let before = errno::get();
     process.drop_stream_for(id, WhyOs::Ipv6);
@@ -254,11 +254,14 @@ export! {
         socket::stream::listen::prepare(&process.stack, id);
         // SAFETY: passed on.
         let result = unsafe { real::listen(fd, backlog) };
-        if result == 0 && socket::stream::is_ipv6_only(&process.stack, id) {
-            leave_to_ipv6(process, id, fd);
-        } else if result == 0 {
+        if result == 0 {
             socket::stream::listen::listen(&process.stack, id, backlog);
-            mux::after_listen(process, id);
+            if socket::stream::serves_no_family(&process.stack, id) {
+                socket::stream::listen::undo(&process.stack, id);
+                leave_to_ipv6(process, id, fd);
+            } else {
+                mux::after_listen(process, id);
+            }
         }
         if result == 0 {
             xtreme::after_listen(fd);

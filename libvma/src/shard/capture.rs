@@ -4,9 +4,10 @@
 //! While nothing is captured, this costs a branch in each poll.
 
 use std::collections::HashMap;
-use std::net::SocketAddrV4;
+use std::net::{Ipv6Addr, SocketAddrV4};
 use std::sync::Arc;
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
@@ -30,7 +31,10 @@ const MACS: usize = 12;
 /// Bytes of a made-up segment.
 const SEGMENT: usize = 32 * 1024;
 
-const STREAM_HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + HEADER_LEN;
+/// With the longer one of the two internet headers.
+const STREAM_HEADERS: usize = ethernet::HEADER_LEN + IPV6_HEADER_LEN + HEADER_LEN;
+const IPV6_HEADER_LEN: usize = 40;
+const IPV6: EtherType = EtherType(0x86dd);
 
 /// The taps of a shard's rings.
 pub(super) struct Captures {
@@ -201,9 +205,24 @@ impl<S> State<S> {
                 return;
             };
             let len = headers.len() + payload.len();
-            tap.packet(direction, time, len, [&headers[..], payload].into_iter(), None);
+            tap.packet(direction, time, len, [headers.as_slice(), payload].into_iter(), None);
             seq = seq.wrapping_add(payload.len() as u32);
         }
+    }
+}
+
+struct StreamHeaders {
+    bytes: [u8; STREAM_HEADERS],
+    len: usize,
+}
+
+impl StreamHeaders {
+    fn as_slice(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+
+    fn len(&self) -> usize {
+        self.len
     }
 }
 
@@ -213,24 +232,50 @@ fn stream_headers(
     seq: u32,
     ack: u32,
     payload: &[u8],
-) -> Option<[u8; STREAM_HEADERS]> {
+) -> Option<StreamHeaders> {
     let (src, dst) = (*source.ip(), *destination.ip());
     let len = HEADER_LEN + payload.len();
-    let mut headers = [0; STREAM_HEADERS];
-    let (link, rest) = headers.split_first_chunk_mut()?;
+    let mut bytes = [0; STREAM_HEADERS];
+    let (link, rest) = bytes.split_first_chunk_mut()?;
     let none = MacAddr([0; 6]);
-    ethernet::Header { dst: none, src: none, ethertype: EtherType::IPV4 }.emit(link);
-    let (ip, rest) = rest.split_first_chunk_mut()?;
-    let mut header = ipv4::Header::new(src, dst, ipv4::protocol::TCP, len)?;
-    header.ttl = 64;
-    header.dont_fragment = true;
-    header.emit(ip);
+    let is_ipv6 = is_stand_in(src) && is_stand_in(dst);
+    let ethertype = if is_ipv6 { IPV6 } else { EtherType::IPV4 };
+    ethernet::Header { dst: none, src: none, ethertype }.emit(link);
     let flags = Flags::from_bits(Flags::ACK.bits() | Flags::PSH.bits());
     let (src_port, dst_port) = (source.port(), destination.port());
-    let header =
+    let tcp =
         Header { src_port, dst_port, seq, ack, flags, window: u16::MAX, ..tcp::Header::default() };
-    header.emit_checksummed(src, dst, Sum::of(payload), payload.len(), rest);
-    Some(headers)
+    let ip_len = if is_ipv6 {
+        let (ip, rest) = rest.split_first_chunk_mut()?;
+        let pseudo_header = emit_ipv6(ip, len)?;
+        tcp.emit(rest);
+        let segment = Sum::of(rest).then(Sum::of(payload));
+        let checksum = pseudo_header.then(segment).checksum();
+        Header { checksum, ..tcp }.emit(rest);
+        IPV6_HEADER_LEN
+    } else {
+        let (ip, rest) = rest.split_first_chunk_mut()?;
+        let mut header = ipv4::Header::new(src, dst, ipv4::protocol::TCP, len)?;
+        header.ttl = 64;
+        header.dont_fragment = true;
+        header.emit(ip);
+        tcp.emit_checksummed(src, dst, Sum::of(payload), payload.len(), rest);
+        ipv4::HEADER_LEN
+    };
+    Some(StreamHeaders { bytes, len: ethernet::HEADER_LEN + ip_len + HEADER_LEN })
+}
+
+/// The header (RFC 8200 section 3) of a packet from `::1` to `::1`. Returns the sum of the pseudo header (section 8.1).
+fn emit_ipv6(header: &mut [u8; IPV6_HEADER_LEN], len: usize) -> Option<Sum> {
+    const HOP_LIMIT: u8 = 64;
+    let len = u16::try_from(len).ok()?;
+    let [high, low] = len.to_be_bytes();
+    let address = Ipv6Addr::LOCALHOST.octets();
+    let fixed = [6 << 4, 0, 0, 0, high, low, ipv4::protocol::TCP, HOP_LIMIT];
+    let all = fixed.iter().chain(&address).chain(&address);
+    header.iter_mut().zip(all).for_each(|(place, byte)| *place = *byte);
+    let addresses = Sum::of(&address).then(Sum::of(&address));
+    Some(addresses.then_u16(len).then_u16(u16::from(ipv4::protocol::TCP)))
 }
 
 #[cfg(test)]
@@ -244,7 +289,7 @@ mod tests {
         let ends = ("127.0.0.1:1000".parse().unwrap(), "127.0.0.2:2000".parse().unwrap());
         let payload = b"hello";
         let headers = stream_headers(ends, 7, 9, payload).expect("they fit");
-        let packet = [&headers[ethernet::HEADER_LEN..], payload].concat();
+        let packet = [&headers.as_slice()[ethernet::HEADER_LEN..], payload].concat();
         let ip = ipv4::Header::parse(&packet, packet.len()).expect("a header");
         assert_eq!(
             (ip.src.to_string(), ip.dst.to_string()),
@@ -257,5 +302,27 @@ mod tests {
             .expect("a good checksum");
         assert_eq!((header.src_port, header.dst_port, header.seq, header.ack), (1000, 2000, 7, 9));
         assert_eq!(&segment[len..], payload);
+    }
+
+    #[test]
+    fn a_made_up_segment_of_ipv6_is_a_good_one() {
+        let ends = (1000, 2000);
+        let ends = (libvma_dev::ipv6_loopback::end(ends.0), libvma_dev::ipv6_loopback::end(ends.1));
+        let payload = b"hello";
+        let headers = stream_headers(ends, 7, 9, payload).expect("they fit");
+        let packet = [headers.as_slice(), payload].concat();
+        assert_eq!(packet[12..14], [0x86, 0xdd]);
+        let (ip, segment) = packet[ethernet::HEADER_LEN..].split_at(IPV6_HEADER_LEN);
+        assert_eq!(ip[..8], [0x60, 0, 0, 0, 0, 25, 6, 64]);
+        for address in [&ip[8..24], &ip[24..]] {
+            assert_eq!(address, Ipv6Addr::LOCALHOST.octets());
+        }
+        let (header, len) = Header::parse(segment, segment.len()).expect("a header");
+        assert_eq!((header.src_port, header.dst_port, header.seq, header.ack), (1000, 2000, 7, 9));
+        assert_eq!(&segment[len..], payload);
+        // All of the pseudo header and the segment.
+        let pseudo_header = [&ip[8..], &[0, 0, 0, 25, 0, 0, 0, 6]].concat();
+        let sum = Sum::of(&pseudo_header).then(Sum::of(segment));
+        assert_eq!(sum.fold(), u16::MAX);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::stats::{BLOCKING, Counters, read_text};
 use libvma_engine::tcp::connection::Transplant;
 use libvma_engine::tcp::{Connection, Info, Settings, State as TcpState};
@@ -14,7 +15,7 @@ use super::report::traffic::KernelsId;
 use super::stream::{Phase, Stream};
 use super::{Socket, SocketId, Stack, State, clock};
 use crate::shard::tcp::Body;
-use crate::sys::shadow;
+use crate::sys::{loopback_end, shadow};
 
 /// The lines about a socket of ours; none if it is gone.
 pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
@@ -62,7 +63,8 @@ pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
 /// The lines about a socket of the kernel's; none if it is gone.
 pub fn lines_of_kernels(stack: &Stack, id: KernelsId, descriptor: i32) -> Vec<String> {
     let Some(told) = kernels::tell(stack, id) else { return Vec::new() };
-    let shown = |address: [u8; 4], port| SocketAddrV4::new(address.into(), port).to_string();
+    let is_stream = id.is_stream();
+    let shown = |address: [u8; 4], port| shown(SocketAddrV4::new(address.into(), port), is_stream);
     let protocol = if id.is_stream() { "PROTO_TCP" } else { "PROTO_UDP" };
     let mut lines = vec![
         format!("Fd number : {descriptor}"),
@@ -78,12 +80,18 @@ pub fn lines_of_kernels(stack: &Stack, id: KernelsId, descriptor: i32) -> Vec<St
     lines
 }
 
+fn shown(address: SocketAddrV4, is_stream: bool) -> String {
+    if is_stream { Shown(address).to_string() } else { address.to_string() }
+}
+
 fn general(descriptor: i32, socket: &Socket) -> Vec<String> {
+    let is_stream = socket.stream.is_some();
     let shown = |address: Option<SocketAddrV4>| {
-        address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)).to_string()
+        shown(address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), is_stream)
     };
-    let local = socket.local.or_else(|| shadow::local_address(socket.shadow()));
-    let protocol = if socket.stream.is_some() { "PROTO_TCP" } else { "PROTO_UDP" };
+    let ask = if is_stream { loopback_end::shown } else { shadow::local_address };
+    let local = socket.local.or_else(|| ask(socket.shadow()));
+    let protocol = if is_stream { "PROTO_TCP" } else { "PROTO_UDP" };
     let mut lines = vec![
         format!("Fd number : {descriptor}"),
         format!("Bind info : {}", shown(local)),

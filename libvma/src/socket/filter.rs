@@ -7,13 +7,15 @@
 use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
+
 use super::block::Guard;
 use super::stream::receive::read_as_judge;
 use super::{SocketId, Stack, State};
 use crate::extra::{Callback, LARGE, Origin, Packet, Verdict};
 use crate::shard::{Readiness, clock};
 use crate::sys::time::realtime_nanos;
-use crate::sys::{shadow, thread};
+use crate::sys::{loopback_end, shadow, thread};
 
 /// Most packets of one call, whose own wait has to go on.
 const MOST_OF_CALL: usize = 64;
@@ -298,8 +300,8 @@ fn judge_bytes(stack: &Stack, id: SocketId, stamp: u64) -> Option<Verdict> {
     let verdict = callback.judge(&mut Packet {
         number,
         payload: bytes.get_mut(..len).unwrap_or_default(),
-        source,
-        destination,
+        source: told(source),
+        destination: told(destination),
         waiting: (0, 0),
         stamp,
     });
@@ -343,8 +345,16 @@ fn take_judged(stack: &Stack, id: SocketId, len: usize, shadow: impl Fn() -> Opt
 
 /// The number, if it is that of the connection between these ends.
 fn is_still(descriptor: i32, source: SocketAddrV4, destination: SocketAddrV4) -> Option<i32> {
-    let ends = (shadow::peer_address(descriptor), shadow::local_address(descriptor));
+    let ends = (loopback_end::peer(descriptor), loopback_end::local(descriptor));
     (ends == (Some(source), Some(destination))).then_some(descriptor)
+}
+
+/// An address as callbacks get it, which have no IPv6 addresses: 0.0.0.0 with the port.
+fn told(address: SocketAddrV4) -> SocketAddrV4 {
+    match is_stand_in(*address.ip()) {
+        true => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
+        false => address,
+    }
 }
 
 /// The peer's address and the own one.
@@ -357,5 +367,5 @@ fn ends(stack: &Stack, id: SocketId) -> (SocketAddrV4, SocketAddrV4) {
     }
     let shadow = state.socket(id).map_or(-1, |(_, socket)| socket.shadow());
     drop(state);
-    (shadow::peer_address(shadow).unwrap_or(none), shadow::local_address(shadow).unwrap_or(none))
+    (loopback_end::peer(shadow).unwrap_or(none), loopback_end::local(shadow).unwrap_or(none))
 }

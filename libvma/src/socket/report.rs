@@ -19,7 +19,7 @@ use super::{Socket, SocketId, Stack, State, WhyOs, clock};
 use crate::extra::Amount;
 use crate::log::log_line;
 use crate::shard;
-use crate::sys::{fd, shadow};
+use crate::sys::{fd, loopback_end, shadow};
 
 /// Gathers reports. A socket keeps its place in them while it lives.
 pub struct Report {
@@ -210,10 +210,11 @@ impl Report {
             told.inode = inode;
             if told.local_port == 0 {
                 (told.local, told.local_port) =
-                    told_address(shadow::local_address(told.descriptor));
+                    told_address(end_of(told, loopback_end::shown, shadow::local_address));
             }
             if told.peer_port == 0 && told.flags & stats::WITHIN_HOST != 0 {
-                (told.peer, told.peer_port) = told_address(shadow::peer_address(told.descriptor));
+                let peer = end_of(told, loopback_end::peer, shadow::peer_address);
+                (told.peer, told.peer_port) = told_address(peer);
             }
         }
         let counts = DropReason::ALL.iter().zip(drops.iter().zip(self.drops_before));
@@ -335,6 +336,16 @@ fn flags(socket: &Socket, local_ring: Option<super::RingId>) -> u32 {
         (within_host, stats::WITHIN_HOST),
     ];
     each.into_iter().filter(|(holds, _)| *holds).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// What the kernel says of an end: of a stream's by the first question, of another socket's by the second one.
+fn end_of(
+    told: &Told,
+    of_stream: fn(i32) -> Option<SocketAddrV4>,
+    of_another: fn(i32) -> Option<SocketAddrV4>,
+) -> Option<SocketAddrV4> {
+    let ask = if told.kind == libc::SOCK_STREAM as u32 { of_stream } else { of_another };
+    ask(told.descriptor)
 }
 
 fn told_address(address: Option<SocketAddrV4>) -> ([u8; 4], u16) {

@@ -14,6 +14,7 @@ pub mod kernel_start;
 pub mod load;
 pub mod lock;
 pub mod locked_memory;
+pub mod loopback_end;
 pub mod machine;
 pub mod netlink;
 pub mod output;

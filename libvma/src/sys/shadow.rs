@@ -38,9 +38,14 @@ pub fn is_ipv6_only(fd: c_int) -> bool {
     is_bound && local_address(fd).is_none()
 }
 
+/// The address a socket is connected to, of either family.
+pub fn peer_name(fd: c_int) -> Option<Named> {
+    name(libc::SYS_getpeername, fd)
+}
+
 /// The IPv4 address a socket is connected to, if it is.
 pub fn peer_address(fd: c_int) -> Option<SocketAddrV4> {
-    match name(libc::SYS_getpeername, fd)? {
+    match peer_name(fd)? {
         Named::Ipv4(address) => Some(address),
         Named::Ipv6(_) => None,
     }
@@ -82,7 +87,15 @@ pub fn connect(fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
 }
 
 fn call_with_name(call: libc::c_long, fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
-    let name = SocketName::new(address, family(fd));
+    call_as(call, fd, &SocketName::new(address, family(fd)))
+}
+
+/// Connects a socket to the address of this name. The errno if that fails.
+pub fn connect_as(fd: c_int, name: &SocketName) -> Result<(), c_int> {
+    call_as(libc::SYS_connect, fd, name)
+}
+
+fn call_as(call: libc::c_long, fd: c_int, name: &SocketName) -> Result<(), c_int> {
     let bytes = name.bytes();
     let arguments = [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0];
     // SAFETY: `call` is bind or connect, which read the name; it outlives the call, with its size.

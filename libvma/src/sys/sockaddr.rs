@@ -39,6 +39,8 @@ impl Family {
 pub const LONGEST: usize = size_of::<libc::sockaddr_in6>();
 /// Bytes of a `sockaddr_in6` without the scope, which the kernel requires at least (`SIN6_LEN_RFC2133`).
 const SHORTEST_V6: usize = 24;
+/// The address in a `sockaddr_in6`, behind the flow label.
+const V6_ADDRESS: core::ops::Range<usize> = 8..24;
 
 /// An IPv4 address as a socket of a family names it: the bytes of a `sockaddr_in` or `sockaddr_in6`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,12 +68,21 @@ impl SocketName {
             // Any address, of both families.
             Family::Ipv6 if ip.is_unspecified() => LONGEST,
             Family::Ipv6 => {
-                // Behind the flow label.
-                put(8, &ip.to_ipv6_mapped().octets());
+                put(V6_ADDRESS.start, &ip.to_ipv6_mapped().octets());
                 LONGEST
             }
         };
         SocketName { bytes, len }
+    }
+
+    /// The bytes of an IPv6 address without flow label and scope.
+    pub fn of_ipv6(address: SocketAddrV6) -> SocketName {
+        let mut name =
+            SocketName::new(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()), Family::Ipv6);
+        if let Some(place) = name.bytes.get_mut(V6_ADDRESS) {
+            place.copy_from_slice(&address.ip().octets());
+        }
+        name
     }
 
     pub fn bytes(&self) -> &[u8] {

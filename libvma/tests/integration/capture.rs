@@ -407,3 +407,35 @@ fn what_goes_within_the_host_is_captured_at_both_ends() {
     client.finish();
     server.finish();
 }
+
+/// As packets of IPv6, for there is no address of IPv4 that they have.
+#[test]
+fn a_stream_over_the_loopback_address_of_ipv6_is_captured_as_such() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.file(name);
+    let start = |name: &str| Puppet::start(captured(sandbox.program(PYTHON), &path(name)));
+    let (mut server, mut client) = (start("server"), start("client"));
+    server.run("l = socket(AF_INET6); l.bind(('::1', 6000)); l.listen()");
+    client.run("c = socket(AF_INET6); c.settimeout(15); c.connect(('::1', 6000))");
+    server.run("s, _ = l.accept(); s.settimeout(15)");
+    let mut exchange = |from: u32| {
+        for number in from..from + 20 {
+            client.run(&format!("c.sendall(b'question {number:02}')"));
+            assert_eq!(server.run("s.recv(100)"), format!("b'question {number:02}'"));
+            server.run(&format!("s.sendall(b'answer {number:02}')"));
+            assert_eq!(client.run("c.recv(100)"), format!("b'answer {number:02}'"));
+        }
+    };
+    exchange(0);
+    let watch = sandbox.watch();
+    exchange(20);
+    assert_eq!(watch.moved().segments, 0);
+    let port = client.number("c.getsockname()[1]");
+    for name in ["server", "client"] {
+        wait_for_packets(&path(name), 1, |packet| packet.has("answer 39"));
+        let shown = tcpdump(&path(name), &["ip6", "and", "tcp", "dst", "port", "6000"]);
+        let ends = format!("::1.{port} > ::1.6000: Flags [P.], cksum");
+        assert!(shown.matches(&ends).count() >= 20 && !shown.contains("incorrect"), "{shown}");
+        assert_eq!(tcpdump(&path(name), &["ip"]), "");
+    }
+}

@@ -241,7 +241,7 @@ fn the_hosts_default_may_be_ipv6_only() {
 
 /// How another process gets the connection `c`, whose name is `own`, and goes on with it: it tells the names, then
 /// everything that comes until the end, and that it is the end.
-const WAYS: [(&str, &str); 5] = [
+pub(crate) const WAYS: [(&str, &str); 5] = [
     ("fork", "if os.fork() == 0: go_on(c)\nc.close()"),
     ("fork while the parent keeps it", "if os.fork() == 0: go_on(c)"),
     (
@@ -261,7 +261,7 @@ const WAYS: [(&str, &str); 5] = [
     ),
 ];
 
-const GO_ON: &str = "
+pub(crate) const GO_ON: &str = "
 import os, sys
 from socket import *
 def go_on(c):

@@ -22,6 +22,7 @@ mod inherited;
 mod integrity;
 mod interfaces;
 mod interrupted_malloc;
+mod ipv6_loopback;
 mod live;
 mod local;
 mod members;

@@ -205,14 +205,11 @@ fn sockets(page: &mut Page, samples: &[Sample]) {
         // What is closed can share its descriptor and addresses with what is open, and is in the
         // process's sums.
         for socket in sample.taken.sockets.iter().filter(|socket| !words::is_closed(socket)) {
-            let text = |address: Option<std::net::SocketAddrV4>| {
-                address.map(|address| address.to_string()).unwrap_or_default()
-            };
             let labels = Labels::of(sample)
                 .with("fd", &socket.descriptor.to_string())
                 .with("protocol", words::protocol(socket))
-                .with("local", &text(words::local(socket)))
-                .with("peer", &text(words::peer(socket)));
+                .with("local", &words::local(socket).unwrap_or_default())
+                .with("peer", &words::peer(socket).unwrap_or_default());
             all.push((labels, *socket));
         }
     }

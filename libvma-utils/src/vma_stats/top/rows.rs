@@ -138,15 +138,12 @@ fn socket(sample: &Sample, socket: &Socket, delta: Option<&Delta>, index: usize)
     let polls = delta.and_then(|delta| delta.sockets.get(index)).map(|delta| {
         (delta.counters.rx_poll_hits, delta.counters.rx_poll_hits + delta.counters.rx_poll_misses)
     });
-    let text = |address: Option<std::net::SocketAddrV4>| {
-        address.map(|address| address.to_string()).unwrap_or_default()
-    };
     SocketRow {
         key: (sample.process, socket.descriptor, socket.inode),
         name: program(sample),
         protocol: words::protocol(socket),
-        local: text(words::local(socket)),
-        peer: text(words::peer(socket)),
+        local: words::local(socket).unwrap_or_default(),
+        peer: words::peer(socket).unwrap_or_default(),
         state: words::tcp_state(socket).unwrap_or_default(),
         served_by: words::served_by(socket),
         reason: read_text(&socket.reason).to_owned(),

@@ -12,6 +12,7 @@ mod netstat;
 #[cfg(test)]
 mod tests;
 
+use libvma_dev::ipv6_loopback;
 use libvma_dev::stats::{Multiplexer, Snapshot, Socket, Taken};
 
 use crate::options::{Details, Selection};
@@ -62,6 +63,14 @@ fn kilobytes(bytes: u64) -> u64 {
 /// Share of hits.
 fn percent(hits: u64, misses: u64) -> f64 {
     if hits == 0 { 0.0 } else { 100.0 * hits as f64 / (hits as f64 + misses as f64) }
+}
+
+/// The address of an end of a socket.
+fn ip_of(socket: &Socket, ip: [u8; 4]) -> String {
+    match ip.into() {
+        ipv6_loopback::STAND_IN if socket.kind == netstat::STREAM => "[::1]".to_owned(),
+        ip => ip.to_string(),
+    }
 }
 
 fn address(address: [u8; 4]) -> std::net::Ipv4Addr {

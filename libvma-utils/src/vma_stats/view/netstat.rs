@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use libvma_dev::stats::{OFFLOADED, Socket, Taken};
 
-use super::address;
+use super::ip_of;
 use crate::message::printable;
 
 /// SOCK_STREAM, SOCK_DGRAM and SOCK_RAW.
@@ -44,14 +44,18 @@ fn local(socket: &Socket) -> String {
     if socket.local == [0; 4] && socket.local_port == 0 {
         return " ".repeat(22);
     }
-    column(format!("{}:{:<5}", address(socket.local), socket.local_port))
+    column(end(socket, socket.local, socket.local_port))
 }
 
 fn foreign(socket: &Socket) -> String {
     if socket.peer == [0; 4] && socket.peer_port == 0 {
         return column("0.0.0.0:*".into());
     }
-    column(format!("{}:{:<5}", address(socket.peer), socket.peer_port))
+    column(end(socket, socket.peer, socket.peer_port))
+}
+
+fn end(socket: &Socket, ip: [u8; 4], port: u16) -> String {
+    format!("{}:{port:<5}", ip_of(socket, ip))
 }
 
 /// As the original pads: no space behind an address that fills the column.

@@ -5,9 +5,10 @@
 //! Exact questions only, which cost some microseconds and need no capability. The kernel has a
 //! module per protocol for it, UDP's is not everywhere.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use core::time::Duration;
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use netlink_packet_core::NLMSG_ERROR;
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
@@ -94,7 +95,7 @@ impl Diag {
     }
 
     /// The socket that a packet on the loopback interface, from `source` to `destination`, would
-    /// reach; `None` if there is none.
+    /// reach; `None` if there is none. Of TCP's ends both may be at `::1`.
     ///
     /// # Errors
     /// The request's errno: ETIMEDOUT if no answer came in a second.
@@ -104,6 +105,9 @@ impl Diag {
         source: SocketAddrV4,
         destination: SocketAddrV4,
     ) -> Result<Option<Receiver>, Error> {
+        if protocol == TCP && is_stand_in(*source.ip()) != is_stand_in(*destination.ip()) {
+            return Ok(None);
+        }
         self.ask(protocol, source, destination, receiver).map(Option::flatten)
     }
 
@@ -194,13 +198,19 @@ fn request(
     put(&0u32.to_ne_bytes());
     // Family, protocol, extensions, padding, states: an exact question has no states.
     let extensions = if protocol == TCP { 1 << (INET_DIAG_INFO - 1) } else { 0 };
-    put(&[AF_INET, protocol, extensions, 0]);
+    let ends = [own, peer];
+    let is_ipv6 = protocol == TCP && ends.iter().all(|end| is_stand_in(*end.ip()));
+    put(&[if is_ipv6 { AF_INET6 } else { AF_INET }, protocol, extensions, 0]);
     put(&u32::MAX.to_ne_bytes());
     put(&own.port().to_be_bytes());
     put(&peer.port().to_be_bytes());
-    for address in [own.ip(), peer.ip()] {
-        put(&address.octets());
-        put(&[0; 12]);
+    for end in ends {
+        if is_ipv6 {
+            put(&Ipv6Addr::LOCALHOST.octets());
+        } else {
+            put(&end.ip().octets());
+            put(&[0; 12]);
+        }
     }
     put(&LOOPBACK.to_ne_bytes());
     // Any cookie.
@@ -235,6 +245,7 @@ fn received(payload: &[u8]) -> Option<Option<u64>> {
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 const CALL: &str = "SOCK_DIAG_BY_FAMILY";
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;

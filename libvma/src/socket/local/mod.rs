@@ -19,6 +19,7 @@ pub(in crate::socket) mod tests;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::AsRawFd;
 
@@ -148,6 +149,7 @@ pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4)
     }
     let key = Key(inode(descriptor)?);
     if let Err(errno) = finder.rendezvous.post(&mut Owner::new(stack), key) {
+        let address = Shown(address);
         log_line!(Debug, "{address} is not posted for other processes: {errno}");
         return None;
     }

@@ -14,7 +14,7 @@ use super::traffic::{KernelsId, Pages, Traffic};
 use crate::socket::stream::candidate::{Candidate, Model};
 use crate::socket::{SocketId, Stack, State, WhyOs, counters};
 use crate::sys::lock::Lock;
-use crate::sys::{fd, shadow};
+use crate::sys::{fd, loopback_end, shadow};
 
 /// All of them in a process.
 pub struct Kernels {
@@ -361,11 +361,14 @@ impl One {
 
     /// What the kernel says of it.
     fn describe(&self, stack: &Stack, descriptor: i32, inode: u64) -> Told {
-        let (local, local_port) = told_address(shadow::local_address(descriptor));
-        let (peer, peer_port) = told_address(shadow::peer_address(descriptor));
+        let is_stream = self.was.is_stream;
+        let (local, peer) = match is_stream {
+            true => (loopback_end::shown(descriptor), loopback_end::peer(descriptor)),
+            false => (shadow::local_address(descriptor), shadow::peer_address(descriptor)),
+        };
+        let ((local, local_port), (peer, peer_port)) = (told_address(local), told_address(peer));
         let blocking = shadow::status_flags(descriptor) & libc::O_NONBLOCK == 0;
         let mut state = [0; 1];
-        let is_stream = self.was.is_stream;
         if is_stream {
             // The first byte of struct tcp_info.
             shadow::option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state);

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::lookup::FlowKey;
 
@@ -30,6 +31,7 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
         {
             return outcome;
         }
+        Phase::Fresh if is_stand_in(*peer.ip()) => return Outcome::Os(WhyOs::Ipv6),
         Phase::Fresh => match start(stack, id, view.shadow, peer) {
             Ok(()) => true,
             Err(Refusal::Os(why)) => return Outcome::Os(why),

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::tcp::Settings;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -25,13 +26,13 @@ use crate::socket::attaching::Need;
 use crate::socket::options::Options;
 use crate::socket::{Plane, Socket, State, attach};
 use crate::sys::sockaddr::{Family, SocketName};
-use crate::sys::{repair, shadow};
+use crate::sys::{loopback_end, repair, shadow};
 
 /// The kernel has accepted a listen() with this backlog.
 pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
     let Ok(mut state) = stack.shard.lock() else { return };
     let Some(view) = view(&mut state, id) else { return };
-    let local = shadow::local_address(view.shadow);
+    let local = loopback_end::listening(view.shadow);
     if let Some((_, socket)) = state.socket(id) {
         socket.local = local;
         if let Some(stream) = socket.stream.as_mut() {
@@ -48,6 +49,13 @@ pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
             drop(state);
             other_processes::post(stack, id);
         }
+    }
+}
+
+/// The library has no part in the listener, which is the kernel's.
+pub fn undo(stack: &Stack, id: SocketId) {
+    if let Ok(mut state) = stack.shard.lock() {
+        set_phase(&mut state, id, Phase::Fresh);
     }
 }
 
@@ -302,6 +310,10 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         }
         place
     };
+    if is_stand_in(*local.ip()) {
+        // Of IPv6 only what comes from within the host is served: for that it is posted.
+        return Err(WhyOs::NoInterface);
+    }
     if let Some(rule) = stack.config.rules.decide(Moment::Listen, local, None) {
         return Err(WhyOs::Rule(rule));
     }

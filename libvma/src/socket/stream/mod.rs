@@ -205,13 +205,17 @@ fn family_of(state: &mut Guard<'_>, id: SocketId) -> Family {
     stream.map_or(Family::default(), |stream| stream.family)
 }
 
-/// Does the socket take no IPv4 connections: an IPv6 socket that is bound to an IPv6 address, or has IPV6_V6ONLY?
-pub fn is_ipv6_only(stack: &Stack, id: SocketId) -> bool {
+/// Does the listener take no IPv4 connections, because it is an IPv6 socket that is bound to an IPv6 address, or has IPV6_V6ONLY, and
+/// do processes of this host not find it either?
+pub fn serves_no_family(stack: &Stack, id: SocketId) -> bool {
     let shadow = {
         let Ok(mut state) = stack.shard.lock() else { return false };
         let Some((_, socket)) = state.socket(id) else { return false };
         let family = socket.stream.as_ref().map(|stream| stream.family);
         if family != Some(Family::Ipv6) {
+            return false;
+        }
+        if socket.posted.is_some() {
             return false;
         }
         socket.shadow()

@@ -2,10 +2,11 @@
  * Receive callbacks. Each packet says in its first byte what becomes of it: d(rop), h(old), everything else r(eceive).
  * The program says on standard output what it waits for; the test sends that.
  *
- * usage: filter datagrams | local | stream | shared | threads
+ * usage: filter datagrams | local | stream | stream6 | shared | threads
  */
 #include "extra.h"
 
+#include <stdbool.h>
 #include <sys/select.h>
 
 static struct vma_api_t *vma;
@@ -29,6 +30,11 @@ static vma_recv_callback_retval_t judge(int s, size_t sz_iov, struct iovec iov[]
 	CHECK(info->struct_sz == sizeof(*info) && info->packet_id);
 	CHECK(info->payload_sz == iov[0].iov_len && iov[0].iov_len >= 1);
 	CHECK(info->src->sin_family == AF_INET && info->dst->sin_family == AF_INET);
+	/* There is no room for an address of IPv6. */
+	int domain;
+	socklen_t size = sizeof(domain);
+	CHECK(getsockopt(s, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0);
+	CHECK((info->src->sin_addr.s_addr == 0) == (domain == AF_INET6) && info->src->sin_port);
 	/* What the callback does to errno concerns no call of the program. */
 	errno = 99;
 	switch (bytes[0]) {
@@ -222,11 +228,16 @@ static void local(void)
 	say("done");
 }
 
-static void stream(void)
+static void stream(bool over_ipv6)
 {
 	char buffer[64];
-	fd = socket(AF_INET, SOCK_STREAM, 0);
-	connected(fd, "10.99.0.2", 7000);
+	fd = socket(over_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+	if (over_ipv6) {
+		struct sockaddr_in6 to = {.sin6_family = AF_INET6, .sin6_port = htons(7000), .sin6_addr = in6addr_loopback};
+		CHECK(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0);
+	} else {
+		connected(fd, "10.99.0.2", 7000);
+	}
 	CHECK(vma->register_recv_callback(fd, judge, &seen) == 0);
 	drop_in("poll");
 	drop_in("select");
@@ -385,7 +396,9 @@ int main(int count, char **words)
 	else if (count > 1 && !strcmp(words[1], "local"))
 		local();
 	else if (count > 1 && !strcmp(words[1], "stream"))
-		stream();
+		stream(false);
+	else if (count > 1 && !strcmp(words[1], "stream6"))
+		stream(true);
 	else if (count > 1 && !strcmp(words[1], "shared"))
 		shared();
 	else if (count > 1 && !strcmp(words[1], "threads"))

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use super::program;
-use crate::harness::{Namespaces, Program, Side};
+use crate::harness::{Namespaces, Program, Running, Side};
 
 fn filter<'a>(net: &'a Namespaces, words: &str) -> Program<'a> {
     program(net, "filter", include_str!("filter.c")).args(words).with_library()
@@ -68,9 +68,33 @@ fn a_callback_judges_datagrams_within_the_host() {
 fn a_callback_judges_bytes_of_a_stream() {
     let net = Namespaces::new();
     let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
-    let mut running = filter(&net, "stream").start();
+    let running = filter(&net, "stream").start();
     let (mut stream, _) = listener.accept().unwrap();
     stream.set_nodelay(true).unwrap();
+    judge_a_stream(running, move |text| stream.write_all(text.as_bytes()).unwrap(), drop);
+}
+
+/// By a pipe, whose addresses the callback cannot be told.
+#[test]
+fn a_callback_judges_bytes_over_the_loopback_address_of_ipv6() {
+    let net = Namespaces::new();
+    let mut peer = net.puppet(Side::A);
+    peer.run("l = socket(AF_INET6); l.bind(('::1', 7000)); l.listen(); l.settimeout(15)");
+    let running = filter(&net, "stream6").start();
+    peer.run("c, _ = l.accept(); c.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)");
+    let watch = net.watch_tcp(Side::A);
+    let send = |text: &str| match text {
+        "" => drop(peer.run("c.close()")),
+        text => drop(peer.run(&format!("c.sendall(b'{text}')"))),
+    };
+    judge_a_stream(running, send, |mut send| send(""));
+    // Both ends are this side's.
+    watch.still(2);
+}
+
+/// `send` sends to the program; `end` ends that.
+#[track_caller]
+fn judge_a_stream<S: FnMut(&str)>(mut running: Running, mut send: S, end: impl FnOnce(S)) {
     for (step, texts) in [
         ("poll\n", &["d"][..]),
         ("select\n", &["d"]),
@@ -83,13 +107,13 @@ fn a_callback_judges_bytes_of_a_stream() {
     ] {
         running.wait_for_text(step);
         for text in texts {
-            stream.write_all(text.as_bytes()).unwrap();
+            send(text);
             // Each is to be a packet of its own.
             std::thread::sleep(Duration::from_millis(30));
         }
     }
     running.wait_for_text("end\n");
-    drop(stream);
+    end(send);
     let output = running.wait().ok();
     assert!(output.stdout.ends_with("done\n"), "{}", output.stdout);
 }

@@ -9,7 +9,7 @@ use std::fs;
 use rustix::process::Signal;
 
 use super::*;
-use crate::harness::{Output, Program, Running, Shown, tool};
+use crate::harness::{Output, Program, Running, Shown};
 
 /// Each end on a CPU of its own, since both spin.
 fn sockperf(net: &Namespaces, side: Side) -> Program<'_> {

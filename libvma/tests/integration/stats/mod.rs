@@ -20,7 +20,7 @@ use libvma_dev::stats::{
     WITHIN_HOST, find_all, read_text,
 };
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Sandbox, Side, wait_for};
+use crate::harness::{Namespaces, PYTHON, Puppet, Sandbox, Side, tool, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -167,11 +167,24 @@ fn a_ring_keeps_the_retransmissions_of_connections_that_are_over() {
 
 #[test]
 fn connections_within_the_host_are_told_as_such() {
+    tell_of_a_connection_within_the_host("AF_INET", "127.0.0.1", [127, 0, 0, 1]);
+}
+
+/// The layout has room for IPv4 addresses; what stands for the other one is shown as what it is.
+// covers: STAT-26
+#[test]
+fn connections_over_the_loopback_address_of_ipv6_are_told_by_its_stand_in() {
+    let stand_in = libvma_dev::ipv6_loopback::STAND_IN.octets();
+    tell_of_a_connection_within_the_host("AF_INET6", "::1", stand_in);
+}
+
+#[track_caller]
+fn tell_of_a_connection_within_the_host(family: &str, host: &str, told: [u8; 4]) {
     let sandbox = Sandbox::new();
     let mut server = Puppet::start(sandbox.program(PYTHON).with_library());
     let mut client = Puppet::start(sandbox.program(PYTHON).with_library());
-    server.run("l = socket(); l.bind(('127.0.0.1', 6000)); l.listen()");
-    client.run("c = socket(); c.connect(('127.0.0.1', 6000))");
+    server.run(&format!("l = socket({family}); l.bind(('{host}', 6000)); l.listen()"));
+    client.run(&format!("c = socket({family}); c.connect(('{host}', 6000))"));
     server.run("a, _ = l.accept()");
     client.run("c.sendall(b'x' * 1000)");
     server.run("a.recv(1000, MSG_WAITALL); a.sendall(b'y' * 500)");
@@ -181,8 +194,18 @@ fn connections_within_the_host_are_told_as_such() {
     let taken = take(&open(&sandbox.dir, client.id()));
     let socket = find(&taken, descriptor);
     assert_eq!((socket.flags & WITHIN_HOST, socket.tcp_state), (WITHIN_HOST, 1), "{socket:?}");
-    assert_eq!((socket.peer, socket.peer_port), ([127, 0, 0, 1], 6000));
+    assert_eq!((socket.peer, socket.peer_port), (told, 6000));
+    let port = client.number("c.getsockname()[1]");
+    assert_eq!((socket.local, i64::from(socket.local_port)), (told, port));
     assert!(socket.counters.tx_bytes + socket.counters.tx_os_bytes >= 100, "{socket:?}");
+    let directory = sandbox.dir.to_str().unwrap();
+    let tool = tool("vma_stats");
+    let report = sandbox.program(tool.to_str().unwrap()).args("-v 5 -c 1 -k").arg(directory).run();
+    let (process, name) = (client.id(), if host == "::1" { "[::1]" } else { host });
+    let row = report.stdout.lines().find(|line| line.contains(&format!("{process}/")));
+    let row = row.unwrap_or_else(|| panic!("{}{}", report.stdout, report.stderr));
+    let ends: Vec<_> = row.split_whitespace().filter(|word| word.starts_with(name)).collect();
+    assert_eq!(ends, [format!("{name}:{port}"), format!("{name}:6000")], "{row}");
     client.finish();
     server.finish();
 }

@@ -9,7 +9,7 @@ use libvma_dev::stats::{
 
 use crate::message::printable;
 
-use super::super::{address, kilobytes, netstat, percent};
+use super::super::{address, ip_of, kilobytes, netstat, percent};
 use super::double;
 
 pub fn block(text: &mut String, socket: &Socket, per: &str) {
@@ -55,7 +55,7 @@ fn configuration(text: &mut String, socket: &Socket) {
         ("Foreign Address", socket.peer, socket.peer_port),
     ] {
         if ip != [0; 4] || port > 0 {
-            let _ = writeln!(text, "- {what} = [{}:{port}]", address(ip));
+            let _ = writeln!(text, "- {what} = [{}:{port}]", ip_of(socket, ip));
         }
     }
     for group in groups(socket) {

@@ -93,3 +93,47 @@ fn what_is_no_answer_is_told_apart() {
     answer[68..].copy_from_slice(&7u32.to_ne_bytes());
     assert_eq!(receiver(&answer), Some(Some(Receiver { inode: 7, user: 5 })));
 }
+
+/// The same port of both families: two listeners, or one of both that a more specific one takes connections from.
+#[test]
+fn connections_of_ipv6_reach_the_listener_that_the_kernel_gives_them() {
+    use libvma_dev::ipv6_loopback::end;
+    let mut diag = Diag::open().unwrap();
+    let four = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = v4(four.local_addr().unwrap()).port();
+    let ask_six = |diag: &mut Diag| diag.receiver(TCP, end(9), end(port));
+    let ask_four =
+        |diag: &mut Diag| diag.receiver(TCP, at([127, 0, 0, 1], 9), at([127, 0, 0, 1], port));
+    assert_eq!(ask_six(&mut diag), Ok(None));
+    let six = TcpListener::bind(("::1", port)).unwrap();
+    assert_eq!(ask_six(&mut diag), Ok(Some(of(&six))));
+    assert_eq!(ask_four(&mut diag), Ok(Some(of(&four))));
+    drop(six);
+    assert_eq!(ask_six(&mut diag), Ok(None));
+    drop(four);
+    let both = TcpListener::bind(("::", port)).unwrap();
+    assert_eq!(ask_six(&mut diag), Ok(Some(of(&both))));
+    assert_eq!(ask_four(&mut diag), Ok(Some(of(&both))));
+}
+
+#[test]
+fn the_other_end_of_a_connection_of_ipv6_is_found() {
+    use libvma_dev::ipv6_loopback::end;
+    let mut diag = Diag::open().unwrap();
+    let listener = TcpListener::bind("[::1]:0").unwrap();
+    let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (server, from) = listener.accept().unwrap();
+    let (own, peer) = (end(listener.local_addr().unwrap().port()), end(from.port()));
+    assert_eq!(diag.receiver(TCP, own, peer), Ok(Some(of(&client))));
+    assert_eq!(diag.receiver(TCP, peer, own), Ok(Some(of(&server))));
+}
+
+/// One address of either family is a question that has no answer, not one about another socket.
+#[test]
+fn ends_of_two_families_have_no_connection() {
+    use libvma_dev::ipv6_loopback::end;
+    let mut diag = Diag::open().unwrap();
+    let both = TcpListener::bind("[::]:0").unwrap();
+    let port = both.local_addr().unwrap().port();
+    assert_eq!(diag.receiver(TCP, at([127, 0, 0, 1], 9), end(port)), Ok(None));
+}

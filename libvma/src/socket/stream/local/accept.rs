@@ -8,7 +8,7 @@ use super::super::{Guard, Stack, Stream, listen};
 use super::connect;
 use crate::shard::SocketId;
 use crate::socket::{Socket, State, local};
-use crate::sys::shadow;
+use crate::sys::loopback_end;
 
 /// Other processes of this host find the listener from now on.
 pub fn post(stack: &Stack, id: SocketId) {
@@ -87,8 +87,8 @@ pub fn adopt(
     if !has_offers && !expects_offer(stack, listener) {
         return None;
     }
-    let peer = shadow::peer_address(descriptor)?;
-    let own = shadow::local_address(descriptor)?;
+    let peer = loopback_end::peer(descriptor)?;
+    let own = loopback_end::local(descriptor)?;
     // An offer is believed for connections of this user's processes only.
     let client = local::own_users_socket(stack, protocol::TCP, own, peer)?;
     let accept = |is_expected: bool| {

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use crate::shard::pipe::Offer;
 use crate::shard::{SocketId, clock};
 use crate::socket::local::Reach;
 use crate::socket::{State, local};
-use crate::sys::{fd, shadow};
+use crate::sys::{fd, loopback_end, shadow};
 
 /// connect(2) of a fresh socket. None: the destination is not on this host, or nobody there has the
 /// library.
@@ -30,7 +31,7 @@ pub fn connect(
     if stack.short_streams.expects(peer, clock::now().as_nanos()) {
         return Some(Outcome::Os(WhyOs::Short));
     }
-    let bound = shadow::local_address(descriptor)?;
+    let bound = loopback_end::source(descriptor, peer)?;
     let source = if bound.ip().is_unspecified() { likely_source(*peer.ip()) } else { *bound.ip() };
     let from = |port| SocketAddrV4::new(source, port);
     let ruling = stack.config.rules.decide(Moment::Connect, peer, Some(from(bound.port())));
@@ -42,7 +43,7 @@ pub fn connect(
         // Which of the listeners gets the connection depends on the port. The kernel's connect() keeps
         // this one.
         shadow::bind_any(descriptor).ok()?;
-        let port = shadow::local_address(descriptor).map(|bound| bound.port())?;
+        let port = loopback_end::source(descriptor, peer).map(|bound| bound.port())?;
         // If an old connection of that port is still known to the kernel, it says nothing of the next one.
         if let Some(exact) = local::find_patiently(stack, protocol::TCP, from(port), peer) {
             reach = exact;
@@ -78,7 +79,7 @@ pub fn connect(
 
 /// The kernel's connect(), again if it is under way.
 pub fn go_on(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Outcome<()> {
-    let result = shadow::connect(descriptor, peer);
+    let result = loopback_end::connect(descriptor, peer);
     watch(stack, id, descriptor);
     let Ok(mut state) = stack.shard.lock() else { return Outcome::Errno(libc::EALREADY) };
     match result {
@@ -144,7 +145,7 @@ pub fn unwatch(stack: &Stack, descriptor: i32) {
 
 /// Is it an address of this host?
 pub fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
-    if address.is_loopback() {
+    if address.is_loopback() || is_stand_in(address) {
         return true;
     }
     let Ok(plane) = stack.plane.lock() else { return false };
@@ -153,5 +154,9 @@ pub fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
 
 /// What the kernel chooses unless the routes say something unusual.
 fn likely_source(destination: Ipv4Addr) -> Ipv4Addr {
-    if destination.is_loopback() { Ipv4Addr::LOCALHOST } else { destination }
+    match destination {
+        STAND_IN => STAND_IN,
+        own if own.is_loopback() => Ipv4Addr::LOCALHOST,
+        other => other,
+    }
 }

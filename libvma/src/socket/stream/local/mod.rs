@@ -21,7 +21,7 @@ use super::Stack;
 use crate::shard::pipe::{LARGEST_WINDOW, Turn, Way};
 use crate::shard::{self, Direction, SocketId};
 use crate::socket::Socket;
-use crate::sys::shadow::{local_address, peer_address};
+use crate::sys::loopback_end;
 
 type Shard = shard::State<Socket>;
 
@@ -193,7 +193,7 @@ fn capture<'a>(
     count: usize,
 ) {
     let Some(descriptor) = state.socket(id).map(|(_, socket)| socket.shadow()) else { return };
-    let ask = || Some((local_address(descriptor)?, peer_address(descriptor)?));
+    let ask = || Some((loopback_end::local(descriptor)?, loopback_end::peer(descriptor)?));
     state.capture_stream(id, direction, ask, pieces, skip, count);
 }
 

@@ -76,7 +76,7 @@ pub fn is_connected(descriptor: i32) -> bool {
 
 /// Is it connected, as getpeername(2) sees it?
 pub fn has_peer(descriptor: i32) -> bool {
-    crate::sys::shadow::peer_address(descriptor).is_some()
+    crate::sys::shadow::peer_name(descriptor).is_some()
 }
 
 /// Has the peer's end, or the whole connection, ended?
