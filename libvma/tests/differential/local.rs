@@ -163,9 +163,14 @@ const EVERYWHERE: &[Under] = &[Under::Both, Under::Prober, Under::Peer];
 /// With the library at both ends.
 #[track_caller]
 fn alike(groups: &[&str], environments: &[&[(&str, &str)]]) {
+    alike_in(Build::Local, groups, environments);
+}
+
+#[track_caller]
+fn alike_in(build: Build, groups: &[&str], environments: &[&[(&str, &str)]]) {
     for group in groups {
         for environment in environments {
-            check(&Run { environment, build: Build::Local, ..plain(group) }, &[Under::Both]);
+            check(&Run { environment, build, ..plain(group) }, &[Under::Both]);
         }
     }
 }
@@ -319,4 +324,35 @@ fn datagrams_to_plain_processes_of_the_host_are_alike() {
         let run = Run { build: Build::Local, ..plain(group) };
         check(&run, &[Under::Prober, Under::Peer]);
     }
+}
+
+// covers: API-02, API-07
+#[test]
+fn streams_over_the_loopback_address_of_ipv6_begin_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_connect", "tcp_accept"], &[&[]]);
+}
+
+#[test]
+fn streams_over_the_loopback_address_of_ipv6_are_sent_and_received_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_send", "tcp_receive"], &[SLEEPING]);
+}
+
+#[test]
+fn streams_over_the_loopback_address_of_ipv6_end_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_close"], &[&[]]);
+}
+
+#[test]
+fn processes_share_streams_over_the_loopback_address_of_ipv6_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_processes"], &[&[]]);
+}
+
+#[test]
+fn waiting_for_streams_over_the_loopback_address_of_ipv6_is_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_ready", "tcp_epoll"], &[ATTENTIVE]);
+}
+
+#[test]
+fn options_of_streams_over_the_loopback_address_of_ipv6_are_alike() {
+    alike_in(Build::LocalIpv6, &["tcp_options", "tcp_options_live"], &[&[]]);
 }

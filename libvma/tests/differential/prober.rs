@@ -25,6 +25,8 @@ pub enum Build {
     Fortified,
     /// Its peer is another process of this host.
     Local,
+    /// The same, and streams go over `::1`.
+    LocalIpv6,
 }
 
 /// One run of a group.
@@ -48,6 +50,15 @@ pub fn program(build: Build) -> PathBuf {
             ("prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
         }
         Build::Local => ("prober-local", &["-O1", "-DWITHIN_ONE_HOST"]),
+        Build::LocalIpv6 => (
+            "prober-local-ipv6",
+            &[
+                "-O1",
+                "-DWITHIN_ONE_HOST",
+                "-DOVER_IPV6",
+                "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendto",
+            ],
+        ),
     };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");
     let files = std::fs::read_dir(&here).expect("the prober's sources").flatten();

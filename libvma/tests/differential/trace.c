@@ -114,6 +114,13 @@ const char *text_of(const void *bytes, size_t length)
 const char *name_of(const struct sockaddr_in *address)
 {
 	char *text = storage(), ip[INET_ADDRSTRLEN];
+	if (address->sin_family == AF_INET6) {
+		/* The address itself lies behind. */
+		int port = ntohs(address->sin_port);
+		snprintf(text, 256, "family 10 port %d, flow label %#x", port >= EPHEMERAL ? EPHEMERAL : port,
+			 ((const struct sockaddr_in6 *)address)->sin6_flowinfo);
+		return text;
+	}
 	if (address->sin_family != AF_INET) {
 		snprintf(text, 256, "family %d", address->sin_family);
 		return text;
