@@ -15,6 +15,7 @@ mod iperf3;
 mod kills;
 mod late;
 mod nginx;
+mod node;
 mod ports;
 mod python;
 mod redis;

@@ -7,7 +7,7 @@ use super::{Local, Under, not_both};
 const MIB: u64 = 1 << 20;
 
 #[track_caller]
-fn curl_and_ab(under: Under, sendfile: bool) {
+fn curl_and_ab(under: Under, sendfile: bool, host: &str) {
     let local = Local::new(under);
     let dir = local.sandbox.dir.display();
     std::fs::create_dir_all(local.sandbox.file("www")).unwrap();
@@ -22,7 +22,7 @@ fn curl_and_ab(under: Under, sendfile: bool) {
              client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;
              fastcgi_temp_path {dir}/fastcgi; uwsgi_temp_path {dir}/uwsgi;
              scgi_temp_path {dir}/scgi;
-             server {{ listen 127.0.0.1:8080; root {dir}/www; }}
+             server {{ listen {host}:8080; root {dir}/www; }}
          }}",
         if sendfile { "on" } else { "off" }
     );
@@ -33,10 +33,10 @@ fn curl_and_ab(under: Under, sendfile: bool) {
     local.sandbox.wait_for_listener(8080);
     let watch = local.sandbox.watch();
 
-    let url = "http://127.0.0.1:8080/small";
+    let url = &format!("http://{host}:8080/small");
     // Three answers over one connection.
     let words = "-sS --max-time 20 -w %{num_connects};";
-    let curl = local.client("curl").args(words).args(&[url; 3].join(" ")).run().ok();
+    let curl = local.client("curl").args(words).args(&[url.as_str(); 3].join(" ")).run().ok();
     assert_eq!(curl.stdout, "small answer\n1;small answer\n0;small answer\n0;");
     for (words, requests) in [("-k -c 20", 4000), ("-c 20", 1000)] {
         let words = format!("-q -n {requests} -s 20 {words}");
@@ -47,7 +47,8 @@ fn curl_and_ab(under: Under, sendfile: bool) {
     let small = watch.moved().lo_bytes;
     let watch = local.sandbox.watch();
     let got = local.sandbox.file("got");
-    let curl = local.client("curl").args("-sS --max-time 50 http://127.0.0.1:8080/large -o");
+    let url = format!("http://{host}:8080/large");
+    let curl = local.client("curl").args("-sS --max-time 50").arg(&url).arg("-o");
     curl.arg(got.to_str().unwrap()).run().ok();
     assert_same(&local.sandbox.file("www/large"), &got);
     println!("{under:?}: {small} bytes by the kernel before");
@@ -58,17 +59,22 @@ fn curl_and_ab(under: Under, sendfile: bool) {
 // covers: INS-46
 #[test]
 fn nginx_curl_and_ab_with_library_on_both_ends() {
-    curl_and_ab(Under::Both, false);
+    curl_and_ab(Under::Both, false, "127.0.0.1");
 }
 
 #[test]
 fn nginx_curl_and_ab_with_library_on_both_ends_and_sendfile() {
-    curl_and_ab(Under::Both, true);
+    curl_and_ab(Under::Both, true, "127.0.0.1");
+}
+
+#[test]
+fn nginx_curl_and_ab_over_ipv6_with_library_on_both_ends() {
+    curl_and_ab(Under::Both, true, "[::1]");
 }
 
 #[test]
 fn nginx_curl_and_ab_with_library_on_at_most_one_end() {
     for under in not_both(Under::Client) {
-        curl_and_ab(under, true);
+        curl_and_ab(under, true, "127.0.0.1");
     }
 }

@@ -59,20 +59,28 @@ const HTTP_SERVER: &str = "
 import http.server, socketserver, sys
 class Forking(socketserver.ForkingMixIn, http.server.HTTPServer): pass
 kind = {'threads': http.server.ThreadingHTTPServer, 'processes': Forking}[sys.argv[1]]
-kind(('127.0.0.1', 8000), http.server.SimpleHTTPRequestHandler).serve_forever()
+if ':' in sys.argv[2]: kind.address_family = socketserver.socket.AF_INET6
+kind((sys.argv[2], 8000), http.server.SimpleHTTPRequestHandler).serve_forever()
 ";
 
 #[track_caller]
 fn http_server(under: Under, kind: &str) {
+    http_server_at("127.0.0.1", "127.0.0.1", under, kind);
+}
+
+/// A server that listens on one address, and is asked by another.
+#[track_caller]
+fn http_server_at(own: &str, host: &str, under: Under, kind: &str) {
     let local = Local::new(under);
     let (file, got) = (local.sandbox.file("file"), local.sandbox.file("got"));
     random_file(&file, 32 << 20, 5);
-    let server = local.server(PYTHON).arg("-c").arg(HTTP_SERVER).arg(kind).start_shown();
+    let server = local.server(PYTHON).arg("-c").arg(HTTP_SERVER).arg(kind).arg(own).start_shown();
     local.sandbox.wait_for_listener(8000);
     let watch = local.sandbox.watch();
     for _ in 0..3 {
-        let client = local.client("curl").args("-sS --max-time 20 http://127.0.0.1:8000/file -o");
-        client.arg(got.to_str().unwrap()).run().ok();
+        let client = local.client("curl").args("-sS --max-time 20 -o");
+        let client = client.arg(got.to_str().unwrap()).arg(&format!("http://{host}:8000/file"));
+        client.run().ok();
         assert_same(&file, &got);
     }
     // A connection that a child serves is the kernel's.
@@ -85,6 +93,22 @@ fn http_server(under: Under, kind: &str) {
 #[test]
 fn python_http_server_with_threads_with_library_on_both_ends() {
     http_server(Under::Both, "threads");
+}
+
+#[test]
+fn python_http_server_over_ipv6_with_library_on_both_ends() {
+    // As `python3 -m http.server` listens, and on the one address.
+    for own in ["::", "::1"] {
+        http_server_at(own, "[::1]", Under::Both, "threads");
+    }
+    http_server_at("::1", "[::1]", Under::Both, "processes");
+}
+
+#[test]
+fn python_http_server_over_ipv6_with_library_on_at_most_one_end() {
+    for under in not_both(Under::Server) {
+        http_server_at("::", "[::1]", under, "threads");
+    }
 }
 
 #[test]
