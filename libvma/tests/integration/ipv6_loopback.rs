@@ -49,8 +49,12 @@ fn goes_past_the_kernel(net: &Namespaces, server: &mut Puppet, client: &mut Pupp
         client.run("ask(c, 200)");
         server.end("serve");
     };
-    // The pipe is agreed upon.
-    exchange();
+    // The pipe is agreed upon, at the latest while the connection lives.
+    wait_for("the connection to have a pipe", || {
+        let watch = net.watch_tcp(Side::A);
+        exchange();
+        (watch.moved().segments() == 0).then_some(())
+    });
     let watch = net.watch_tcp(Side::A);
     exchange();
     watch.still(0);
