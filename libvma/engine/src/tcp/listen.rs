@@ -53,6 +53,18 @@ pub enum Verdict {
     NotMine,
 }
 
+/// Data bytes of a segment with which a connection that nobody has accepted is given to the kernel's listener.
+pub const HANDED_SEGMENT: u16 = 2800;
+
+/// The window of a connection until the program accepts it, of a receive buffer of so many bytes: what the kernel takes at
+/// once if the connection is given to its listener. Its own first window is as large, but for what it rounds down to
+/// whole segments.
+pub fn first_window(buffer: u32, peer_mss: u16) -> u32 {
+    let window = buffer.min(u32::from(u16::MAX));
+    let segment = u32::from(peer_mss.max(HANDED_SEGMENT));
+    window.saturating_sub(segment).max(window.wrapping_shr(1))
+}
+
 /// A port in LISTEN.
 pub struct Listener {
     settings: ListenSettings,
@@ -295,7 +307,7 @@ impl Listener {
             peer_mss: options.mss.unwrap_or(DEFAULT_MSS),
             our_mss: context.our_mss,
             window: header.window,
-            announced_window: settings.window.min(u32::from(u16::MAX)),
+            announced_window: first_window(settings.window, options.mss.unwrap_or(DEFAULT_MSS)),
             window_scale: options.window_scale.filter(|_| settings.window_scaling),
             our_window_scale: settings.our_window_scale,
             sack_permitted: options.sack_permitted && settings.sack,

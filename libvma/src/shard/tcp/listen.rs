@@ -187,6 +187,21 @@ impl<S> State<S> {
         if let Some((endpoint, _)) = self.socket(id) {
             endpoint.connection = Some(accepted.index);
         }
+        self.begin_service(accepted.index);
+    }
+
+    /// The connection may fill its whole receive buffer from now on.
+    #[inline(never)]
+    fn begin_service(&mut self, index: u32) {
+        let Some((tcp, mut io)) = self.tcp() else { return };
+        let now = tcp.now();
+        let Some(block) = tcp.block(index) else { return };
+        block.connection.begin_service(now);
+        // What was put off to the end of the batch leaves there.
+        if !block.touched && block.connection.wants_output() {
+            tcp.output(&mut io, index);
+            self.after_tcp();
+        }
     }
 
     /// There is no descriptor for the accepted connection: it waits on, as on Linux.

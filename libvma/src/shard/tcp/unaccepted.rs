@@ -4,6 +4,7 @@
 use core::net::SocketAddrV4;
 
 use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::listen::{HANDED_SEGMENT, first_window};
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
@@ -18,9 +19,7 @@ use crate::device::xdp::{Handshake, LOOPBACK_MAC};
 use crate::shard::{SocketId, State};
 
 /// Data bytes of a segment: with its headers it fits into what the kernel takes back at once.
-const PIECE: usize = 2800;
-/// The first window of a connection of the kernel's, less what it rounds off.
-const FIRST_WINDOW: usize = 65_535;
+const PIECE: usize = HANDED_SEGMENT as usize;
 
 /// A connection that waits for accept(), as the kernel's listener can take it.
 pub struct Waiting {
@@ -130,15 +129,15 @@ fn waiting(cutting: &Cutting<'_>, room: usize) -> Option<Waiting> {
     }
     let data = cutting.unread;
     // The peer has our acknowledgment, and would not send again what the kernel finds no room for.
-    let room = room.min(FIRST_WINDOW);
-    let rounded = room.saturating_sub(parts.peer_mss.max(PIECE as u32) as usize);
-    if data.len() > rounded.max(room / 2) {
+    let room = u32::try_from(room).unwrap_or(u32::MAX);
+    let peer_mss = u16::try_from(parts.peer_mss).unwrap_or(u16::MAX);
+    let unread = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    if unread > first_window(room, peer_mss) {
         return None;
     }
-    let unread = data.len() as u32;
     let first = parts.rcv_nxt.raw().wrapping_sub(unread).wrapping_sub(is_closed.into());
     let handshake = Handshake {
-        mss: u16::try_from(parts.peer_mss).unwrap_or(u16::MAX),
+        mss: peer_mss,
         window_scales: parts.scales,
         sack: parts.sack,
         timestamps: parts.timestamp.map(|own| (own, parts.recent_timestamp)),

@@ -283,7 +283,8 @@ impl<B> Connection<B> {
     }
 
     /// A passive open whose handshake has reached its third segment: SYN-RECEIVED. The segment is
-    /// to be given to [`Connection::input`] next.
+    /// to be given to [`Connection::input`] next. Until [`Connection::begin_service`] or the first read the connection takes no
+    /// more than its SYN-ACK announced.
     pub fn accept(
         request: &Request,
         path: Path,
@@ -312,6 +313,8 @@ impl<B> Connection<B> {
         if connection.settings.first_ack_waits {
             connection.announced.await_request();
         }
+        let limit = connection.settings.receive_buffer.limit.min(request.announced_window);
+        connection.tuning = Tuning::new(limit, now);
         connection.update_mss();
         connection.congestion = Congestion::new(connection.settings.congestion, connection.mss);
         if request.retransmissions > 0 || request.is_from_cookie || request.was_ignored() {

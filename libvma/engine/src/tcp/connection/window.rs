@@ -345,6 +345,18 @@ impl<B> Connection<B> {
         }
     }
 
+    /// The program has accepted the connection: the whole receive buffer is its window now. A peer that may send no
+    /// segment is told at once if that is much, because the program may wait for more than the first window before it
+    /// reads (SO_RCVLOWAT).
+    pub fn begin_service(&mut self, now: Instant) {
+        self.retune(now);
+        let is_closed = self.announced.edge.ahead_of(self.rcv_nxt) < self.mss;
+        let is_much = self.possible_window() >= self.receive_limit().wrapping_shr(1);
+        if is_closed && is_much && self.state.may_receive() && self.state != State::Closed {
+            self.announced.due = true;
+        }
+    }
+
     /// The limit changed by an option.
     pub(super) fn retune(&mut self, now: Instant) {
         let buffer = self.settings.receive_buffer;

@@ -86,6 +86,9 @@ fn plain_syn() -> Header {
     segment(Flags::SYN, IRS)
 }
 
+/// What a SYN-ACK announces of a buffer of 64 KiB: all but the longer segment, which is the kernel's here.
+const WINDOW: u16 = 65_535 - HANDED_SEGMENT;
+
 fn syn() -> Header {
     let options = Options {
         mss: Some(1400),
@@ -117,7 +120,7 @@ fn a_handshake_makes_a_request_with_what_was_agreed() {
     assert_eq!((syn_ack.src_port, syn_ack.dst_port), (80, 40_000));
     assert_eq!(syn_ack.flags, Flags::SYN.with(Flags::ACK));
     assert_eq!(syn_ack.ack, IRS.wrapping_add(1));
-    assert_eq!(syn_ack.window, 65_535);
+    assert_eq!(syn_ack.window, WINDOW);
     assert_eq!((syn_ack.options.mss, syn_ack.options.window_scale), (Some(OUR_MSS), Some(7)));
     assert!(syn_ack.options.sack_permitted);
     assert_eq!(syn_ack.options.timestamps.map(|stamp| stamp.echo), Some(5000));
@@ -126,7 +129,7 @@ fn a_handshake_makes_a_request_with_what_was_agreed() {
     let request = established(host.give(30, 40_000, ack_of(&syn_ack), 100));
     assert_eq!((request.irs.raw(), request.iss.raw()), (IRS, syn_ack.seq));
     assert_eq!((request.peer_mss, request.our_mss), (1400, OUR_MSS));
-    assert_eq!((request.window, request.announced_window), (64_240, 65_535));
+    assert_eq!((request.window, request.announced_window), (64_240, WINDOW.into()));
     assert_eq!((request.window_scale, request.our_window_scale), (Some(9), 7));
     assert!(request.sack_permitted && request.timestamps && !request.ecn);
     assert_eq!(request.recent_timestamp, 5010);
@@ -229,12 +232,12 @@ fn only_the_exact_reset_ends_a_request() {
     let mut host = Host::new(4, ListenSettings::default());
     let syn_ack = host.open(0, 40_000, syn());
     let next = syn_ack.ack;
-    for seq in [next.wrapping_sub(1), next.wrapping_add(65_535)] {
+    for seq in [next.wrapping_sub(1), next.wrapping_add(WINDOW.into())] {
         host.is_dropped(1, 40_000, segment(Flags::RST, seq), DropReason::StrayReset);
     }
     let challenge = reply(host.give(2, 40_000, segment(Flags::RST, next.wrapping_add(1)), 0));
     assert_eq!((challenge.flags, challenge.seq), (Flags::ACK, syn_ack.seq.wrapping_add(1)));
-    assert_eq!((challenge.ack, challenge.window), (next, 65_535 >> 7));
+    assert_eq!((challenge.ack, challenge.window), (next, WINDOW >> 7));
     let guess = segment(Flags::RST, next.wrapping_add(1));
     host.is_dropped(3, 40_000, guess, DropReason::AckRateLimit);
     assert_eq!(host.listener.len(), 1);
@@ -249,7 +252,7 @@ fn another_syn_is_challenged_outside_the_window_and_ends_the_request_inside() {
     let far = segment(Flags::SYN, IRS.wrapping_add(1 << 30));
     let challenge = reply(host.give(1, 40_000, far, 0));
     assert_eq!((challenge.flags, challenge.ack), (Flags::ACK, syn_ack.ack));
-    assert_eq!(challenge.window, 65_535);
+    assert_eq!(challenge.window, WINDOW);
     let near = segment(Flags::SYN, IRS.wrapping_add(100));
     host.is_dropped(2, 40_000, near, DropReason::RequestReset);
     assert_eq!(host.open(3, 40_000, near).ack, IRS.wrapping_add(101));
@@ -277,7 +280,7 @@ fn unacceptable_segments_are_acknowledged() {
     let mut host = Host::new(4, ListenSettings::default());
     let syn_ack = host.open(0, 40_000, plain_syn());
     let ack = ack_of(&syn_ack);
-    let beyond = Header { seq: ack.seq.wrapping_add(65_535), ..ack };
+    let beyond = Header { seq: ack.seq.wrapping_add(WINDOW.into()), ..ack };
     // Text is answered each time, bare ACKs now and then.
     assert_eq!(reply(host.give(1, 40_000, beyond, 10)).ack, syn_ack.ack);
     assert_eq!(reply(host.give(2, 40_000, beyond, 10)).ack, syn_ack.ack);
@@ -566,5 +569,20 @@ proptest! {
             host.listener.on_timer(at(now), |_, _| {});
         }
         prop_assert!(host.listener.is_empty());
+    }
+}
+
+#[test]
+fn a_first_window_is_the_kernels_for_each_buffer_and_segment() {
+    for (buffer, peer_mss, window) in [
+        (65_536, 1460, 62_735),
+        (6 << 20, 1460, 62_735),
+        (65_536, 8960, 65_535 - 8960),
+        // Half of it at least: the kernel would not round down to nothing either.
+        (65_536, 65_495, 32_767),
+        (4096, 1460, 2048),
+        (10_000, 536, 7200),
+    ] {
+        assert_eq!(first_window(buffer, peer_mss), window, "{buffer} {peer_mss}");
     }
 }

@@ -232,7 +232,10 @@ impl Script {
         let mut listener = Listener::new(listen, 8, 1, now);
         let secret = Secret::new([1; 32]);
         let context = Context { secret: &secret, our_mss: 1460, accept_queue_full: false };
-        let syn = Header { flags: Flags::SYN, seq: IRS, window: WINDOW, ..Header::default() };
+        let options =
+            Options { window_scale: settings.window_scaling.then_some(0), ..Options::default() };
+        let syn =
+            Header { flags: Flags::SYN, seq: IRS, window: WINDOW, options, ..Header::default() };
         let verdict = listener.on_segment(now, KEY, &syn, 0, &context);
         let Verdict::Reply(reply) = verdict else { panic!("{verdict:?}") };
         let third = Header {

@@ -422,3 +422,51 @@ fn bytes_beyond_the_window_are_cut_off() {
     assert_eq!(script.connection.queued(), 2000);
     assert_eq!(script.segments().pop().unwrap().ack(), 2001);
 }
+
+/// What the kernel's listener would take, if the connection is given to it before the program accepts it.
+#[test]
+fn a_connection_takes_its_first_window_until_it_is_accepted_and_its_buffer_from_then_on() {
+    const FIRST: u32 = 65_535 - 2800;
+    let settings = Settings { receive_buffer: fixed(1 << 20), window_scaling: true, ..plain() };
+    let mut script = Script::accepted(settings);
+    let mut next = 1;
+    while next + MSS <= 1 + FIRST {
+        script.give(segment(ACK, next, 1, MSS));
+        next += MSS;
+    }
+    script.give(segment(ACK, next, 1, FIRST + 1 - next));
+    script.pass(100);
+    let last = script.segments().pop().expect("an acknowledgment");
+    assert_eq!((last.ack(), last.header.window), (1 + FIRST, 0));
+    // A segment beyond it is not taken.
+    script.give(segment(ACK, 1 + FIRST, 1, MSS));
+    let last = script.segments().pop().expect("an acknowledgment");
+    assert_eq!((last.ack(), last.header.window), (1 + FIRST, 0));
+    // The program may wait for more than that before it reads.
+    let now = script.now;
+    script.connection.begin_service(now);
+    script.output();
+    let update = script.segments().pop().expect("a window update");
+    assert_eq!(u32::from(update.header.window), ((1 << 20) - FIRST) >> 7);
+}
+
+#[test]
+fn accepting_a_connection_tells_its_peer_nothing_that_it_need_not_know() {
+    for len in [0, MSS] {
+        let settings = Settings { receive_buffer: fixed(1 << 20), window_scaling: true, ..plain() };
+        let mut script = Script::accepted(settings);
+        if len > 0 {
+            script.give(segment(ACK, 1, 1, len));
+        }
+        script.pass(100);
+        script.sent();
+        let now = script.now;
+        script.connection.begin_service(now);
+        script.output();
+        assert_eq!(script.sent(), Vec::<String>::new());
+        script.give(segment(ACK, 1 + len, 1, MSS));
+        script.pass(100);
+        let last = script.segments().pop().expect("an acknowledgment");
+        assert_eq!(u32::from(last.header.window), ((1 << 20) - len - MSS) >> 7);
+    }
+}
