@@ -39,6 +39,17 @@ pub struct Cutting<'a> {
 }
 
 impl<S> State<S> {
+    /// What has come on the connection is acknowledged with the next [`State::run_tcp`]: its next holder takes it for that.
+    #[cold]
+    #[inline(never)]
+    pub fn acknowledge(&mut self, id: SocketId) {
+        let Some(index) = self.connection_of(id) else { return };
+        let Some(tcp) = self.tcp.as_deref_mut() else { return };
+        let Some(block) = tcp.block(index) else { return };
+        block.connection.acknowledge();
+        tcp.touch(index);
+    }
+
     /// Calls `install` with the socket's connection. If that says true, the connection is somebody
     /// else's, and forgotten here. None: there is none.
     pub fn transplant(

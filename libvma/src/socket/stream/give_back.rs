@@ -102,6 +102,7 @@ pub(super) fn end_listening(state: &mut Guard<'_>, id: SocketId) {
 fn install(state: &mut Guard<'_>, id: SocketId, descriptor: i32) -> bool {
     // The kernel sees nothing of what our rings have.
     state.catch_up();
+    state.acknowledge(id);
     state.run_tcp();
     let installed = state.transplant(id, |cutting| install_into(descriptor, cutting));
     installed.unwrap_or(true)

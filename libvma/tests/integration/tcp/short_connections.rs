@@ -64,3 +64,36 @@ fn the_question_of_a_client_that_always_asks_carries_the_acknowledgment_of_the_h
     assert!(segments <= 5 * COUNT + LATE, "{segments} segments for {COUNT} connections");
     watch.still(5);
 }
+
+/// The kernel, which has the connection then, takes the first part for acknowledged.
+#[test]
+fn a_question_in_two_parts_does_not_wait_for_a_server_that_forks_between_them() {
+    let ends = Ends::new(Library::Server);
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run("l = create_server(('10.99.0.1', 7000))");
+    program.run("select.select([l], [], [], 0)");
+    program.run(
+        "def serve():
+ c = l.accept()[0]; select.select([c], [], [], 15)
+ if os.fork() == 0:
+  begin = time.monotonic(); got = b''
+  while len(got) < 8: got += c.recv(8)
+  c.send(b'%d' % ((time.monotonic() - begin) * 1000)); os._exit(0)
+ c.close(); os.wait()",
+    );
+    let mut took = Vec::new();
+    for _ in 0..5 {
+        program.begin("serve()");
+        let mut peer = ends.net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        // Nagle's algorithm keeps the second part until the first one is acknowledged.
+        peer.write_all(b"head").unwrap();
+        peer.write_all(b"body").unwrap();
+        let mut answer = String::new();
+        peer.read_to_string(&mut answer).unwrap();
+        program.end("the fork");
+        took.push(answer.parse::<u32>().expect("milliseconds"));
+    }
+    took.sort();
+    assert!(took[2] < 100, "{took:?} ms until the second part came");
+}

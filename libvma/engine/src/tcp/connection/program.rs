@@ -334,6 +334,15 @@ impl<B> Connection<B> {
         }
     }
 
+    /// What has come is acknowledged by the next output, whatever it was to wait for.
+    #[cold]
+    #[inline(never)]
+    pub fn acknowledge(&mut self) {
+        if self.rcv_nxt != self.announced.acknowledged && self.state.is_synchronized() {
+            self.announced.due = true;
+        }
+    }
+
     pub fn is_quick_ack(&self) -> bool {
         self.announced.is_quick()
     }

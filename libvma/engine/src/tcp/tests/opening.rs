@@ -146,3 +146,21 @@ fn a_connection_that_is_not_expected_to_begin_so_does_as_ever() {
     script.give(segment(PUSH, 1, 61, 145));
     assert_eq!(script.sent(), ["A 61+0 a146"]);
 }
+
+/// Before somebody else goes on with the connection.
+#[test]
+fn what_waits_is_acknowledged_on_demand() {
+    let mut script = Script::accepted(waiting());
+    script.sent();
+    script.give(segment(PUSH, 1, 1, 60));
+    script.connection.acknowledge();
+    script.output();
+    assert_eq!(script.sent(), ["A 1+0 a61"]);
+    script.connection.acknowledge();
+    script.output();
+    assert_eq!(script.sent(), nothing(), "once");
+    let mut script = connected();
+    script.connection.acknowledge();
+    script.output();
+    assert_eq!(script.sent(), ["A 1+0 a1"]);
+}
