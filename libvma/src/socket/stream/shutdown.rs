@@ -89,6 +89,12 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     // What was received and not read decides between FIN and RST. Answers to others go after the FIN: a client that ends
     // when it has its answer would be first otherwise, and keep its port in TIME-WAIT.
     state.take_received();
+    if super::local::has_pipe(&mut state, id) {
+        // The peer has agreed to one just now, and perhaps sent by it.
+        state.run_tcp();
+        drop(state);
+        return super::local::end::close(stack, id, descriptor);
+    }
     let counters = crate::socket::last_counters(stack, &mut state, id);
     let kept = port_kept(&mut state, id, descriptor);
     state.orphan_connection(id, kept);
