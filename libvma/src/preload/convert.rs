@@ -73,7 +73,7 @@ pub unsafe fn peer(
         // SAFETY: as promised.
         Family::Ipv4 => match unsafe { destination(address, len) } {
             Destination::Given(_, Family::Ipv6) => Destination::Foreign,
-            // Nobody can connect to it.
+            // A multicast address, to which no connection can be made.
             Destination::Given(peer, _) if is_stand_in(*peer.ip()) => Destination::Foreign,
             peer => peer,
         },

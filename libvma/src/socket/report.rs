@@ -338,7 +338,7 @@ fn flags(socket: &Socket, local_ring: Option<super::RingId>) -> u32 {
     each.into_iter().filter(|(holds, _)| *holds).fold(0, |flags, (_, flag)| flags | flag)
 }
 
-/// What the kernel says of an end: of a stream's by the first question, of another socket's by the second one.
+/// An end as the kernel tells it: `of_stream` asks for a stream's, `of_another` for another socket's.
 fn end_of(
     told: &Told,
     of_stream: fn(i32) -> Option<SocketAddrV4>,

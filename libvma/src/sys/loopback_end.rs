@@ -36,8 +36,8 @@ pub fn listening(fd: c_int) -> Option<SocketAddrV4> {
     }
 }
 
-/// Where a socket connects from that is about to connect to this peer; 0.0.0.0 if the kernel is to choose. `None`: it has an address
-/// of which the library does not know whether it fits.
+/// The source address of a socket that is about to connect to this peer; 0.0.0.0 if the kernel is to choose. `None`: the library
+/// cannot tell whether the socket's address fits the peer.
 pub fn source(fd: c_int, peer: SocketAddrV4) -> Option<SocketAddrV4> {
     if !is_stand_in(*peer.ip()) {
         return shadow::local_address(fd);

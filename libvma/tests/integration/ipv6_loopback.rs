@@ -60,7 +60,7 @@ fn goes_past_the_kernel(net: &Namespaces, server: &mut Puppet, client: &mut Pupp
     watch.still(0);
 }
 
-/// What waits to be sent and the end come, in both directions.
+/// The last data and the end of both directions arrive.
 #[track_caller]
 fn ends_well(server: &mut Puppet, client: &mut Puppet) {
     client.run("c.sendall(b'last'); c.shutdown(SHUT_WR)");
@@ -70,7 +70,7 @@ fn ends_well(server: &mut Puppet, client: &mut Puppet) {
     client.run("c.close()");
 }
 
-/// How a listener may be made that connections over `::1` reach.
+/// The ways to make a listener that connections over `::1` reach.
 const LISTENERS: [&str; 4] = [
     "l = six(7000, '::1')",
     "l = six(7000, '::', 0)",
@@ -204,7 +204,7 @@ fn each_connection_reaches_the_listener_that_the_kernel_would_give_it() {
     });
 }
 
-/// Which of the listeners of SO_REUSEPORT gets a connection depends on its ports.
+/// The ports of a connection decide which of the listeners of SO_REUSEPORT gets it.
 #[test]
 fn each_member_of_a_group_serves_its_connections() {
     let net = Namespaces::new();

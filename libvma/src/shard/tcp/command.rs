@@ -214,7 +214,7 @@ impl<S> State<S> {
         let now = tcp.now();
         if let Some(block) = tcp.block(index) {
             block.owner = Owner::Orphan;
-            // Those that peers have made have no flows of their own.
+            // An accepted connection has no flows of its own.
             if !block.flows.is_empty() {
                 let (key, spoke_first) = (block.connection.key(), block.connection.spoke_first());
                 tcp.first_words.note(&key, spoke_first);

@@ -1,8 +1,8 @@
 //! Peers to which the program speaks first: HTTP servers, caches, and not those that greet (SMTP, SSH, MySQL).
 //!
-//! Where each of the last connections to a peer began with data of the program's own, soon after the handshake, those data
-//! carry the acknowledgment of the handshake of the next one: a segment less to make, send and receive for each
-//! connection. It is a guess, which costs twenty milliseconds once if it is wrong.
+//! If each of the last connections to a peer began with data of the program's own, soon after the handshake, the first data of
+//! the next connection are expected to do so, too, and carry the acknowledgment of its handshake: a segment less to make, send and
+//! receive. A wrong guess delays that acknowledgment by 20 ms, once.
 
 use libvma_engine::tcp::lookup::FlowKey;
 

@@ -197,7 +197,7 @@ impl<S> State<S> {
         let now = tcp.now();
         let Some(block) = tcp.block(index) else { return };
         block.connection.begin_service(now);
-        // What was put off to the end of the batch leaves there.
+        // Output that was put off to the end of the batch leaves there.
         if !block.touched && block.connection.wants_output() {
             tcp.output(&mut io, index);
             self.after_tcp();
@@ -395,7 +395,7 @@ impl Tcp {
             return self.answer(io, number, arrival, verdict);
         };
         let Some(listening) = self.listener(number) else { return Err(DropReason::NoSocket) };
-        // Where a peer connects it asks, as a rule.
+        // A peer that connects sends a request first, as a rule.
         let settings = Settings { first_ack_waits: true, ..listening.settings.clone() };
         let connection = Connection::accept(&request, path, settings, now);
         let (socket, envelope) = (listening.socket, listening.envelope);

@@ -39,7 +39,8 @@ pub struct Cutting<'a> {
 }
 
 impl<S> State<S> {
-    /// What has come on the connection is acknowledged with the next [`State::run_tcp`]: its next holder takes it for that.
+    /// The next [`State::run_tcp`] acknowledges all data received on the connection, because its next holder takes them for
+    /// acknowledged.
     #[cold]
     #[inline(never)]
     pub fn acknowledge(&mut self, id: SocketId) {

@@ -86,11 +86,11 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     linger(stack, id);
     let Ok(mut state) = stack.shard.lock() else { return };
     super::give_back::end_listening(&mut state, id);
-    // What was received and not read decides between FIN and RST. Answers to others go after the FIN: a client that ends
+    // Data that was received and not read makes a RST of the FIN. Answers to other connections leave after it: a client that closes
     // when it has its answer would be first otherwise, and keep its port in TIME-WAIT.
     state.take_received();
     if super::local::has_pipe(&mut state, id) {
-        // The peer has agreed to one just now, and perhaps sent by it.
+        // The peer has agreed to the pipe just now, and has perhaps sent data by it.
         state.run_tcp();
         drop(state);
         return super::local::end::close(stack, id, descriptor);

@@ -334,7 +334,7 @@ impl<B> Connection<B> {
         }
     }
 
-    /// What has come is acknowledged by the next output, whatever it was to wait for.
+    /// Makes the next output acknowledge all data received, also if the acknowledgment was to wait.
     #[cold]
     #[inline(never)]
     pub fn acknowledge(&mut self) {

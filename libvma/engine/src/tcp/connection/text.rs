@@ -167,7 +167,7 @@ impl<B> Connection<B> {
         self.fin_waiting = None;
         self.rcv_nxt = self.rcv_nxt.plus(1);
         self.peer_closed = true;
-        // What the program does with the data before it acknowledges both.
+        // The FIN is acknowledged together with the data before it, when the program has read them.
         self.announced.due |= !self.announced.is_asked() || self.state != State::Established;
         self.announced.edge = self.announced.edge.max(self.rcv_nxt);
         match self.state {

@@ -21,7 +21,7 @@ const QUICK_ACKS: u8 = 16;
 /// What a sender may send in its first round trip (RFC 6928), and a receiver expects.
 const INITIAL_SPACE: u32 = 14_600;
 
-/// How a connection begins, for the acknowledgments that wait for something to ride on
+/// The opening of a connection, for the acknowledgments that wait for a segment to ride on
 /// ([`crate::tcp::Settings::first_ack_waits`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Opening {
@@ -32,7 +32,7 @@ enum Opening {
     Quiet,
     /// The first data of the peer are to come, and the program will answer them or close.
     Awaited,
-    /// They are there and not acknowledged.
+    /// The first data are there and not acknowledged.
     Asked,
 }
 

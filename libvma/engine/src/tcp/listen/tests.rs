@@ -86,7 +86,7 @@ fn plain_syn() -> Header {
     segment(Flags::SYN, IRS)
 }
 
-/// What a SYN-ACK announces of a buffer of 64 KiB: all but the longer segment, which is the kernel's here.
+/// The window that a SYN-ACK announces for a buffer of 64 KiB: the buffer less one segment, here the kernel's, which is the longer one.
 const WINDOW: u16 = 65_535 - HANDED_SEGMENT;
 
 fn syn() -> Header {

@@ -1,4 +1,4 @@
-//! How connections begin: the first acknowledgments wait for something that carries them, where the program is
+//! The opening of connections: the first acknowledgments wait for a segment that carries them, where the program is
 //! expected to send ([`Settings::first_ack_waits`]).
 
 use super::script::{ACK, Script, plain, segment};
@@ -47,7 +47,7 @@ fn a_request_without_an_answer_is_acknowledged_when_it_was_read() {
     script.output();
     assert_eq!(script.sent(), ["A 1+0 a61"]);
     assert!(!script.connection.may_answer());
-    // What comes then is acknowledged at once, as ever.
+    // Later data are acknowledged at once, as ever.
     script.give(segment(PUSH, 61, 1, 60));
     assert_eq!(script.sent(), ["A 1+0 a121"]);
 }

@@ -423,7 +423,7 @@ fn bytes_beyond_the_window_are_cut_off() {
     assert_eq!(script.segments().pop().unwrap().ack(), 2001);
 }
 
-/// What the kernel's listener would take, if the connection is given to it before the program accepts it.
+/// The kernel's listener takes no more than the first window, if the connection is given to it before the program accepts it.
 #[test]
 fn a_connection_takes_its_first_window_until_it_is_accepted_and_its_buffer_from_then_on() {
     const FIRST: u32 = 65_535 - 2800;
