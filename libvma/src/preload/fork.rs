@@ -14,19 +14,23 @@ use super::{export, real};
 use crate::process::{self, Process, inherit};
 use crate::socket::block::Guard;
 use crate::socket::report::kernels;
+use crate::sys::fork_gate;
 use crate::sys::heap::Heap;
 use crate::sys::thread;
 
 #[global_allocator]
 static HEAP: Heap = Heap::empty();
 
-/// The shard, locked while this process forks: a child may take a listener out of its copy.
-struct LockedShard(UnsafeCell<Option<Guard<'static>>>);
+/// What is locked while this process forks beside the heap: the gate, and the shard, for a child may take a listener out of
+/// its copy.
+type Locked = (fork_gate::Shut, Option<Guard<'static>>);
+
+struct Held(UnsafeCell<Option<Locked>>);
 
 // SAFETY: the cell is touched only by the thread that holds the heap.
-unsafe impl Sync for LockedShard {}
+unsafe impl Sync for Held {}
 
-static SHARD: LockedShard = LockedShard(UnsafeCell::new(None));
+static HELD: Held = Held(UnsafeCell::new(None));
 
 /// Has the heap and the parent's shard whole in children: no other thread is in the middle of either when they are copied. Before
 /// any other handler is registered, so that both are held last and let go first: a handler of the program may wait for a thread
@@ -41,18 +45,19 @@ pub fn hook_memory() {
 }
 
 extern "C" fn hold() {
-    // The order of locks: the heap's is the last.
+    // The order of locks: the shard's, the gate, the heap's.
     let shard = process::current().and_then(|process| process.stack.shard.lock().ok());
+    let gate = fork_gate::shut();
     HEAP.hold();
     // SAFETY: this thread holds the heap.
-    unsafe { *SHARD.0.get() = shard };
+    unsafe { *HELD.0.get() = Some((gate, shard)) };
 }
 
 extern "C" fn release() {
     // SAFETY: this thread holds the heap, in a child as well.
-    let shard = unsafe { (*SHARD.0.get()).take() };
+    let locked = unsafe { (*HELD.0.get()).take() };
     HEAP.release();
-    drop(shard);
+    drop(locked);
 }
 
 /// A fork handler.

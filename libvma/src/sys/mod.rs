@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod errand;
 pub mod fd;
 pub mod fork_cell;
+pub mod fork_gate;
 pub mod heap;
 pub mod kernel_start;
 pub mod load;

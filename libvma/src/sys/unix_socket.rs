@@ -16,7 +16,7 @@ use rustix::net::{
     accept_with, bind, recv, recvmsg, sendmsg, socket_with, socketpair, sockopt,
 };
 
-use super::Fd;
+use super::{Fd, fork_gate};
 
 /// Descriptors that one message carries at most; what a sender adds is not taken.
 pub const MOST_DESCRIPTORS: usize = 2;
@@ -29,6 +29,7 @@ pub struct Received {
 
 /// Takes a name; EADDRINUSE if somebody has it.
 pub fn listen(name: &[u8], backlog: i32) -> Result<Fd, Errno> {
+    let _shut = fork_gate::shut();
     let socket = open()?;
     bind(socket.as_fd(), &SocketAddrUnix::new_abstract_name(name)?)?;
     rustix::net::listen(socket.as_fd(), backlog)?;
@@ -42,6 +43,7 @@ pub fn renew_credentials(listener: &Fd, backlog: i32) -> Result<(), Errno> {
 
 /// The next caller; None if there is none now.
 pub fn accept(listener: &Fd) -> Result<Option<Fd>, Errno> {
+    let _shut = fork_gate::shut();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     loop {
         match accept_with(listener.as_fd(), flags) {
@@ -55,6 +57,7 @@ pub fn accept(listener: &Fd) -> Result<Option<Fd>, Errno> {
 
 /// Calls a name: ECONNREFUSED if nobody has it, EAGAIN if too many wait there already.
 pub fn connect(name: &[u8]) -> Result<Fd, Errno> {
+    let _shut = fork_gate::shut();
     let socket = open()?;
     rustix::net::connect(socket.as_fd(), &SocketAddrUnix::new_abstract_name(name)?)?;
     Ok(socket)
@@ -86,6 +89,7 @@ pub fn send(socket: &Fd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result
 /// Takes one message, which is at most as long as `buffer`; longer ones are EMSGSIZE and lost. A
 /// length of 0 is the end.
 pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Received, Errno> {
+    let _shut = fork_gate::shut();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -123,6 +127,7 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Received, Errno> {
 /// Whoever has only the second end can make the first one readable, and nothing else. It can be
 /// spoilt for all its holders (shutdown(2), connect(2)), so everybody gets one of his own.
 pub fn bell() -> Result<(Fd, Fd), Errno> {
+    let _shut = fork_gate::shut();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (hears, rings) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     let (hears, rings) = (Fd::adopt(hears), Fd::adopt(rings));
