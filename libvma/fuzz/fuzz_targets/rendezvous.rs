@@ -24,10 +24,13 @@ fn hear(bytes: &[u8]) {
     };
     let emitted = message.emit();
     assert_eq!(Message::parse(&emitted), Some(message));
-    let (Message::Hello { key, .. }
-    | Message::Answer { key, .. }
-    | Message::Posted { key }
-    | Message::Gone { key }) = message;
+    let key = match message {
+        Message::Hello { key, .. }
+        | Message::Answer { key, .. }
+        | Message::Posted { key }
+        | Message::Gone { key } => key,
+        Message::Half { .. } => return,
+    };
     let name = key.name();
     // What a unix socket's address holds besides the zero byte.
     assert!(name.starts_with(b"libvma-") && name.len() <= 107);

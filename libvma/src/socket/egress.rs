@@ -128,7 +128,7 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
             // could do nothing else.
             drop(state);
-            local::apply_withdrawals(stack);
+            local::hear_peers(stack);
             continue;
         }
         if destination.port() == 0 || stays_here {

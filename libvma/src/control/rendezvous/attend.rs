@@ -221,6 +221,9 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
                         host.void_answers();
                     }
                 }
+                Heard::Message(Message::Half { connection }, [Some(half), _]) => {
+                    host.inherit(link, connection, half);
+                }
                 Heard::End | Heard::Noise | Heard::Message(..) => {
                     return self.end_link(host, token);
                 }

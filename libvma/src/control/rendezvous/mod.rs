@@ -48,6 +48,8 @@ pub trait Host {
     fn is_alive(&mut self, link: Self::Link) -> bool;
     /// The peer is gone.
     fn end(&mut self, link: Self::Link);
+    /// The peer ends, and leaves this process its half of a connection. Nothing about it is to be believed.
+    fn inherit(&mut self, link: Self::Link, connection: u64, half: Fd);
     /// A caller is about to be told that it has a link with us.
     fn answered(&mut self);
     /// Answers that were given before may be out of date.
@@ -380,6 +382,17 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         self.answers.clear();
         self.news += 1;
         host.void_answers();
+    }
+
+    /// Leaves a peer this process's half of one of its connections. EAGAIN: it has not heard what was said before;
+    /// ENOTCONN: there is no such link.
+    pub fn leave(&self, to: L, connection: u64, half: BorrowedFd<'_>) -> Result<(), Errno> {
+        let message = Message::Half { connection }.emit();
+        let peer = self.watched.values().find_map(|watched| match watched {
+            Watched::Link { connection, link, .. } if *link == to => Some(connection),
+            _ => None,
+        });
+        unix_socket::send(peer.ok_or(Errno::NOTCONN)?, &message, &[half])
     }
 
     fn forget_dead_links<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H) {

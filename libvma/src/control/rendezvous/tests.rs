@@ -16,6 +16,7 @@ struct Fake {
     ended: Vec<u32>,
     voided: u32,
     answered: u32,
+    inherited: Vec<(u32, u64, Fd)>,
 }
 
 impl Fake {
@@ -61,6 +62,10 @@ impl Host for Fake {
     fn end(&mut self, link: u32) {
         self.live.retain(|live| *live != link);
         self.ended.push(link);
+    }
+
+    fn inherit(&mut self, link: u32, connection: u64, half: Fd) {
+        self.inherited.push((link, connection, half));
     }
 
     fn answered(&mut self) {
@@ -221,6 +226,42 @@ fn the_end_of_a_process_is_noticed() {
     assert!(client.host.voided > before);
     assert_eq!(client.ask(key, 0), NOBODY);
     assert!(!client.rendezvous.has_links());
+}
+
+#[test]
+fn halves_of_connections_come_before_the_end_of_the_process_that_leaves_them() {
+    let (caller, mut called, _) = linked();
+    let half = event().unwrap();
+    let link = caller.host.live[0];
+    for connection in [7, u64::MAX] {
+        assert_eq!(caller.rendezvous.leave(link, connection, half.as_fd()), Ok(()));
+    }
+    assert_eq!(caller.rendezvous.leave(link + 9, 7, half.as_fd()), Err(Errno::NOTCONN));
+    rustix::io::write(half.as_fd(), &3u64.to_ne_bytes()).unwrap();
+    drop(half);
+    drop(caller);
+    called.serve(0);
+    called.serve(0);
+    let came = called.host.inherited.iter().map(|(link, connection, _)| (*link, *connection));
+    assert_eq!(came.collect::<Vec<_>>(), [(called.host.made, 7), (called.host.made, u64::MAX)]);
+    let mut count = [0; 8];
+    rustix::io::read(called.host.inherited[0].2.as_fd(), &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 3, "it is another descriptor");
+    assert_eq!(called.host.ended, [called.host.made]);
+}
+
+#[test]
+fn a_peer_that_does_not_listen_is_left_no_more_than_fits() {
+    let (caller, mut called, _) = linked();
+    let half = event().unwrap();
+    let link = caller.host.live[0];
+    let leave = |connection| caller.rendezvous.leave(link, connection, half.as_fd());
+    let fit = (0..100_000).take_while(|number| leave(*number).is_ok()).count() as u64;
+    assert_eq!(leave(fit), Err(Errno::AGAIN));
+    while called.host.inherited.len() < fit as usize {
+        called.serve(0);
+    }
+    assert_eq!(leave(fit), Ok(()));
 }
 
 #[test]

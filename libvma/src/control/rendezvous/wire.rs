@@ -8,7 +8,7 @@ pub const LENGTH: usize = 48;
 
 /// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
 /// too, so that versions do not even meet.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 
 /// Names a process for its whole life, and no other one: random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,6 +28,9 @@ pub enum Message {
     Posted { key: Key },
     /// A socket can no longer be found.
     Gone { key: Key },
+    /// The sender ends, and leaves the peer the descriptor that comes along: its half of the connection that the peer
+    /// knows by this number.
+    Half { connection: u64 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,12 +55,15 @@ impl Message {
             return None;
         }
         let (process, rest) = rest.split_first_chunk::<16>()?;
-        let (key, rest) = rest.split_first_chunk::<KEY>()?;
+        let (key, rest) = rest.split_first_chunk::<NAME>()?;
         let (status, padding) = rest.split_first()?;
-        let (process, key) = (ProcessId(*process), Key::parse(key)?);
         if padding.iter().any(|byte| *byte != 0) {
             return None;
         }
+        if (*kind, *status) == (HALF, 0) {
+            return parse_name(key, CONNECTION).map(|connection| Message::Half { connection });
+        }
+        let (process, key) = (ProcessId(*process), parse_name(key, INODE).map(Key)?);
         Some(match (*kind, *status) {
             (1, 0) => Message::Hello { process, key },
             (2, status) => Message::Answer { process, key, status: Status::parse(status)? },
@@ -69,14 +75,17 @@ impl Message {
 
     pub fn emit(&self) -> [u8; LENGTH] {
         let nobody = ProcessId([0; 16]);
-        let (kind, process, key, status) = match *self {
-            Message::Hello { process, key } => (1, process, key, 0),
-            Message::Answer { process, key, status } => (2, process, key, status as u8),
-            Message::Posted { key } => (3, nobody, key, 0),
-            Message::Gone { key } => (4, nobody, key, 0),
+        let (kind, process, name, status) = match *self {
+            Message::Hello { process, key } => (1, process, emit_name(key.0, INODE), 0),
+            Message::Answer { process, key, status } => {
+                (2, process, emit_name(key.0, INODE), status as u8)
+            }
+            Message::Posted { key } => (3, nobody, emit_name(key.0, INODE), 0),
+            Message::Gone { key } => (4, nobody, emit_name(key.0, INODE), 0),
+            Message::Half { connection } => (HALF, nobody, emit_name(connection, CONNECTION), 0),
         };
         let mut bytes = [0; LENGTH];
-        let fields: [&[u8]; 5] = [MAGIC, &[VERSION, kind], &process.0, &key.emit(), &[status]];
+        let fields: [&[u8]; 5] = [MAGIC, &[VERSION, kind], &process.0, &name, &[status]];
         let mut places = bytes.iter_mut();
         for byte in fields.into_iter().flatten() {
             if let Some(place) = places.next() {
@@ -87,20 +96,21 @@ impl Message {
     }
 }
 
+/// A number of the kind that is expected.
+fn parse_name(bytes: &[u8; NAME], expected: [u8; 8]) -> Option<u64> {
+    let (kind, number) = bytes.split_first_chunk::<8>()?;
+    (*kind == expected).then_some(u64::from_le_bytes(number.try_into().ok()?))
+}
+
+fn emit_name(number: u64, kind: [u8; 8]) -> [u8; NAME] {
+    let mut bytes = [0; NAME];
+    let (first, second) = bytes.split_at_mut(kind.len());
+    first.copy_from_slice(&kind);
+    second.copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
 impl Key {
-    fn parse(bytes: &[u8; KEY]) -> Option<Key> {
-        let (kind, inode) = bytes.split_first_chunk::<8>()?;
-        (*kind == INODE).then_some(Key(u64::from_le_bytes(inode.try_into().ok()?)))
-    }
-
-    fn emit(self) -> [u8; KEY] {
-        let mut bytes = [0; KEY];
-        let (kind, inode) = bytes.split_at_mut(INODE.len());
-        kind.copy_from_slice(&INODE);
-        inode.copy_from_slice(&self.0.to_le_bytes());
-        bytes
-    }
-
     /// The abstract name under which the socket's process listens.
     pub fn name(self) -> Vec<u8> {
         format!("libvma-{VERSION}/socket/{}", self.0).into_bytes()
@@ -115,10 +125,12 @@ impl Status {
 }
 
 const MAGIC: &[u8; 6] = b"libvma";
-const KEY: usize = 16;
-/// What the number behind it is; other ways to name a socket may come.
+const HALF: u8 = 5;
+const NAME: usize = 16;
+/// The kind of the number behind it: a socket's inode, or a connection of the peer's.
 const INODE: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
-const _: () = assert!(MAGIC.len() + 2 + 16 + KEY < LENGTH, "the status does not fit");
+const CONNECTION: [u8; 8] = [2, 0, 0, 0, 0, 0, 0, 0];
+const _: () = assert!(MAGIC.len() + 2 + 16 + NAME < LENGTH, "the status does not fit");
 
 #[cfg(test)]
 mod tests {
@@ -126,13 +138,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> impl Strategy<Value = Message> {
-        (any::<u64>(), any::<[u8; 16]>(), 0u8..4, 0u8..4).prop_map(
-            |(key, process, kind, status)| {
-                let (key, process) = (Key(key), ProcessId(process));
+        (any::<u64>(), any::<[u8; 16]>(), 0u8..5, 0u8..4).prop_map(
+            |(number, process, kind, status)| {
+                let (key, process) = (Key(number), ProcessId(process));
                 match kind {
                     0 => Message::Hello { process, key },
                     1 => Message::Answer { process, key, status: Status::parse(status).unwrap() },
                     2 => Message::Posted { key },
+                    3 => Message::Half { connection: number },
                     _ => Message::Gone { key },
                 }
             },
@@ -159,7 +172,8 @@ mod tests {
             bytes[at] = byte;
             if let Some(parsed) = Message::parse(&bytes) {
                 // These say nothing of a process, whatever stands there: it may have been another kind.
-                if matches!(parsed, Message::Posted { .. } | Message::Gone { .. }) {
+                let names_none = !matches!(parsed, Message::Hello { .. } | Message::Answer { .. });
+                if names_none {
                     bytes[8..24].fill(0);
                 }
                 prop_assert_eq!(parsed.emit(), bytes);
@@ -182,6 +196,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        assert_eq!(Key(9).name(), b"libvma-3/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-4/socket/9");
     }
 }

@@ -3,9 +3,19 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::SocketAddrV4;
 
+use super::message::Name;
 use super::{Leftover, Offer, Pipe, SocketId, State, clock};
 use crate::device::shm::{self, LinkId};
 use crate::sys::user::Copied;
+
+/// The kernel's half of a connection of a process that ends, which its peer needs.
+pub struct LeftHalf {
+    index: u32,
+    pub link: LinkId,
+    /// The peer's number of the connection.
+    pub connection: u64,
+    pub descriptor: i32,
+}
 
 impl<S> State<S> {
     /// The socket's pipe.
@@ -241,6 +251,73 @@ impl<S> State<S> {
         }
     }
 
+    /// The process ends: which of its halves the peers need. `descriptor` tells the one of a socket's, unless it is to be
+    /// kept, `is_read` whether nothing waits in one.
+    pub fn halves_to_leave(
+        &mut self,
+        descriptor: impl Fn(&S) -> Option<i32>,
+        is_read: impl Fn(i32) -> bool,
+    ) -> Vec<LeftHalf> {
+        let mut halves = Vec::new();
+        for index in 0..self.pipes.len() {
+            let Some(pipe) = self.pipes.get(index) else { continue };
+            let (owner, remains) = (pipe.owner(), pipe.remains());
+            let half = match owner {
+                Some(id) => self.socket(id).and_then(|(_, socket)| descriptor(socket)),
+                None => remains,
+            };
+            let Some(descriptor) = half.filter(|half| is_read(*half)) else { continue };
+            let Some((pipes, ring)) = self.pipes_and_ring() else { break };
+            let leaves = pipes.get(index).and_then(|pipe| pipe.leave_half(ring));
+            if let Some((link, to)) = leaves {
+                halves.push(LeftHalf { index, link, connection: to.to_bits(), descriptor });
+            }
+            ring.kick();
+        }
+        halves
+    }
+
+    /// A peer has got a half, or cannot have it. The pipe of a closed socket is over then.
+    pub fn half_is_left(&mut self, half: &LeftHalf, left: bool) {
+        let Some((pipes, ring)) = self.pipes_and_ring() else { return };
+        let Some(pipe) = pipes.get(half.index) else { return };
+        if !left {
+            return pipe.keep_half();
+        }
+        if pipe.has_remains() {
+            // If the link has no room to say it, its end does.
+            pipe.say_closed(ring);
+            pipes.remove(half.index);
+            ring.kick();
+        }
+    }
+
+    /// The socket whose pipe the peer at the end of the link knows by this number.
+    pub fn pipe_owner(&mut self, link: LinkId, connection: u64) -> Option<SocketId> {
+        let name = Name::from_bits(connection)?;
+        let pipe = self.pipes.get(name.index)?;
+        pipe.owner().filter(|_| pipe.is_called(link, name))
+    }
+
+    /// The peer has ended, and left its half.
+    pub fn take_peers_half(&mut self, id: SocketId, half: Box<dyn Leftover>) {
+        self.with_pipe(id, |pipe, _| pipe.take_half(half));
+    }
+
+    /// The connection is handed on, and the peer has ended: its half takes what is unread, and the socket has no pipe any more.
+    /// False if that is not possible.
+    pub fn pour_pipe(&mut self, id: SocketId) -> bool {
+        if !self.with_pipe(id, |pipe, ring| pipe.pour(ring)).unwrap_or(false) {
+            return false;
+        }
+        self.keep_carried(id);
+        self.wind_up_pipes();
+        if let Some((endpoint, _)) = self.socket(id) {
+            endpoint.pipe = None;
+        }
+        true
+    }
+
     /// For the internal thread: pipes that outlive their sockets.
     pub fn wind_up_pipes(&mut self) {
         if let Some((pipes, ring)) = self.pipes_and_ring() {
@@ -253,6 +330,11 @@ impl<S> State<S> {
     /// soon, by [`State::wind_up_pipes`].
     pub fn has_pressing_pipes(&self) -> bool {
         self.pipes.is_pressing()
+    }
+
+    /// Does a peer give bytes back to a closed socket, or is about to, which the kernel has not taken yet?
+    pub fn awaits_returns_to_closed(&mut self) -> bool {
+        self.pipes.all().any(|pipe| pipe.has_remains() && pipe.has_bytes_on_their_way())
     }
 
     /// Can the program send by the pipe now?

@@ -104,6 +104,14 @@ pub trait Leftover: Send {
 
     /// Ends the connection by RST.
     fn reset(&mut self);
+
+    /// Ends the connection by FIN. If bytes came by it, which nobody reads, closing it adds an RST.
+    fn shut(&mut self);
+
+    /// Throws away what came by it: with the RST, what the kernel has not delivered yet would be lost.
+    fn discard(&mut self);
+
+    fn descriptor(&self) -> i32;
 }
 
 /// What pipes need of the ring.

@@ -94,6 +94,11 @@ impl Pipes {
         self.slots.iter_mut().filter_map(|slot| slot.pipe.as_deref_mut())
     }
 
+    /// All indices are less.
+    pub(super) fn len(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     pub fn is_empty(&self) -> bool {
         self.free.len() == self.slots.len()
     }

@@ -5,7 +5,7 @@ use rustix::fd::BorrowedFd;
 use crate::control::rendezvous::Host;
 use crate::log::log_line;
 use crate::shard::{LinkId, Segment, Side};
-use crate::socket::Stack;
+use crate::socket::{Stack, stream};
 use crate::sys::Fd;
 use crate::sys::time::monotonic_nanos;
 
@@ -105,6 +105,12 @@ impl Host for Owner<'_> {
         state.link_gone(link);
         self.stack.shard.note_liveness(&state);
         state.wake_all();
+    }
+
+    fn inherit(&mut self, link: LinkId, connection: u64, half: Fd) {
+        if let Ok(mut state) = self.stack.shard.lock() {
+            stream::local::half::inherit(&mut state, link, connection, half);
+        }
     }
 
     fn answered(&mut self) {

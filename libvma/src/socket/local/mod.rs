@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use libvma_dev::ipv6_loopback::Shown;
 use libvma_engine::wire::ipv4::protocol;
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
 
 use self::host::Owner;
 use self::listeners::Listeners;
@@ -199,16 +200,6 @@ pub fn end_posts(stack: &Stack) -> usize {
     ended
 }
 
-/// A peer has withdrawn a socket: what it said of it holds from now on.
-#[cold]
-pub fn apply_withdrawals(stack: &Stack) {
-    if let Ok(mut slot) = stack.local.finder.lock()
-        && let Some(finder) = slot.as_mut()
-    {
-        finder.attend(stack);
-    }
-}
-
 /// Who would get a packet from `source` (address and port as they will stand in the packet) to
 /// `destination`? Never blocks; the first question costs some system calls.
 ///
@@ -255,6 +246,30 @@ pub fn find_patiently(
         let finder = slot.as_mut()?;
         finder.attend(stack);
         known = finder.ask(stack, key?);
+    }
+}
+
+/// The process ends: leaves a peer the kernel's half of a connection that the peer knows by this number. EAGAIN: later.
+pub fn leave_half(
+    stack: &Stack,
+    link: LinkId,
+    connection: u64,
+    descriptor: i32,
+) -> Result<(), Errno> {
+    let slot = stack.local.finder.lock().map_err(|_| Errno::NOTCONN)?;
+    let finder = slot.as_ref().ok_or(Errno::NOTCONN)?;
+    let leave = |half: BorrowedFd<'_>| finder.rendezvous.leave(link, connection, half);
+    fd::with_borrowed(descriptor, leave).unwrap_or(Err(Errno::BADF))
+}
+
+/// Hears what peers have said so far: of a socket that one has withdrawn it holds from now on, of a half that one has left it
+/// is the only word.
+#[cold]
+pub fn hear_peers(stack: &Stack) {
+    if let Ok(mut slot) = stack.local.finder.lock()
+        && let Some(finder) = slot.as_mut()
+    {
+        finder.attend(stack);
     }
 }
 

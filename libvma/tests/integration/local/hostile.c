@@ -76,8 +76,8 @@ static uint64_t inode_of(const char *table, int port)
 }
 
 /* Of control/rendezvous/wire.rs. */
-#define VERSION 3
-#define VERSION_TEXT "3"
+#define VERSION 4
+#define VERSION_TEXT "4"
 
 static int call(uint64_t inode)
 {
@@ -268,6 +268,20 @@ static void records(struct link *link)
 }
 
 /* Headers of the messages of streams: the words are numbers of connections, addresses, counts. */
+/* A half of a connection that is none, or of one that the peer may have. */
+static void leave_half(struct link *link)
+{
+	uint8_t bytes[48];
+	uint64_t connection = (uint64_t)(1 + below(3)) << 32 | below(4);
+	int fd = below(2) ? memory(PAGE, 0) : socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	must("half", fd);
+	hello(bytes, connection);
+	bytes[7] = 5;
+	bytes[24] = 2;
+	say(link->connection, bytes, sizeof bytes, &fd, below(4) != 0);
+	close(fd);
+}
+
 static void messages(struct link *link)
 {
 	uint8_t bytes[120];
@@ -280,6 +294,8 @@ static void messages(struct link *link)
 		publish(link, 1 + below(13), below(97), bytes);
 		if (below(4) == 0)
 			ring(link);
+		if (below(64) == 0)
+			leave_half(link);
 	}
 	ring(link);
 }

@@ -8,6 +8,7 @@
 
 mod closed_peer;
 mod crowds;
+mod ended_sender;
 mod forks;
 mod half_close;
 mod hostile;
@@ -93,7 +94,11 @@ impl Local {
     /// since the watch began.
     #[track_caller]
     fn check_tcp(&self, watch: &Watch<'_>, connections: u64, bytes: u64) {
-        let moved = self.moved(watch);
+        self.check_tcp_moved(&self.moved(watch), connections, bytes);
+    }
+
+    #[track_caller]
+    fn check_tcp_moved(&self, moved: &Counters, connections: u64, bytes: u64) {
         if self.under != Under::Both {
             assert!(moved.lo_bytes >= bytes, "{bytes} bytes by the kernel: {moved:?}");
             return;

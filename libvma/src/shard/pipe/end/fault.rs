@@ -64,7 +64,7 @@ impl Pipe {
         if !self.is_shut() || !self.bond.is_confirmed() {
             return false;
         }
-        if !self.closed().is_some_and(|message| carrier.tell(self.link, message)) {
+        if !self.say_closed(carrier) {
             return false;
         }
         self.fault.die();

@@ -124,9 +124,7 @@ impl Pipe {
     /// The peer sent something that nobody will read.
     pub(in crate::shard::pipe) fn refuse(&mut self, carrier: &mut impl Carrier) {
         self.parting = Parting::Torn;
-        if let Some(message) = self.closed() {
-            carrier.tell(self.link, message);
-        }
+        self.say_closed(carrier);
         if let Holder::Leftover(half) = &mut self.holder {
             half.reset();
         }
@@ -174,13 +172,22 @@ impl Pipe {
             half.arm(false);
         }
         // If the link has no room for it, another round says it.
-        self.closed().is_none_or(|message| carrier.tell(self.link, message))
+        self.bond.peer().is_none() || self.say_closed(carrier)
     }
 
     /// The last message to the peer; None if there is no peer.
-    pub(super) fn closed(&self) -> Option<Message> {
+    fn closed(&self) -> Option<Message> {
         let (read, parting) = (Some(self.incoming.read), self.parting);
         self.bond.peer().map(|to| Message::Closed { to, read, parting })
+    }
+
+    pub(in crate::shard::pipe) fn say_closed(&self, carrier: &mut impl Carrier) -> bool {
+        self.closed().is_some_and(|message| carrier.tell(self.link, message))
+    }
+
+    /// Is this what the peer calls it?
+    pub(in crate::shard::pipe) fn is_called(&self, link: LinkId, own: Name) -> bool {
+        self.link == link && self.own == own
     }
 
     /// Is it the end of this peer's?
@@ -228,6 +235,7 @@ impl Pipe {
         if let Holder::Closing = self.holder {
             self.holder = Holder::Closed;
         }
+        self.drop_half_once_read();
     }
 
     /// Says what is owed, and goes on with what waits for room on the link. What is said first comes
@@ -259,7 +267,7 @@ impl Pipe {
         // An end that the peer is still to hear of comes first.
         if matches!(self.holder, Holder::Closing)
             && self.outgoing.state != (Sending::Pipe { fin_due: true })
-            && self.closed().is_some_and(|message| carrier.tell(self.link, message))
+            && self.say_closed(carrier)
         {
             self.holder = Holder::Closed;
         }
@@ -327,9 +335,7 @@ impl Pipe {
     #[cold]
     pub(in crate::shard::pipe) fn condemn(&mut self, carrier: &mut impl Carrier) -> Events {
         self.parting = Parting::Torn;
-        if let Some(message) = self.closed() {
-            carrier.tell(self.link, message);
-        }
+        self.say_closed(carrier);
         self.incoming.clear(carrier);
         self.end();
         self.fault.die();

@@ -47,6 +47,8 @@ impl Pipe {
                 self.incoming.learn(kernel);
                 Ok(Events::PEER_CLOSED)
             }
+            // It has all that it needs to give nothing back.
+            Message::Stop { .. } if self.half_left => Ok(Events::NONE),
             Message::Stop { kernel, .. } => {
                 if self.incoming.state.stop()? {
                     self.incoming.learn(kernel);

@@ -1,11 +1,12 @@
 //! One end of a pipe: where each direction stands.
 //!
 //! `state` has the states of both directions and of the whole, `agree` is how it begins, `transfer` moves bytes, `overflow` is what goes by the kernel while the link is
-//! full, `finish` every way to its end, `input` what follows from a message.
+//! full, `finish` every way to its end, `half` what an ending process leaves to its peer, `input` what follows from a message.
 
 mod agree;
 mod fault;
 mod finish;
+mod half;
 mod input;
 mod overflow;
 mod state;
@@ -131,6 +132,10 @@ pub struct Pipe {
     fault: Fault,
     /// The kernel ends the connection by RST if nobody sends the backlog (the process is killed).
     armed: bool,
+    /// The kernel's half of the peer, which has ended, until all that came by the pipe is read.
+    peers_half: Option<Box<dyn Leftover>>,
+    /// The peer has got the kernel's half of this end, and gives nothing back any more.
+    half_left: bool,
     /// The way in which the socket was closed.
     parting: Parting,
     /// The link had no room for what the window would have allowed.
@@ -189,6 +194,8 @@ impl Pipe {
             },
             fault: Fault::None,
             armed: false,
+            peers_half: None,
+            half_left: false,
             parting: Parting::Whole,
             crowded: false,
             wants_room: false,
@@ -428,6 +435,9 @@ impl Pipe {
     pub fn kernel_sent(&mut self, count: u64) {
         self.outgoing.kernel += count;
         self.used = true;
+        if self.peers_half.is_some() {
+            self.sent_to_nobody();
+        }
     }
 }
 

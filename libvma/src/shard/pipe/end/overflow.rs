@@ -206,10 +206,11 @@ impl Pipe {
     /// Must bytes of the kernel's be read before those of the pipe can be given back? What is given back comes
     /// by the kernel again, behind all that is there.
     pub fn wants_prefetch(&self) -> bool {
-        self.bond.is_confirmed()
-            && self.owner().is_some()
+        let gives_back = self.bond.is_confirmed()
             && self.outgoing.state.has_stopped()
-            && self.incoming.state == Receiving::Stopped
+            && self.incoming.state == Receiving::Stopped;
+        self.owner().is_some()
+            && (gives_back || self.has_peers_half())
             && !self.incoming.later.is_empty()
     }
 

@@ -42,6 +42,9 @@ impl Pipe {
         if incoming.read - incoming.credited >= incoming.limit / 4 || last {
             self.credit(carrier);
         }
+        if self.peers_half.is_some() {
+            self.drop_half_once_read();
+        }
     }
 
     /// The program reads: the client may use the pipe.

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use libvma_engine::frame::{Frame, Pool};
 use libvma_engine::tcp::Events;
 
+use super::rest::Rest;
 use crate::device::Received;
 use crate::device::shm::LinkId;
 use crate::shard::SocketId;
@@ -139,6 +140,8 @@ pub struct Host {
     pub overflowed: usize,
     /// In nanoseconds.
     pub now: u64,
+    /// The peer's half of the kernel's connection, which it has left.
+    pub peers_half: Option<Rest>,
 }
 
 pub fn link() -> LinkId {
@@ -187,6 +190,7 @@ pub fn hosts() -> (Host, Host) {
         finds: own == 0,
         overflowed: 0,
         now: 0,
+        peers_half: None,
     };
     (host(0), host(1))
 }
@@ -281,6 +285,9 @@ impl Host {
     fn send_by_kernel(&mut self, bytes: &[u8]) -> usize {
         let mut kernel = self.kernel_out.borrow_mut();
         assert!(!kernel.shut || bytes.is_empty(), "sent after the end");
+        if kernel.deaf && self.peers_half.as_ref().is_some_and(|rest| !rest.half().closed) {
+            return bytes.len();
+        }
         if kernel.deaf && !bytes.is_empty() {
             self.kernel_in.borrow_mut().reset = true;
             return bytes.len();
@@ -359,6 +366,7 @@ impl Host {
 
     /// Reads up to so many bytes; returns how many.
     pub fn receive(&mut self, room: usize) -> usize {
+        self.hear_peers_half();
         if self.finds && self.index.is_some() && self.pipe().turn() == Turn::Pipe {
             self.find_bytes();
         }
@@ -394,7 +402,7 @@ impl Host {
                     self.pipe().note_loss();
                 } else {
                     self.failed |= reset;
-                    self.at_end |= ended && !reset;
+                    self.at_end |= ended && !reset && !self.failed;
                 }
                 if self.index.is_some() {
                     self.pipe().kernel_read(count as u64);
@@ -457,11 +465,58 @@ impl Host {
         kernel.shut = true;
         kernel.reset |= self.armed || unread;
         drop(kernel);
+        self.fall_silent();
+    }
+
+    fn fall_silent(&mut self) {
         let mut kernel = self.kernel_in.borrow_mut();
         kernel.deaf = true;
         kernel.bytes.clear();
         drop(kernel);
         self.index = None;
+    }
+
+    /// The process ends, and leaves its half to its peer if that needs it. True if it did.
+    pub fn exit_leaving(&mut self, peer: &mut Host) -> bool {
+        while self.deliver() {}
+        self.tend();
+        let unread = !self.kernel_in.borrow().bytes.is_empty();
+        if unread || self.with(|pipe, carrier| pipe.leave_half(carrier)).is_none() {
+            self.exit();
+            return false;
+        }
+        self.knew_both_ends = self.pipe().are_both_told();
+        self.with(|pipe, carrier| pipe.close(carrier));
+        let rest = Rest::default();
+        rest.half().room = Some(usize::MAX);
+        peer.pipe().take_half(rest.held());
+        peer.peers_half = Some(rest);
+        self.fall_silent();
+        true
+    }
+
+    /// What went into the peer's half comes out here, and its end.
+    fn hear_peers_half(&mut self) {
+        let Some(rest) = &self.peers_half else { return };
+        let mut half = rest.half();
+        let mut kernel = self.kernel_in.borrow_mut();
+        kernel.bytes.extend(half.taken.drain(..));
+        kernel.shut |= half.closed;
+        kernel.reset |= half.reset || half.closed && half.armed;
+    }
+
+    /// The connection is handed on, if that can be done now.
+    pub fn hand_on(&mut self) {
+        while self.deliver() {}
+        self.arm();
+        if self.index.is_none() || !self.pipe().is_over() || !self.pipe().backlog().is_empty() {
+            return;
+        }
+        let read = self.pipe().unread() == 0 && !self.pipe().is_reset();
+        if read || self.with(|pipe, carrier| pipe.pour(carrier)) {
+            self.pipes.wind_up(&mut self.carrier);
+            self.index = None;
+        }
     }
 
     /// The process ends, and has no time for what is still to come back.

@@ -1,10 +1,9 @@
 //! One thing at a time.
 
-use std::sync::{Arc, Mutex};
-
 use super::host::{Host, hosts, settle};
+use super::rest::Rest;
 use crate::shard::pipe::message::{Message, Name};
-use crate::shard::pipe::{Carrier, Leftover, Turn, Way};
+use crate::shard::pipe::{Carrier, Turn, Way};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|at| (at * 7 + at / 251) as u8).collect()
@@ -414,36 +413,6 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
     assert_eq!(server.held(), 0);
 }
 
-/// The kernel's half of a closed socket.
-#[derive(Clone, Default)]
-struct Rest(Arc<Mutex<Half>>);
-
-#[derive(Default)]
-struct Half {
-    taken: Vec<u8>,
-    /// How many bytes it takes at once; None: none any more.
-    room: Option<usize>,
-    armed: bool,
-    reset: bool,
-}
-
-impl Leftover for Rest {
-    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
-        let mut half = self.0.lock().expect("one thread");
-        let count = half.room?.min(bytes.len());
-        half.taken.extend_from_slice(&bytes[..count]);
-        Some(count)
-    }
-
-    fn arm(&mut self, resets: bool) {
-        self.0.lock().expect("one thread").armed = resets;
-    }
-
-    fn reset(&mut self) {
-        self.0.lock().expect("one thread").reset = true;
-    }
-}
-
 /// The server sends and closes; the client, which has read nothing, gives the bytes back.
 fn given_back_to_a_closed_socket(room: Option<usize>) -> (Host, Host, Rest) {
     let (mut client, mut server) = hosts();
@@ -453,8 +422,8 @@ fn given_back_to_a_closed_socket(room: Option<usize>) -> (Host, Host, Rest) {
     server.send(b"farewell");
     while client.deliver() {}
     let rest = Rest::default();
-    rest.0.lock().expect("one thread").room = room;
-    let leftover = Box::new(rest.clone());
+    rest.half().room = room;
+    let leftover = rest.held();
     assert!(server.with(|pipe, carrier| pipe.must_remain(carrier)));
     server.with(|pipe, carrier| pipe.remain(carrier, leftover));
     client.stop();
@@ -467,14 +436,14 @@ fn what_comes_back_to_a_closed_socket_waits_for_the_kernel() {
     let (mut client, mut server, rest) = given_back_to_a_closed_socket(Some(3));
     assert!(server.pipes.is_pressing());
     {
-        let half = rest.0.lock().expect("one thread");
+        let half = rest.half();
         assert_eq!(half.taken, b"far");
         assert!(half.armed && !half.reset, "it dies with bytes of the peer's");
     }
     server.pipes.wind_up(&mut server.carrier);
     server.pipes.wind_up(&mut server.carrier);
     assert!(!server.pipes.is_pressing() && server.pipes.is_empty());
-    let half = rest.0.lock().expect("one thread");
+    let half = rest.half();
     assert_eq!(half.taken, b"farewell");
     assert!(!half.armed && !half.reset);
     assert!(client.pipe().is_over() && client.pipe().lacks_bytes());
@@ -483,7 +452,7 @@ fn what_comes_back_to_a_closed_socket_waits_for_the_kernel() {
 #[test]
 fn what_comes_back_and_the_kernel_does_not_take_resets() {
     let (_, server, rest) = given_back_to_a_closed_socket(None);
-    assert!(rest.0.lock().expect("one thread").reset);
+    assert!(rest.half().reset);
     assert!(server.pipes.is_empty() && !server.pipes.is_pressing());
 }
 
@@ -577,11 +546,11 @@ fn bytes_left_for_a_client_that_is_gone_end_with_it() {
     let index = client.index.take().expect("a pipe");
     client.pipes.remove(index);
     let rest = Rest::default();
-    let leftover = Box::new(rest.clone());
+    let leftover = rest.held();
     assert!(server.with(|pipe, carrier| pipe.must_remain(carrier)));
     server.with(|pipe, carrier| pipe.remain(carrier, leftover));
     while client.deliver() || server.deliver() {}
     server.pipes.wind_up(&mut server.carrier);
     assert!(server.pipes.is_empty(), "the descriptor is kept for ever");
-    assert!(rest.0.lock().expect("a half").reset, "a copy of the client's socket sees an end");
+    assert!(rest.half().reset, "a copy of the client's socket sees an end");
 }

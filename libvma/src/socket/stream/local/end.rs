@@ -2,13 +2,13 @@
 //! kernel while it lives.
 
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
+use super::half::{self, Half};
 use super::{Shard, connect, shadow};
 use crate::log::log_line;
-use crate::shard::pipe::Leftover;
 use crate::shard::{SocketId, clock};
-use crate::socket::{NO_SHADOW, State, hand_over};
+use crate::socket::{NO_SHADOW, State, hand_over, local};
+use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
-use crate::sys::{Fd, fd, thread};
 
 /// shutdown(2).
 pub fn shutdown(state: &mut Shard, id: SocketId, read: bool, write: bool) -> Outcome<()> {
@@ -81,42 +81,13 @@ pub fn close(stack: &Stack, id: SocketId, descriptor: i32) {
     }
 }
 
-/// The kernel's half of a connection whose socket is closed.
-struct Rest(Fd);
-
-impl Rest {
-    fn of(descriptor: i32) -> Option<Rest> {
-        let copy = fd::with_borrowed(descriptor, |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
-        Some(Rest(Fd::adopt_briefly(copy.ok()?).ok()?))
-    }
-}
-
-impl Leftover for Rest {
-    fn write(&mut self, bytes: &[u8]) -> Option<usize> {
-        match shadow::send(self.0.raw(), bytes, 0) {
-            Ok(count) => Some(count),
-            Err(errno) if shadow::is_passing(errno) => Some(0),
-            Err(_) => None,
-        }
-    }
-
-    fn arm(&mut self, resets: bool) {
-        // A time would hold up the internal thread, which closes it.
-        shadow::set_linger(self.0.raw(), resets.then_some(0));
-    }
-
-    fn reset(&mut self) {
-        shadow::reset(self.0.raw());
-    }
-}
-
 /// Before the process ends: the kernel takes what came back from peers, as far as there is time.
 fn drain_backlogs(stack: &Stack, ids: &[SocketId], patience: u64) {
     loop {
         let Ok(mut state) = stack.shard.lock() else { return };
         state.poll();
         state.wind_up_pipes();
-        let mut waits = state.has_pressing_pipes();
+        let mut waits = state.awaits_returns_to_closed();
         for id in ids {
             super::flush(&mut state, *id);
             waits |= state.pipe(*id).is_some_and(|pipe| pipe.has_bytes_on_their_way());
@@ -139,7 +110,7 @@ fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     let unread = pipe.unread() > 0 && !pipe.are_both_told() || pipe.is_dead();
     // Whoever reads the rest of it must not take that for all.
     let torn = pipe.has_bytes_on_their_way();
-    let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels());
+    let (shut, over) = (pipe.is_shut(), pipe.is_end_the_kernels() || pipe.has_left_half());
     let resets = state
         .socket(id)
         .and_then(|(_, socket)| socket.stream.as_ref())
@@ -148,7 +119,7 @@ fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
         && !unread
         && !resets
         && state.pipe_must_remain(id)
-        && let Some(rest) = Rest::of(descriptor)
+        && let Some(rest) = Half::of(descriptor)
     {
         return state.leave_pipe(id, Box::new(rest));
     }
@@ -172,6 +143,7 @@ pub fn leave(stack: &Stack) -> Vec<SocketId> {
     drop(state);
     let patience = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
     drain_backlogs(stack, &ids, patience);
+    half::leave_all(stack, patience);
     let Ok(mut state) = stack.shard.lock() else { return Vec::new() };
     let mut shared = Vec::new();
     for id in &ids {
@@ -211,6 +183,27 @@ fn depart(state: &mut Shard, id: SocketId, why: WhyOs) {
     state.depart(id);
 }
 
+/// The shadow learns what the pipe knew, and gets what is unread.
+fn hand_over_shadow(state: &mut Shard, id: SocketId, descriptor: i32) {
+    let Some(pipe) = state.pipe(id) else { return };
+    let (shut, reset) = (pipe.is_shut() && pipe.take_untold_end(), pipe.is_reset());
+    let poured = state.pour_pipe(id);
+    let reading_shut = state
+        .socket(id)
+        .and_then(|(_, socket)| socket.stream.as_ref())
+        .is_some_and(|stream| stream.reading_shut);
+    if shut {
+        shadow::shutdown(descriptor, libc::SHUT_WR);
+    }
+    if reading_shut {
+        shadow::shutdown(descriptor, libc::SHUT_RD);
+    }
+    if reset && !poured {
+        // Bytes are lost: nobody shall take what is left for all there was.
+        shadow::reset(descriptor);
+    }
+}
+
 /// Makes the shadow all there is to the connection. False: it cannot be done now. After true the
 /// caller forgets the socket.
 pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) -> bool {
@@ -220,36 +213,30 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         state.stop_pipe(id);
     }
     let end = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
-    let mut rounds = 0u32;
+    let (mut rounds, mut heard) = (0u32, false);
     loop {
         let Ok(mut state) = stack.shard.lock() else { return false };
         state.poll();
         super::flush(&mut state, id);
         let Some(pipe) = state.pipe(id) else { return true };
-        if pipe.is_over() && pipe.backlog().is_empty() && pipe.unread() == 0 {
-            let (shut, reset) = (pipe.is_shut() && pipe.take_untold_end(), pipe.is_reset());
-            let reading_shut = state
-                .socket(id)
-                .and_then(|(_, socket)| socket.stream.as_ref())
-                .is_some_and(|stream| stream.reading_shut);
-            if shut {
-                shadow::shutdown(descriptor, libc::SHUT_WR);
-            }
-            if reading_shut {
-                shadow::shutdown(descriptor, libc::SHUT_RD);
-            }
-            if reset {
-                // Bytes are lost: nobody shall take what is left for all there was.
-                shadow::reset(descriptor);
-            }
+        let poured = pipe.unread() == 0 || pipe.has_peers_half() && !pipe.wants_prefetch();
+        if pipe.is_over() && pipe.backlog().is_empty() && poured {
+            hand_over_shadow(&mut state, id, descriptor);
             depart(&mut state, id, why);
             drop(state);
             connect::unwatch(stack, descriptor);
             log_line!(Debug, "fd {descriptor} is served by the kernel: {why}");
             return true;
         }
-        // The peer is gone, and cannot send again what was not read here.
-        let lost = pipe.is_over() && pipe.unread() > 0;
+        // The peer is gone, and cannot send again what was not read here: but it may have left its half.
+        let lacks_half = pipe.is_over() && pipe.unread() > 0 && !pipe.has_peers_half();
+        if lacks_half && !heard {
+            heard = true;
+            drop(state);
+            local::hear_peers(stack);
+            continue;
+        }
+        let lost = lacks_half;
         if lost {
             // Whoever has the connection next must not take its rest for all of it.
             shadow::reset(descriptor);

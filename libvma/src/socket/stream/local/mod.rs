@@ -3,7 +3,7 @@
 //!
 //! `connect` and `accept` are the two ways to a pipe, `send` and `receive` move bytes through it or,
 //! where it is the kernel's turn, through the shadow; `ready` is what poll(2) sees; `end` is
-//! shutdown, close, and giving the connection back; `shadow` asks the kernel.
+//! shutdown, close, and giving the connection back, `half` the kernel's half of it where the socket is closed; `shadow` asks the kernel.
 //!
 //! The shadow is a connected socket here. It has bytes before the pipe is agreed upon and after it
 //! is given up, and it tells when the peer dies. Until then its ends stay open: what the program
@@ -12,6 +12,7 @@
 pub mod accept;
 pub mod connect;
 pub mod end;
+pub mod half;
 pub mod ready;
 pub mod receive;
 pub mod send;
