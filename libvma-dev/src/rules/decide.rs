@@ -2,7 +2,7 @@
 
 use std::net::SocketAddrV4;
 
-use super::{End, Role, Rule, RuleSet, Section, Target, pattern};
+use super::{Role, Rule, RuleSet, Section, Target, pattern};
 
 /// The kind of a new socket, about which rules without an address already decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,16 +76,12 @@ impl Rule {
         if self.role != query.moment.role() || !self.is_in_force() {
             return false;
         }
-        let contains = |end: &End, address| match self.role {
-            Role::TcpServer | Role::TcpClient => end.contains_end(address),
-            _ => end.contains(address),
-        };
         let second = match (self.second, query.second) {
-            (Some(end), Some(local)) if self.role.looks_at_second() => contains(&end, local),
+            (Some(end), Some(local)) if self.role.looks_at_second() => end.contains(local),
             (Some(end), None) if self.role.looks_at_second() => end.is_anything(),
             _ => true,
         };
-        second && contains(&self.first, query.first)
+        second && self.first.contains(query.first)
     }
 
     fn is_in_force(&self) -> bool {

@@ -99,15 +99,14 @@ impl Network {
 }
 
 impl End {
+    /// Of `::1` ([`is_stand_in`]) only what names no address.
     pub fn contains(&self, address: SocketAddrV4) -> bool {
         let ports = self.ports.is_none_or(|(first, last)| (first..=last).contains(&address.port()));
-        ports && self.network.is_none_or(|network| network.contains(*address.ip()))
-    }
-
-    /// As [`End::contains`], of an end of TCP, which may be at `::1`: only a rule for every address is for that one.
-    pub fn contains_end(&self, address: SocketAddrV4) -> bool {
-        let names_ipv4 = self.network.is_some_and(|network| network.prefix > 0);
-        !(names_ipv4 && is_stand_in(*address.ip())) && self.contains(address)
+        let holds = |network: Network| match is_stand_in(*address.ip()) {
+            true => network.prefix == 0,
+            false => network.contains(*address.ip()),
+        };
+        ports && self.network.is_none_or(holds)
     }
 
     /// `*:*`.

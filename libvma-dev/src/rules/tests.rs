@@ -267,13 +267,14 @@ proptest! {
     }
 }
 
-/// It stands for `::1`, and multicast addresses are none of TCP's.
+/// Its stand-in is an address of 127.0.0.0/8.
 #[test]
 fn a_rule_that_names_addresses_is_not_for_the_loopback_address_of_ipv6() {
     let set = parse(
-        "use os tcp_server 224.0.0.0/4:80\nuse os tcp_server 0.0.0.0/0:81\nuse os tcp_server *:82\n\
-         use os tcp_client 127.0.0.0/8:*:*:*\nuse os tcp_client *:80:224.0.0.0:*\nuse os tcp_client *:81:*:*\n\
-         use os udp_sender 224.0.0.0/4:*\n",
+        "use os tcp_server 127.0.0.0/8:80\nuse os tcp_server 0.0.0.0/0:81\nuse os tcp_server *:82\n\
+         use os tcp_client 127.0.0.0/8:*:*:*\nuse os tcp_client *:80:127.255.255.255:*\nuse os tcp_client *:81:*:*\n\
+         use os udp_sender 127.0.0.0/8:*\nuse os udp_sender *:81\nuse os udp_receiver 127.255.255.255:*\n\
+         use os udp_receiver *:81\nuse os udp_connect 127.0.0.0/8:*:*:*\nuse os udp_connect *:81:*:*\n",
     )
     .rules;
     let end = crate::ipv6_loopback::end;
@@ -285,5 +286,8 @@ fn a_rule_that_names_addresses_is_not_for_the_loopback_address_of_ipv6() {
     assert!(is_kernels(Moment::Listen, 81) && is_kernels(Moment::Listen, 82));
     assert!(!is_kernels(Moment::Connect, 80));
     assert!(is_kernels(Moment::Connect, 81));
-    assert!(is_kernels(Moment::Send, 80));
+    for moment in [Moment::Send, Moment::Bind, Moment::UdpConnect] {
+        assert!(!is_kernels(moment, 80), "{moment:?}");
+        assert!(is_kernels(moment, 81), "{moment:?}");
+    }
 }

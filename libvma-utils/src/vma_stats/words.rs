@@ -73,20 +73,17 @@ pub fn is_closed(socket: &Socket) -> bool {
 }
 
 pub fn local(socket: &Socket) -> Option<String> {
-    address(socket, socket.local, socket.local_port)
+    address(socket.local, socket.local_port)
 }
 
 pub fn peer(socket: &Socket) -> Option<String> {
-    address(socket, socket.peer, socket.peer_port)
+    address(socket.peer, socket.peer_port)
 }
 
-fn address(socket: &Socket, address: [u8; 4], port: u16) -> Option<String> {
+fn address(address: [u8; 4], port: u16) -> Option<String> {
     let is_there = address != [0; 4] || port != 0;
     let address = SocketAddrV4::new(Ipv4Addr::from(address), port);
-    is_there.then(|| match socket.kind {
-        STREAM => Shown(address).to_string(),
-        _ => address.to_string(),
-    })
+    is_there.then(|| Shown(address).to_string())
 }
 
 #[cfg(test)]
@@ -96,16 +93,10 @@ mod tests {
     #[test]
     fn the_loopback_address_of_ipv6_is_shown_as_what_it_is() {
         let end = libvma_dev::ipv6_loopback::end(80);
-        let socket = |kind| Socket {
-            kind,
-            local: end.ip().octets(),
-            local_port: end.port(),
-            ..Socket::default()
-        };
-        assert_eq!(local(&socket(STREAM)).as_deref(), Some("[::1]:80"));
-        assert_eq!(peer(&socket(STREAM)), None);
-        // The same bytes are a group.
-        assert_eq!(local(&socket(2)).as_deref(), Some("224.0.0.0:80"));
+        let (ip, port) = (end.ip().octets(), end.port());
+        let socket = Socket { local: ip, local_port: port, ..Socket::default() };
+        assert_eq!(local(&socket).as_deref(), Some("[::1]:80"));
+        assert_eq!(peer(&socket), None);
     }
 
     #[test]

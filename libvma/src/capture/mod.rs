@@ -2,9 +2,10 @@
 //!
 //! [`Tap`] is where packets of one interface are handed in: they are copied into a queue of bounded
 //! size, as the blocks of the file (`block`). [`Writer`] takes the queue and writes files
-//! (`writer`); the data path never waits for a file. Nothing here knows a socket, a ring or a protocol.
+//! (`writer`); the data path never waits for a file. Nothing here knows a socket, a ring or a protocol, but `ipv6`.
 
 mod block;
+mod ipv6;
 mod writer;
 
 pub use block::Direction;
@@ -133,6 +134,25 @@ impl Tap {
     /// Takes a packet of `len` bytes, in pieces; a comment if there is something to say of it. `time` is in
     /// nanoseconds since 1970.
     pub fn packet<'a>(
+        &self,
+        direction: Direction,
+        time: u64,
+        len: usize,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        comment: Option<&str>,
+    ) {
+        let mut pieces = pieces.peekable();
+        if pieces.peek().is_some_and(|first| ipv6::stands_for_ipv6(first)) {
+            let bytes: Vec<u8> = pieces.flatten().copied().collect();
+            if let Some((bytes, len)) = ipv6::packet(&bytes, len) {
+                self.keep(direction, time, len, core::iter::once(&bytes[..]), comment);
+            }
+            return;
+        }
+        self.keep(direction, time, len, pieces, comment);
+    }
+
+    fn keep<'a>(
         &self,
         direction: Direction,
         time: u64,

@@ -10,7 +10,7 @@ use libvma_dev::ipv6_loopback::{self, is_stand_in};
 use super::errno;
 use crate::sys::shadow::from_sockaddr;
 use crate::sys::sockaddr::{Family, Named, SocketName};
-use crate::sys::user;
+use crate::sys::{loopback_end, user};
 
 /// UIO_MAXIOV.
 const MOST_BUFFERS: usize = 1024;
@@ -26,7 +26,7 @@ pub enum Destination {
     Foreign,
 }
 
-/// Reads a `sockaddr`.
+/// Reads a `sockaddr`; of `::1` the stand-in, which is right for a socket of AF_INET6 only.
 ///
 /// # Safety
 /// `address` is null or points to `len` readable bytes.
@@ -43,6 +43,8 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
     let four = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
     match from_sockaddr(&four) {
+        // A broadcast address.
+        Some(address) if is_stand_in(*address.ip()) => Destination::Foreign,
         Some(address) => Destination::Given(address, Family::Ipv4),
         // SAFETY: as above.
         None => unsafe { mapped_destination(address, len) },
@@ -55,8 +57,15 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
 unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
     // SAFETY: as promised.
     match unsafe { named_by_ipv6(address, len) } {
-        Some(Named::Ipv4(address)) => Destination::Given(address, Family::Ipv6),
-        Some(Named::Ipv6(_)) | None => Destination::Foreign,
+        Some(Named::Ipv4(to)) if !is_stand_in(*to.ip()) => Destination::Given(to, Family::Ipv6),
+        Some(Named::Ipv6(to)) if to.ip().is_loopback() => {
+            // SAFETY: it was just read as a `sockaddr_in6`.
+            match unsafe { has_label(address) } {
+                true => Destination::Foreign,
+                false => Destination::Given(ipv6_loopback::end(to.port()), Family::Ipv6),
+            }
+        }
+        _ => Destination::Foreign,
     }
 }
 
@@ -73,25 +82,11 @@ pub unsafe fn peer(
         // SAFETY: as promised.
         Family::Ipv4 => match unsafe { destination(address, len) } {
             Destination::Given(_, Family::Ipv6) => Destination::Foreign,
-            // A multicast address, to which no connection can be made.
-            Destination::Given(peer, _) if is_stand_in(*peer.ip()) => Destination::Foreign,
             peer => peer,
         },
         Family::Ipv6 if address.is_null() => Destination::Absent,
         // SAFETY: as promised.
-        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
-            Some(Named::Ipv4(peer)) if !is_stand_in(*peer.ip()) => {
-                Destination::Given(peer, Family::Ipv6)
-            }
-            Some(Named::Ipv6(peer)) if peer.ip().is_loopback() => {
-                // SAFETY: it was just read as a `sockaddr_in6`.
-                match unsafe { has_label(address) } {
-                    true => Destination::Foreign,
-                    false => Destination::Given(ipv6_loopback::end(peer.port()), Family::Ipv6),
-                }
-            }
-            _ => Destination::Foreign,
-        },
+        Family::Ipv6 => unsafe { mapped_destination(address, len) },
     }
 }
 
@@ -226,7 +221,7 @@ pub unsafe fn put_address(
         return Ok(());
     }
     // SAFETY: as promised.
-    unsafe { put::<false>(&SocketName::new(address, family), out, len) }
+    unsafe { put::<false>(&loopback_end::name(address, family), out, len) }
 }
 
 /// Writes the name that a stream has for an address as getsockname(2) does: the length is judged first, and a

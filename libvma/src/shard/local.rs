@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::udp::lookup::Tuple;
@@ -190,7 +191,7 @@ impl<S> State<S> {
         let bytes = ring.first_bytes(&received.frame);
         let parsed = parse_plain(bytes, received.len as usize)?;
         let tuple = tuple(&parsed, ring.interface().index);
-        if !self.is_own(tuple.source) || !self.is_own(tuple.destination) {
+        if !self.are_own(tuple.source, tuple.destination) {
             return None;
         }
         let index = self.lookup.unicast(&tuple)?;
@@ -289,6 +290,7 @@ impl<S> State<S> {
             destination: *sender.ip(),
             port: sender.port(),
             interface: 0,
+            is_ipv6: is_stand_in(*sender.ip()),
         };
         if let Some(index) = self.lookup.unicast(&tuple)
             && let Some(slot) = self.slots.get(index as usize)
@@ -304,10 +306,18 @@ impl<S> State<S> {
         if ip.is_fragment() || ip.protocol != ipv4::protocol::UDP {
             return Err(DropReason::NotForUs);
         }
-        match self.is_own(ip.src) && self.is_own(ip.dst) {
+        match self.are_own(ip.src, ip.dst) {
             true => Ok(()),
             false => Err(DropReason::BadSourceAddress),
         }
+    }
+
+    /// Are both addresses of this host, and of the same family?
+    #[inline]
+    fn are_own(&self, source: Ipv4Addr, destination: Ipv4Addr) -> bool {
+        self.is_own(source)
+            && self.is_own(destination)
+            && is_stand_in(source) == is_stand_in(destination)
     }
 
     #[inline]

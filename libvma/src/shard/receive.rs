@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::udp::lookup::Tuple;
@@ -448,6 +449,8 @@ pub(super) fn partial(ring: &Ring) -> PartialChecksum {
 
 pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
     Tuple {
+        // Of a link, on which both ends are; from elsewhere no such packet is taken.
+        is_ipv6: is_stand_in(parsed.ip.src),
         source: parsed.ip.src,
         source_port: parsed.udp.src_port,
         destination: parsed.ip.dst,

@@ -172,6 +172,7 @@ impl<S> State<S> {
     #[cold]
     fn loop_back_sent(&mut self, egress: &Egress<'_>) {
         let tuple = Tuple {
+            is_ipv6: false,
             source: *egress.source.ip(),
             source_port: egress.source.port(),
             destination: *egress.destination.ip(),

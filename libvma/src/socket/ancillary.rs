@@ -1,9 +1,13 @@
 //! Control messages of a send call (cmsg(3), ip(7), udp(7)): those that the library serves.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+
+use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
+/// The loopback interface's index in every network namespace.
+const LOOPBACK: u32 = 1;
 
 /// What the control messages of a send call ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +19,12 @@ pub struct Ancillary {
     pub ttl: Option<u8>,
     /// IP_PKTINFO that names no interface: where it comes from.
     pub source: Option<Ipv4Addr>,
-    /// The source was named by IPV6_PKTINFO, which a socket of AF_INET ignores.
+    /// IPV6_TCLASS and IPV6_HOPLIMIT, which are for IPv6 packets.
+    class: Option<u8>,
+    hops: Option<u8>,
+    /// IPV6_PKTINFO: it comes from `::1`.
+    from_loopback: bool,
+    /// There are messages of IPv6, which a socket of AF_INET ignores.
     pub for_ipv6: bool,
 }
 
@@ -23,7 +32,22 @@ impl Ancillary {
     /// Do the headers look as they would without the control messages?
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.tos.is_none() && self.ttl.is_none() && self.source.is_none()
+        let Ancillary { segment: _, tos, ttl, source, class, hops, from_loopback, for_ipv6: _ } =
+            self;
+        let of_ipv6 = class.is_some() || hops.is_some() || *from_loopback;
+        tos.is_none() && ttl.is_none() && source.is_none() && !of_ipv6
+    }
+
+    /// What counts for a packet to there: the kernel leaves out the messages of the other family. None: it refuses them.
+    #[inline]
+    pub fn towards(self, destination: SocketAddrV4) -> Option<Ancillary> {
+        let Ancillary { segment, source, class, hops, from_loopback, for_ipv6, .. } = self;
+        if !is_stand_in(*destination.ip()) {
+            return (!from_loopback).then_some(self);
+        }
+        let source = if source.is_some() { None } else { Some(from_loopback.then_some(STAND_IN)) };
+        let none = Ancillary::default();
+        Some(Ancillary { segment, tos: class, ttl: hops, source: source?, for_ipv6, ..none })
     }
 
     /// None if there is anything that only the kernel can do, or has to refuse.
@@ -61,11 +85,29 @@ impl Ancillary {
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     let (address, interface) = data.split_first_chunk::<16>()?;
-                    let source = Ipv6Addr::from(*address).to_ipv4_mapped()?;
-                    if *interface != [0; 4] || source.is_unspecified() {
-                        return None;
+                    let interface = u32::from_ne_bytes(interface.try_into().ok()?);
+                    let address = Ipv6Addr::from(*address);
+                    match address.to_ipv4_mapped() {
+                        Some(ip) if interface == 0 && !ip.is_unspecified() => {
+                            // Of `::1`, too, the last one counts.
+                            (found.source, found.from_loopback) = (Some(ip), false);
+                        }
+                        None if address.is_loopback() && interface <= LOOPBACK => {
+                            (found.source, found.from_loopback) = (None, true);
+                        }
+                        _ => return None,
                     }
-                    found.source = Some(source);
+                    found.for_ipv6 = true;
+                }
+                (libc::IPPROTO_IPV6, kind @ (libc::IPV6_TCLASS | libc::IPV6_HOPLIMIT)) => {
+                    let value = i32::from_ne_bytes(data.try_into().ok()?);
+                    // -1 is what the socket has.
+                    let value = u8::try_from(value).ok()?;
+                    match (kind, value) {
+                        (libc::IPV6_TCLASS, class) => found.class = Some(class),
+                        (_, 0) => return None,
+                        (_, hops) => found.hops = Some(hops),
+                    }
                     found.for_ipv6 = true;
                 }
                 _ => return None,
@@ -137,6 +179,33 @@ mod tests {
     }
 
     #[test]
+    fn each_family_of_packets_has_its_own_messages() {
+        let all = [
+            message(libc::IPPROTO_IP, libc::IP_TOS, &4i32.to_ne_bytes()),
+            segment(1200),
+            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &2i32.to_ne_bytes()),
+            message(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &9i32.to_ne_bytes()),
+        ];
+        let found = Ancillary::parse(&all.concat()).unwrap();
+        assert!(!found.is_plain() && found.for_ipv6);
+        let six = libvma_dev::ipv6_loopback::end(80);
+        let four = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+        let told = |to| found.towards(to).map(|found| (found.tos, found.ttl, found.segment));
+        assert_eq!(told(six), Some((Some(2), Some(9), Some(1200))));
+        assert_eq!(told(four), Some((Some(4), None, Some(1200))));
+        for interface in [0, 1] {
+            let info = info6("::1", interface);
+            let info = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            let found = Ancillary::parse(&info).unwrap();
+            assert!(!found.is_plain());
+            assert_eq!(found.towards(six).unwrap().source, Some(STAND_IN));
+            assert_eq!(found.towards(four), None);
+        }
+        let info = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 0));
+        assert_eq!(Ancillary::parse(&info).unwrap().towards(six), None);
+    }
+
+    #[test]
     fn what_is_wrong_or_unknown_is_the_kernels() {
         let good = segment(1200);
         for bad in [
@@ -161,7 +230,11 @@ mod tests {
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:0.0.0.0", 0)),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("2001:db8::1", 0)),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 0)[..19]),
-            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &2i32.to_ne_bytes()),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::1", 2)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &(-1i32).to_ne_bytes()),
+            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &256i32.to_ne_bytes()),
+            message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &[2]),
+            message(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &0i32.to_ne_bytes()),
         ] {
             assert_eq!(Ancillary::parse(&bad), None, "{bad:?}");
         }

@@ -5,6 +5,7 @@ mod flows;
 
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_loopback;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 
@@ -19,7 +20,7 @@ use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId, clock};
 use crate::sys::sockaddr::Family;
-use crate::sys::{fd, shadow};
+use crate::sys::{fd, loopback_end, shadow};
 
 /// The program named the socket by bind(), to a port that the kernel chose if `automatic`: other processes
 /// may find it.
@@ -45,6 +46,10 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
 pub fn post(stack: &Stack, id: SocketId) {
     let found = stack.shard.lock().ok().and_then(|mut state| {
         let (_, socket) = state.socket(id)?;
+        let address = match socket.ipv6_only {
+            true => socket.local.map(|local| ipv6_loopback::end(local.port())),
+            false => socket.local,
+        };
         let fits = socket.state == State::Offloaded
             && !socket.options.receives_by_kernel
             && socket.stream.is_none()
@@ -52,7 +57,7 @@ pub fn post(stack: &Stack, id: SocketId) {
             // Which member of a group gets what is the kernel's to choose.
             && !socket.options.reuse_port
             && socket.options.device.is_none();
-        Some((socket.shadow(), socket.local.filter(|_| fits)?))
+        Some((socket.shadow(), address.filter(|_| fits)?))
     });
     let Some((shadow, address)) = found else { return };
     if address.ip().is_multicast() || !stack.config.local {
@@ -92,19 +97,25 @@ pub fn refresh(stack: &Stack, id: SocketId) {
         return;
     }
     let descriptor = socket.shadow();
-    socket.local = shadow::local_address(descriptor).filter(|address| address.port() != 0);
-    socket.peer = shadow::peer_address(descriptor);
+    let ends = loopback_end::of_datagrams(descriptor);
+    // Datagrams of IPv6 only are served within the host, or not at all.
+    let served = ends.filter(|ends| stack.config.local || !ends.ipv6_only);
+    (socket.local, socket.peer) = served.map_or((None, None), |ends| (ends.local, ends.peer));
+    socket.ipv6_only = served.is_some_and(|ends| ends.ipv6_only);
     socket.route = None;
     if let Some(peer) = socket.peer {
         socket.note_first_destination(peer);
     }
     let key = socket.brevity_key().filter(|_| socket.state == State::Undecided);
-    let ipv6_only = socket.family == Family::Ipv6 && shadow::is_ipv6_only(descriptor);
+    let unserved = match socket.family {
+        Family::Ipv4 => WhyOs::Broadcast,
+        Family::Ipv6 => WhyOs::Ipv6,
+    };
     drop(state);
 
     let is_short = |key| stack.short_datagrams.expects(key, clock::now().as_nanos());
     let result = match stack.plane.lock() {
-        _ if ipv6_only => Err(WhyOs::Ipv6),
+        _ if served.is_none() => Err(unserved),
         _ if !stack.extra.callbacks.are_any() && key.is_some_and(is_short) => Err(WhyOs::Short),
         Ok(mut plane) => match plane.as_mut() {
             Some(plane) => install(stack, plane, id),

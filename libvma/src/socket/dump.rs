@@ -15,7 +15,7 @@ use super::report::traffic::KernelsId;
 use super::stream::{Phase, Stream};
 use super::{Socket, SocketId, Stack, State, clock};
 use crate::shard::tcp::Body;
-use crate::sys::{loopback_end, shadow};
+use crate::sys::loopback_end;
 
 /// The lines about a socket of ours; none if it is gone.
 pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
@@ -63,8 +63,7 @@ pub fn lines(stack: &Stack, id: SocketId, descriptor: i32) -> Vec<String> {
 /// The lines about a socket of the kernel's; none if it is gone.
 pub fn lines_of_kernels(stack: &Stack, id: KernelsId, descriptor: i32) -> Vec<String> {
     let Some(told) = kernels::tell(stack, id) else { return Vec::new() };
-    let is_stream = id.is_stream();
-    let shown = |address: [u8; 4], port| shown(SocketAddrV4::new(address.into(), port), is_stream);
+    let shown = |address: [u8; 4], port| Shown(SocketAddrV4::new(address.into(), port));
     let protocol = if id.is_stream() { "PROTO_TCP" } else { "PROTO_UDP" };
     let mut lines = vec![
         format!("Fd number : {descriptor}"),
@@ -80,16 +79,12 @@ pub fn lines_of_kernels(stack: &Stack, id: KernelsId, descriptor: i32) -> Vec<St
     lines
 }
 
-fn shown(address: SocketAddrV4, is_stream: bool) -> String {
-    if is_stream { Shown(address).to_string() } else { address.to_string() }
-}
-
 fn general(descriptor: i32, socket: &Socket) -> Vec<String> {
     let is_stream = socket.stream.is_some();
     let shown = |address: Option<SocketAddrV4>| {
-        shown(address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)), is_stream)
+        Shown(address.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))).to_string()
     };
-    let ask = if is_stream { loopback_end::shown } else { shadow::local_address };
+    let ask = if is_stream { loopback_end::shown } else { loopback_end::shown_of_datagrams };
     let local = socket.local.or_else(|| ask(socket.shadow()));
     let protocol = if is_stream { "PROTO_TCP" } else { "PROTO_UDP" };
     let mut lines = vec![

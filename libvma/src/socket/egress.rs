@@ -10,6 +10,7 @@ pub use strangers::Strangers;
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::wire::ipv4;
 use libvma_engine::wire::udp::{self, MAX_DATA_LEN};
 
@@ -20,7 +21,7 @@ use crate::config::Blocking;
 use crate::config::rules::Moment;
 use crate::shard::{Egress, Envelope, NextHop, Progress, RingId, SendError, SocketId, envelope};
 use crate::sys::sockaddr::Family;
-use crate::sys::{shadow, thread, user};
+use crate::sys::{loopback_end, shadow, thread, user};
 
 /// A send call as the program made it.
 pub struct Request<'a> {
@@ -106,6 +107,9 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             drop(state);
             return passed(stack, id, request, WhyOs::Arguments);
         }
+        let Some(ancillary) = ancillary.towards(destination) else {
+            return passed_locked(state, id, request, WhyOs::ControlMessage);
+        };
         if let Some(why) = kernels_part(stack, socket, &ancillary, destination) {
             return passed_locked(state, id, request, why);
         }
@@ -120,8 +124,8 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
                 None => return Outcome::Os(WhyOs::Reentered),
             }
         };
-        let (hop, source, hop_limit) = match via {
-            Via::Ring { hop, source, hop_limit } => (hop, source, hop_limit),
+        let (hop, source, hop_limit, class) = match via {
+            Via::Ring { hop, source, hop_limit, class } => (hop, source, hop_limit, class),
             Via::Os(why) => return passed_locked(state, id, request, why),
         };
         if state.has_withdrawn(&hop) && !core::mem::replace(&mut heeded, true) {
@@ -131,15 +135,34 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             local::hear_peers(stack);
             continue;
         }
-        if destination.port() == 0 || stays_here {
+        let is_longer = class.is_some() && is_longer_by_ipv6(&mut state, id, &hop, &ancillary, len);
+        if destination.port() == 0 || stays_here || is_longer {
             return passed_locked(state, id, request, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
         let route = state.socket(id).and_then(|(_, socket)| socket.route.as_ref());
         let after_kernel = route.map_or(0, |route| route.by_kernel);
-        let way = Way { hop, source, hop_limit, after_kernel, ancillary };
+        let way = Way { hop, source, hop_limit, class, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
+}
+
+/// Would a datagram of so many bytes to `::1`, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
+/// errors about them, are the kernel's.
+fn is_longer_by_ipv6(
+    state: &mut Guard<'_>,
+    id: SocketId,
+    hop: &NextHop,
+    ancillary: &Ancillary,
+    len: usize,
+) -> bool {
+    const IPV6_HEADER_LEN: usize = 40;
+    let of_socket = state.socket(id).map_or(0, |(_, socket)| socket.options.segment);
+    let segment = match ancillary.segment.unwrap_or(of_socket) {
+        0 => len,
+        segment => len.min(segment.into()),
+    };
+    segment + IPV6_HEADER_LEN + udp::HEADER_LEN > hop.mtu as usize
 }
 
 fn is_ipv6(state: &mut Guard<'_>, id: SocketId) -> bool {
@@ -163,6 +186,9 @@ fn kernels_part(
     // The kernel reports a pending error on the next call, whichever that is.
     if socket.order.take_error() {
         return Some(WhyOs::PendingError);
+    }
+    if is_stand_in(*destination.ip()) {
+        return None;
     }
     // Another traffic class may have another route.
     let class = ancillary.tos.is_some_and(|tos| (tos ^ socket.options.tos) & !ECN != 0);
@@ -214,6 +240,8 @@ struct Way {
     hop: NextHop,
     source: Ipv4Addr,
     hop_limit: Option<u8>,
+    /// Of a packet of IPv6: the socket's traffic class.
+    class: Option<u8>,
     /// By a link, after so many others by the kernel.
     after_kernel: u16,
     ancillary: Ancillary,
@@ -231,14 +259,16 @@ impl Way {
     ) -> Egress<'e> {
         let options = &socket.options;
         let multicast = destination.ip().is_multicast();
-        let unicast_ttl = options.ttl.or(self.hop_limit).unwrap_or(64);
+        // IP_TTL is not for packets of IPv6.
+        let own_ttl = options.ttl.filter(|_| self.class.is_none());
+        let unicast_ttl = own_ttl.or(self.hop_limit).unwrap_or(64);
         let ttl = if multicast { options.multicast_ttl } else { unicast_ttl };
         Egress {
             hop: &self.hop,
             source: SocketAddrV4::new(self.source, socket.local.map_or(0, |local| local.port())),
             destination,
             ttl: self.ancillary.ttl.unwrap_or(ttl),
-            tos: self.ancillary.tos.unwrap_or(options.tos),
+            tos: self.ancillary.tos.or(self.class).unwrap_or(options.tos),
             dont_fragment: options.dont_fragment,
             never_fragment: options.never_fragment,
             checksum: options.checksum,
@@ -272,7 +302,8 @@ fn transmit<'a>(
         let segment = ancillary.segment.unwrap_or(options.segment);
         if segment != 0
             && done == 0
-            && let Err(errno) = check_train(len, segment, hop.mtu, options.checksum)
+            && let Err(errno) =
+                check_train(len, segment, hop.mtu, options.checksum || way.class.is_some())
         {
             endpoint.counters.tx_errors += 1;
             return Outcome::Errno(errno);
@@ -437,7 +468,7 @@ fn dropped(eagains: bool) -> Result<(), i32> {
 /// Gives an unbound shadow its port, so that the answer can be steered. False if the kernel shall
 /// do the whole call (and say what is wrong with it).
 fn name_shadow(descriptor: i32, request: &Request<'_>, destination: SocketAddrV4) -> bool {
-    if shadow::local_address(descriptor).is_some_and(|local| local.port() != 0) {
+    if loopback_end::of_datagrams(descriptor).is_some_and(|ends| ends.local.is_some()) {
         return true;
     }
     let valid = destination.port() != 0 && !destination.ip().is_unspecified();

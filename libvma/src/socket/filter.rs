@@ -216,8 +216,8 @@ fn judge_datagram(stack: &Stack) -> bool {
             let verdict = callback.judge(&mut Packet {
                 number,
                 payload: judged.payload.get_mut(..len).unwrap_or_default(),
-                source: judged.datagram.source,
-                destination: SocketAddrV4::new(judged.datagram.destination, port),
+                source: told(judged.datagram.source),
+                destination: told(SocketAddrV4::new(judged.datagram.destination, port)),
                 waiting: judged.waiting,
                 stamp: judged.datagram.stamp,
             });

@@ -1,15 +1,21 @@
 //! Control messages of a received datagram, in the kernel's order and layout (cmsg(3), ip(7)).
 
-use super::Socket;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
+
+use super::Socket;
+use super::options::Ipv6Told;
 use crate::shard::datagram::Datagram;
 use crate::sys::shadow::to_sockaddr;
+use crate::sys::sockaddr::SocketName;
 use crate::sys::time::realtime_nanos;
 use crate::sys::user;
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
+/// The loopback interface's index in every network namespace.
+const LOOPBACK: u32 = 1;
 
 /// Writes control messages into the program's buffer as put_cmsg() of the kernel does: one that
 /// does not fit is cut and nothing follows it.
@@ -66,6 +72,9 @@ impl<'a> ControlWriter<'a> {
             let size = i32::from(train.segment);
             self.put(libc::IPPROTO_UDP, libc::UDP_GRO, &size.to_ne_bytes());
         }
+        if is_stand_in(datagram.destination) {
+            return self.describe_ipv6(datagram, socket);
+        }
         if options.packet_info.has_ipv6() {
             let mut info = [0u8; 20];
             info[..16].copy_from_slice(&datagram.destination.to_ipv6_mapped().octets());
@@ -99,6 +108,40 @@ impl<'a> ControlWriter<'a> {
             bytes[2..4].copy_from_slice(&address.sin_port.to_ne_bytes());
             bytes[4..8].copy_from_slice(&address.sin_addr.s_addr.to_ne_bytes());
             self.put(libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, &bytes);
+        }
+    }
+
+    /// What is told of a datagram of IPv6, from `::1` to `::1`, and of no other.
+    #[cold]
+    fn describe_ipv6(&mut self, datagram: &Datagram, socket: &Socket) {
+        let address = Ipv6Addr::LOCALHOST.octets();
+        let mut info = [0u8; 20];
+        info[..16].copy_from_slice(&address);
+        info[16..].copy_from_slice(&LOOPBACK.to_ne_bytes());
+        let (hops, class) = (i32::from(datagram.ttl), i32::from(datagram.tos));
+        let options = &socket.options;
+        if options.packet_info.has_ipv6() {
+            self.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+        }
+        for name in Ipv6Told::OPTIONS.into_iter().filter(|name| options.ipv6_told.has(*name)) {
+            match name {
+                libc::IPV6_RECVHOPLIMIT => {
+                    self.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &hops.to_ne_bytes());
+                }
+                libc::IPV6_RECVTCLASS => {
+                    self.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class.to_ne_bytes());
+                }
+                libc::IPV6_2292PKTINFO => self.put(libc::IPPROTO_IPV6, name, &info),
+                libc::IPV6_2292HOPLIMIT => {
+                    self.put(libc::IPPROTO_IPV6, name, &hops.to_ne_bytes());
+                }
+                // IPV6_RECVORIGDSTADDR, whose message has its number.
+                _ => {
+                    let port = socket.local.map_or(0, |local| local.port());
+                    let name6 = SocketName::of_ipv6(SocketAddrV6::new(address.into(), port, 0, 0));
+                    self.put(libc::IPPROTO_IPV6, name, name6.bytes());
+                }
+            }
         }
     }
 

@@ -146,6 +146,8 @@ pub struct Socket {
     pub local: Option<SocketAddrV4>,
     /// What getpeername() says.
     pub peer: Option<SocketAddrV4>,
+    /// Of a UDP socket: it takes nothing of IPv4.
+    pub ipv6_only: bool,
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
@@ -220,7 +222,14 @@ struct CachedRoute {
 /// How a destination is reached.
 #[derive(Clone, Copy, Debug)]
 pub enum Via {
-    Ring { hop: NextHop, source: Ipv4Addr, hop_limit: Option<u8> },
+    Ring {
+        hop: NextHop,
+        source: Ipv4Addr,
+        /// Where the socket's IP_TTL does not say otherwise, which is not for packets of IPv6.
+        hop_limit: Option<u8>,
+        /// Of packets of IPv6: IPV6_TCLASS.
+        class: Option<u8>,
+    },
     Os(WhyOs),
 }
 
@@ -233,6 +242,7 @@ impl Socket {
             nonblocking,
             local: None,
             peer: None,
+            ipv6_only: false,
             options: options::Options::new(config),
             flows: Vec::new(),
             datagrams: None,

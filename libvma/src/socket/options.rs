@@ -29,6 +29,10 @@ pub struct Options {
     pub receive_ttl: bool,
     pub receive_tos: bool,
     pub original_destination: bool,
+    /// Of a UDP socket: control messages of IPv6 datagrams.
+    pub ipv6_told: Ipv6Told,
+    /// An option is set that gives IPv6 packets what only the kernel can give them.
+    pub sends_ipv6_by_kernel: bool,
     /// SO_VMA_SHUTDOWN_RX: what arrives is the kernel's.
     pub receives_by_kernel: bool,
     /// UDP_GRO.
@@ -91,6 +95,36 @@ impl PacketInfo {
     }
 }
 
+/// Which control messages tell of an IPv6 datagram, beside [`PacketInfo`]. Bits, because every connection has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ipv6Told(u8);
+
+impl Ipv6Told {
+    /// The options, in the order in which the kernel tells (ip6_datagram_recv_specific_ctl() of Linux 6.18), but for that of
+    /// IPV6_FLOWINFO.
+    pub const OPTIONS: [i32; 5] = [
+        libc::IPV6_RECVHOPLIMIT,
+        libc::IPV6_RECVTCLASS,
+        libc::IPV6_2292PKTINFO,
+        libc::IPV6_2292HOPLIMIT,
+        IPV6_RECVORIGDSTADDR,
+    ];
+
+    fn bit(name: i32) -> u8 {
+        let at = Ipv6Told::OPTIONS.iter().position(|known| *known == name);
+        at.map_or(0, |at| 1 << at)
+    }
+
+    pub fn has(self, name: i32) -> bool {
+        self.0 & Ipv6Told::bit(name) != 0
+    }
+
+    fn set(&mut self, name: i32, on: bool) {
+        let bit = Ipv6Told::bit(name);
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
+}
+
 impl Options {
     pub fn new(config: &Config) -> Options {
         Options {
@@ -103,6 +137,8 @@ impl Options {
             receive_ttl: false,
             receive_tos: false,
             original_destination: false,
+            ipv6_told: Ipv6Told::default(),
+            sends_ipv6_by_kernel: false,
             receives_by_kernel: false,
             receive_segment: false,
             device: None,
@@ -180,16 +216,12 @@ const HARMLESS_IP: &[i32] = &[
 ];
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
-/// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's.
+/// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's, and mean nothing for a datagram to `::1`
+/// that needs no fragments and comes without extension headers.
 const HARMLESS_IPV6: &[i32] = &[
-    libc::IPV6_2292PKTINFO,
     libc::IPV6_2292HOPOPTS,
     libc::IPV6_2292DSTOPTS,
     libc::IPV6_2292RTHDR,
-    libc::IPV6_2292PKTOPTIONS,
-    libc::IPV6_2292HOPLIMIT,
-    libc::IPV6_FLOWINFO,
-    libc::IPV6_UNICAST_HOPS,
     libc::IPV6_MULTICAST_IF,
     libc::IPV6_MULTICAST_HOPS,
     libc::IPV6_MULTICAST_LOOP,
@@ -203,8 +235,6 @@ const HARMLESS_IPV6: &[i32] = &[
     IPV6_MULTICAST_ALL,
     IPV6_ROUTER_ALERT_ISOLATE,
     IPV6_RECVERR_RFC4884,
-    libc::IPV6_FLOWLABEL_MGR,
-    libc::IPV6_FLOWINFO_SEND,
     libc::MCAST_JOIN_GROUP,
     libc::MCAST_BLOCK_SOURCE,
     libc::MCAST_UNBLOCK_SOURCE,
@@ -212,28 +242,32 @@ const HARMLESS_IPV6: &[i32] = &[
     libc::MCAST_JOIN_SOURCE_GROUP,
     libc::MCAST_LEAVE_SOURCE_GROUP,
     libc::MCAST_MSFILTER,
-    libc::IPV6_PKTINFO,
-    libc::IPV6_RECVHOPLIMIT,
     libc::IPV6_HOPLIMIT,
     libc::IPV6_RECVHOPOPTS,
-    libc::IPV6_HOPOPTS,
-    libc::IPV6_RTHDRDSTOPTS,
     libc::IPV6_RECVRTHDR,
-    libc::IPV6_RTHDR,
     libc::IPV6_RECVDSTOPTS,
-    libc::IPV6_DSTOPTS,
     libc::IPV6_RECVPATHMTU,
     libc::IPV6_PATHMTU,
     libc::IPV6_DONTFRAG,
-    libc::IPV6_RECVTCLASS,
-    libc::IPV6_TCLASS,
     libc::IPV6_AUTOFLOWLABEL,
     libc::IPV6_ADDR_PREFERENCES,
     libc::IPV6_MINHOPCOUNT,
-    IPV6_RECVORIGDSTADDR,
-    IPV6_UNICAST_IF,
     libc::IPV6_RECVFRAGSIZE,
     libc::IPV6_FREEBIND,
+];
+
+/// Options that give packets of IPv6 what only the kernel can give them. They are set seldom, and a socket that has had one sends
+/// to `::1` by the kernel ever after.
+const SENDING_IPV6: &[i32] = &[
+    libc::IPV6_2292PKTOPTIONS,
+    libc::IPV6_FLOWLABEL_MGR,
+    libc::IPV6_FLOWINFO_SEND,
+    libc::IPV6_PKTINFO,
+    libc::IPV6_HOPOPTS,
+    libc::IPV6_RTHDRDSTOPTS,
+    libc::IPV6_RTHDR,
+    libc::IPV6_DSTOPTS,
+    IPV6_UNICAST_IF,
 ];
 const IPV6_JOIN_ANYCAST: i32 = 27;
 const IPV6_LEAVE_ANYCAST: i32 = 28;
@@ -394,7 +428,19 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some((endpoint, socket)) = state.socket(id) else { return true };
     let fd = socket.shadow();
+    let options = &mut socket.options;
     match name {
+        libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS => socket.route = None,
+        name if SENDING_IPV6.contains(&name) => {
+            options.sends_ipv6_by_kernel = true;
+            socket.route = None;
+        }
+        name if Ipv6Told::OPTIONS.contains(&name) => {
+            let value = shadow::int_option(fd, libc::IPPROTO_IPV6, name);
+            options.ipv6_told.set(name, value.is_some_and(|value| value != 0));
+        }
+        // The kernel makes up flow labels, of which it tells then.
+        libc::IPV6_FLOWINFO => return shadow::int_option(fd, libc::IPPROTO_IPV6, name) == Some(0),
         // Looked at when the socket gets an address; afterwards the kernel refuses to change it.
         libc::IPV6_V6ONLY => {}
         libc::IPV6_RECVPKTINFO => {

@@ -209,8 +209,11 @@ impl Report {
             place.inode = Some((told.descriptor, inode));
             told.inode = inode;
             if told.local_port == 0 {
-                (told.local, told.local_port) =
-                    told_address(end_of(told, loopback_end::shown, shadow::local_address));
+                (told.local, told.local_port) = told_address(end_of(
+                    told,
+                    loopback_end::shown,
+                    loopback_end::shown_of_datagrams,
+                ));
             }
             if told.peer_port == 0 && told.flags & stats::WITHIN_HOST != 0 {
                 let peer = end_of(told, loopback_end::peer, shadow::peer_address);

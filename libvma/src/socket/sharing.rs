@@ -191,6 +191,10 @@ struct Own {
 fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<Own> {
     let mut state = stack.shard.lock().ok()?;
     let (_, socket) = state.socket(id)?;
+    if socket.ipv6_only {
+        // It has no flows.
+        return None;
+    }
     let (local, options) = (socket.local?, &socket.options);
     let at = *local.ip();
     let groups = options.memberships.iter().map(|membership| membership.group);

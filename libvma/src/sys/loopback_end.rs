@@ -1,13 +1,69 @@
-//! The ends of TCP connections and listeners as the kernel has them, `::1` by its stand-in
-//! ([`libvma_dev::ipv6_loopback`]). For streams only: whatever else asks for addresses gets IPv4 ones by `sys::shadow`.
+//! The ends of sockets as the kernel has them, `::1` by its stand-in ([`libvma_dev::ipv6_loopback`]). Whatever else asks for addresses
+//! gets IPv4 ones by `sys::shadow`.
 
 use core::ffi::c_int;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
 use libvma_dev::ipv6_loopback::{self, is_stand_in};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
-use super::shadow;
-use super::sockaddr::{Named, SocketName};
+use super::sockaddr::{Family, Named, SocketName};
+use super::{Fd, shadow};
+
+/// The addresses of a UDP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramEnds {
+    /// None: it is not bound.
+    pub local: Option<SocketAddrV4>,
+    pub peer: Option<SocketAddrV4>,
+    /// It takes nothing of IPv4: it is bound to `::1`, or to `::` with IPV6_V6ONLY.
+    pub ipv6_only: bool,
+}
+
+/// None: one of the socket's addresses is one that the library does not serve.
+pub fn of_datagrams(fd: c_int) -> Option<DatagramEnds> {
+    let peer = match shadow::peer_name(fd) {
+        Some(peer) => Some(end(peer)?),
+        None => None,
+    };
+    let (local, ipv6_only) = match shadow::local_name(fd) {
+        None => (None, false),
+        Some(own @ Named::Ipv4(_)) => (Some(end(own)?), false),
+        Some(Named::Ipv6(any)) if any.ip().is_unspecified() => {
+            let only = shadow::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Some(0);
+            (Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port())), only)
+        }
+        Some(own @ Named::Ipv6(_)) => (Some(end(own)?), true),
+    };
+    let local = local.filter(|local| local.port() != 0);
+    Some(DatagramEnds { local, peer, ipv6_only })
+}
+
+/// The address of a UDP socket as people are shown it.
+pub fn shown_of_datagrams(fd: c_int) -> Option<SocketAddrV4> {
+    let ipv4 = || shadow::local_address(fd).filter(|four| !is_stand_in(*four.ip()));
+    of_datagrams(fd).map_or_else(ipv4, |ends| ends.local)
+}
+
+/// Does a socket of IPv6 send to `::1`, and from there, if it has no address of its own? Not where IPv6 is off, for example.
+pub fn is_reachable() -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, None);
+    // Any port: nothing is sent.
+    let to = SocketName::of_ipv6(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9, 0, 0));
+    socket.and_then(Fd::adopt_briefly).is_ok_and(|socket| {
+        shadow::connect_as(socket.raw(), &to).is_ok() && local(socket.raw()).is_some()
+    })
+}
+
+/// The name of an address as a socket of this family has it.
+#[inline]
+pub fn name(address: SocketAddrV4, family: Family) -> SocketName {
+    match ipv6_loopback::real(address) {
+        Some(real) if family == Family::Ipv6 => SocketName::of_ipv6(real),
+        _ => SocketName::new(address, family),
+    }
+}
 
 /// The end of a connection that this socket is. `None`: it has an IPv6 address that the library does not serve, or none.
 pub fn local(fd: c_int) -> Option<SocketAddrV4> {
@@ -73,7 +129,9 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsRawFd;
 
-    use rustix::net::{AddressFamily, SocketType, sockopt};
+    use std::net::UdpSocket;
+
+    use rustix::net::sockopt;
 
     fn ipv4(port: u16) -> SocketAddrV4 {
         SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)
@@ -127,7 +185,46 @@ mod tests {
         assert_eq!(source(four.as_raw_fd(), to_six), None);
     }
 
-    /// A multicast address, to which a socket may be bound.
+    #[test]
+    fn a_udp_socket_has_the_addresses_of_its_family() {
+        let ends = |socket: &UdpSocket| of_datagrams(socket.as_raw_fd());
+        let at = |at: &str| UdpSocket::bind(at).unwrap();
+        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+        let any = |port| Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port));
+        let six = at("[::1]:0");
+        let expected = DatagramEnds {
+            local: Some(ipv6_loopback::end(port(&six))),
+            peer: None,
+            ipv6_only: true,
+        };
+        assert_eq!(ends(&six), Some(expected));
+        let both = at("[::]:0");
+        let expected = DatagramEnds { local: any(port(&both)), peer: None, ipv6_only: false };
+        assert_eq!(ends(&both), Some(expected));
+        both.connect(("::1", port(&six))).unwrap();
+        let (local, peer) = (ipv6_loopback::end(port(&both)), ipv6_loopback::end(port(&six)));
+        let expected = DatagramEnds { local: Some(local), peer: Some(peer), ipv6_only: true };
+        assert_eq!(ends(&both), Some(expected));
+        let unbound = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
+        assert_eq!(of_datagrams(unbound.as_raw_fd()).unwrap().local, None);
+        sockopt::set_ipv6_v6only(&unbound, true).unwrap();
+        net::bind(&unbound, &"[::]:0".parse::<std::net::SocketAddr>().unwrap()).unwrap();
+        let only = of_datagrams(unbound.as_raw_fd()).unwrap();
+        assert!(only.ipv6_only && only.local.is_some_and(|own| own.ip().is_unspecified()));
+        // An address of IPv4 that stands for another one here.
+        assert_eq!(ends(&at("127.255.255.255:0")), None);
+    }
+
+    #[test]
+    fn a_socket_of_ipv6_names_the_stand_in_by_its_real_address() {
+        let name = |address| super::name(address, Family::Ipv6);
+        let real = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 80, 0, 0);
+        assert_eq!(name(ipv6_loopback::end(80)), SocketName::of_ipv6(real));
+        assert_eq!(name(ipv4(80)), SocketName::new(ipv4(80), Family::Ipv6));
+        assert!(is_reachable());
+    }
+
+    /// A broadcast address, to which a socket may be bound.
     #[test]
     fn a_socket_that_has_the_address_itself_is_not_taken_for_one_of_ipv6() {
         let four = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

@@ -5,8 +5,9 @@
 
 use core::ffi::c_int;
 use core::mem::size_of;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use super::Fd;
@@ -30,12 +31,6 @@ pub fn local_address(fd: c_int) -> Option<SocketAddrV4> {
 /// The address a socket is bound to, of either family.
 pub fn local_name(fd: c_int) -> Option<Named> {
     name(libc::SYS_getsockname, fd)
-}
-
-/// Is a socket bound, and takes nothing of IPv4: it has an IPv6 address, or IPV6_V6ONLY?
-pub fn is_ipv6_only(fd: c_int) -> bool {
-    let is_bound = matches!(local_name(fd), Some(Named::Ipv6(own)) if own.port() != 0);
-    is_bound && local_address(fd).is_none()
 }
 
 /// The address a socket is connected to, of either family.
@@ -183,38 +178,41 @@ pub fn bind_any(fd: c_int) -> Result<(), c_int> {
 /// Sends a datagram from a socket, from an address of this host, unless that would wait; or datagrams of
 /// `segment` bytes, if that is not 0. False if it failed.
 pub fn send_to(fd: c_int, payload: &[u8], segment: u16, from: Ipv4Addr, to: SocketAddrV4) -> bool {
-    let mut to = to_sockaddr(to);
+    match ipv6_loopback::real(to) {
+        None => {
+            let source = libc::in_pktinfo {
+                ipi_ifindex: 0,
+                ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            let kind = (libc::IPPROTO_IP, libc::IP_PKTINFO);
+            let control = SourceAndSegment::new(kind, source, segment);
+            send_with(fd, payload, &control, &SocketName::new(to, Family::Ipv4))
+        }
+        Some(to) => {
+            let ipi6_addr = libc::in6_addr { s6_addr: to.ip().octets() };
+            let source = libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: 0 };
+            let kind = (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO);
+            let control = SourceAndSegment::new(kind, source, segment);
+            send_with(fd, payload, &control, &SocketName::of_ipv6(to))
+        }
+    }
+}
+
+fn send_with<T>(fd: c_int, payload: &[u8], control: &SourceAndSegment<T>, to: &SocketName) -> bool {
     let mut piece =
         libc::iovec { iov_base: payload.as_ptr().cast_mut().cast(), iov_len: payload.len() };
-    let mut control = SourceAndSegment {
-        source_header: libc::cmsghdr {
-            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<libc::in_pktinfo>(),
-            cmsg_level: libc::IPPROTO_IP,
-            cmsg_type: libc::IP_PKTINFO,
-        },
-        source: libc::in_pktinfo {
-            ipi_ifindex: 0,
-            ipi_spec_dst: libc::in_addr { s_addr: u32::from(from).to_be() },
-            ipi_addr: libc::in_addr { s_addr: 0 },
-        },
-        segment_header: libc::cmsghdr {
-            cmsg_len: size_of::<libc::cmsghdr>() + size_of::<u16>(),
-            cmsg_level: libc::IPPROTO_UDP,
-            cmsg_type: libc::UDP_SEGMENT,
-        },
-        segment,
-    };
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
-    message.msg_name = (&raw mut to).cast();
-    message.msg_namelen = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    message.msg_name = to.bytes().as_ptr().cast_mut().cast();
+    message.msg_namelen = to.bytes().len() as libc::socklen_t;
     message.msg_iov = &raw mut piece;
     message.msg_iovlen = 1;
-    message.msg_control = (&raw mut control).cast();
-    message.msg_controllen = size_of::<SourceAndSegment>();
+    message.msg_control = core::ptr::from_ref(control).cast_mut().cast();
+    message.msg_controllen = size_of::<SourceAndSegment<T>>();
     let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
     let arguments = [fd as usize, (&raw const message).expose_provenance(), flags, 0, 0, 0];
-    // SAFETY: the message, and what it points to, outlives the call.
+    // SAFETY: the message, and what it points to, outlives the call, which reads it only.
     unsafe { raw_syscall(libc::SYS_sendmsg, arguments) >= 0 }
 }
 
@@ -222,19 +220,39 @@ pub fn send_to(fd: c_int, payload: &[u8], segment: u16, from: Ipv4Addr, to: Sock
 /// this one payload, whatever the socket's address and option say. The alignment of a header is what CMSG_ALIGN
 /// puts between the two.
 #[repr(C)]
-struct SourceAndSegment {
+struct SourceAndSegment<T> {
     source_header: libc::cmsghdr,
-    source: libc::in_pktinfo,
+    source: T,
     segment_header: libc::cmsghdr,
     segment: u16,
+}
+
+impl<T> SourceAndSegment<T> {
+    fn new((level, kind): (c_int, c_int), source: T, segment: u16) -> SourceAndSegment<T> {
+        let header = |len, level, kind| libc::cmsghdr {
+            cmsg_len: size_of::<libc::cmsghdr>() + len,
+            cmsg_level: level,
+            cmsg_type: kind,
+        };
+        SourceAndSegment {
+            source_header: header(size_of::<T>(), level, kind),
+            source,
+            segment_header: header(size_of::<u16>(), libc::IPPROTO_UDP, libc::UDP_SEGMENT),
+            segment,
+        }
+    }
 }
 
 /// Sends a datagram from an address of this host that nobody has at the moment. False if somebody has.
 pub fn send_as(from: SocketAddrV4, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None);
+    let (family, name) = match ipv6_loopback::real(from) {
+        Some(from) => (AddressFamily::INET6, SocketAddr::from(from)),
+        None => (AddressFamily::INET, SocketAddr::from(from)),
+    };
+    let socket = net::socket_with(family, SocketType::DGRAM, flags, None);
     socket.and_then(Fd::adopt_briefly).is_ok_and(|socket| {
-        net::bind(&socket, &from).is_ok() && send_to(socket.raw(), payload, segment, *from.ip(), to)
+        net::bind(&socket, &name).is_ok() && send_to(socket.raw(), payload, segment, *from.ip(), to)
     })
 }
 

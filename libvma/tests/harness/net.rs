@@ -226,6 +226,18 @@ impl Namespaces {
         (value("InDatagrams"), value("OutDatagrams"))
     }
 
+    /// The same of IPv6.
+    pub fn kernel_datagrams_of_ipv6(&self, side: Side) -> (u64, u64) {
+        let text = self.read_proc(side, "snmp6");
+        let value = |wanted: &str| -> u64 {
+            let mut lines = text.lines().map(str::split_whitespace);
+            let mut line =
+                lines.find(|line| line.clone().next() == Some(wanted)).expect("a known counter");
+            line.nth(1).expect("a value").parse().expect("a number")
+        };
+        (value("Udp6InDatagrams"), value("Udp6OutDatagrams"))
+    }
+
     /// The ports of the namespace's UDP sockets.
     pub fn udp_ports(&self, side: Side) -> Vec<u16> {
         let text = self.read_proc(side, "udp");
@@ -277,7 +289,18 @@ impl Namespaces {
 
     /// From here to [`Offload::check`] or [`Offload::still`], the side's kernel sees no UDP.
     pub fn watch(&self, side: Side) -> Offload<'_> {
-        Offload { net: self, side, before: self.kernel_datagrams(side) }
+        Offload {
+            net: self,
+            side,
+            count: Namespaces::kernel_datagrams,
+            before: self.kernel_datagrams(side),
+        }
+    }
+
+    /// As [`Namespaces::watch`], of UDP over IPv6.
+    pub fn watch_ipv6(&self, side: Side) -> Offload<'_> {
+        let before = self.kernel_datagrams_of_ipv6(side);
+        Offload { net: self, side, count: Namespaces::kernel_datagrams_of_ipv6, before }
     }
 }
 
@@ -294,6 +317,7 @@ impl Drop for Namespaces {
 pub struct Offload<'a> {
     net: &'a Namespaces,
     side: Side,
+    count: fn(&Namespaces, Side) -> (u64, u64),
     before: (u64, u64),
 }
 
@@ -306,7 +330,7 @@ impl Offload<'_> {
 
     /// What the kernel has counted since: datagrams in and out.
     pub fn moved(&self) -> (u64, u64) {
-        let now = self.net.kernel_datagrams(self.side);
+        let now = (self.count)(self.net, self.side);
         (now.0 - self.before.0, now.1 - self.before.1)
     }
 

@@ -408,6 +408,30 @@ fn what_goes_within_the_host_is_captured_at_both_ends() {
     server.finish();
 }
 
+#[test]
+fn datagrams_over_the_loopback_address_of_ipv6_are_captured_as_such() {
+    let sandbox = Sandbox::new();
+    let path = |name: &str| sandbox.file(name);
+    let start = |name: &str| Puppet::start(captured(sandbox.program(PYTHON), &path(name)));
+    let (mut server, mut client) = (start("server"), start("client"));
+    server.run("s = socket(AF_INET6, SOCK_DGRAM); s.bind(('::1', 6000)); s.settimeout(15)");
+    client.run("c = socket(AF_INET6, SOCK_DGRAM); c.connect(('::1', 6000)); c.settimeout(15)");
+    for number in 0..60 {
+        client.run(&format!("c.send(b'question {number:02}')"));
+        server
+            .run("d, peer = s.recvfrom(100); s.sendto(d.replace(b'question', b'an answer'), peer)");
+        assert_eq!(client.run("c.recv(100)"), format!("b'an answer {number:02}'"));
+    }
+    let port = client.number("c.getsockname()[1]");
+    for name in ["server", "client"] {
+        wait_for_packets(&path(name), 1, |packet| packet.has("an answer 59"));
+        let shown = tcpdump(&path(name), &["ip6", "and", "udp", "dst", "port", "6000"]);
+        let ends = format!("::1.{port} > ::1.6000: [udp sum ok]");
+        assert!(shown.matches(&ends).count() >= 20 && !shown.contains("bad"), "{shown}");
+        assert_eq!(tcpdump(&path(name), &["ip"]), "");
+    }
+}
+
 /// As packets of IPv6, for there is no address of IPv4 that they have.
 #[test]
 fn a_stream_over_the_loopback_address_of_ipv6_is_captured_as_such() {

@@ -23,6 +23,7 @@ mod integrity;
 mod interfaces;
 mod interrupted_malloc;
 mod ipv6_loopback;
+mod ipv6_loopback_datagrams;
 mod live;
 mod local;
 mod members;

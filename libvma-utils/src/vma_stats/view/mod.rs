@@ -66,9 +66,9 @@ fn percent(hits: u64, misses: u64) -> f64 {
 }
 
 /// The address of an end of a socket.
-fn ip_of(socket: &Socket, ip: [u8; 4]) -> String {
+fn ip_of(ip: [u8; 4]) -> String {
     match ip.into() {
-        ipv6_loopback::STAND_IN if socket.kind == netstat::STREAM => "[::1]".to_owned(),
+        ipv6_loopback::STAND_IN => "[::1]".to_owned(),
         ip => ip.to_string(),
     }
 }

@@ -44,18 +44,18 @@ fn local(socket: &Socket) -> String {
     if socket.local == [0; 4] && socket.local_port == 0 {
         return " ".repeat(22);
     }
-    column(end(socket, socket.local, socket.local_port))
+    column(end(socket.local, socket.local_port))
 }
 
 fn foreign(socket: &Socket) -> String {
     if socket.peer == [0; 4] && socket.peer_port == 0 {
         return column("0.0.0.0:*".into());
     }
-    column(end(socket, socket.peer, socket.peer_port))
+    column(end(socket.peer, socket.peer_port))
 }
 
-fn end(socket: &Socket, ip: [u8; 4], port: u16) -> String {
-    format!("{}:{port:<5}", ip_of(socket, ip))
+fn end(ip: [u8; 4], port: u16) -> String {
+    format!("{}:{port:<5}", ip_of(ip))
 }
 
 /// As the original pads: no space behind an address that fills the column.

@@ -18,6 +18,8 @@ pub struct Tuple {
     pub port: u16,
     /// The interface it came in by.
     pub interface: u32,
+    /// Its addresses stand for ones of IPv6: it is for sockets of AF_INET6 only.
+    pub is_ipv6: bool,
 }
 
 /// What a socket wants.
@@ -36,6 +38,8 @@ pub struct Filter {
     pub multicast_all: bool,
     /// Of AF_INET6: one of AF_INET comes first.
     pub is_ipv6: bool,
+    /// Of AF_INET6, and takes nothing of IPv4 (IPV6_V6ONLY, or an IPv6 address).
+    pub ipv6_only: bool,
     pub memberships: Vec<Membership>,
 }
 
@@ -68,7 +72,14 @@ impl Filter {
             && self.device.is_none_or(|device| device == tuple.interface)
     }
 
+    fn takes_family(&self, tuple: &Tuple) -> bool {
+        if tuple.is_ipv6 { self.is_ipv6 } else { !self.ipv6_only }
+    }
+
     fn score(&self, tuple: &Tuple) -> Option<u32> {
+        if !self.takes_family(tuple) {
+            return None;
+        }
         let exact = self.local == tuple.destination;
         if !exact && !self.local.is_unspecified() || !self.matches_peer_and_device(tuple) {
             return None;
@@ -81,7 +92,7 @@ impl Filter {
     #[inline]
     fn wants_group(&self, tuple: &Tuple) -> bool {
         let bound = self.local.is_unspecified() || self.local == tuple.destination;
-        if !bound || !self.matches_peer_and_device(tuple) {
+        if !bound || !self.takes_family(tuple) || !self.matches_peer_and_device(tuple) {
             return false;
         }
         let joined = self.memberships.iter().find(|membership| {
@@ -271,12 +282,13 @@ mod tests {
             reuse_port: false,
             multicast_all: true,
             is_ipv6: false,
+            ipv6_only: false,
             memberships: Vec::new(),
         }
     }
 
     fn tuple(source_port: u16, destination: Ipv4Addr) -> Tuple {
-        Tuple { source: THERE, source_port, destination, port: 7, interface: 3 }
+        Tuple { source: THERE, source_port, destination, port: 7, interface: 3, is_ipv6: false }
     }
 
     fn members(lookup: &Lookup, tuple: &Tuple) -> Vec<u32> {
@@ -297,6 +309,27 @@ mod tests {
         assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(2));
         assert_eq!(lookup.unicast(&tuple(10, HERE)), Some(1));
         assert_eq!(lookup.unicast(&tuple(10, THERE)), Some(0));
+    }
+
+    #[test]
+    fn a_datagram_of_ipv6_is_for_sockets_of_that_family_only() {
+        let of_ipv6 = |destination| Tuple { is_ipv6: true, ..tuple(9, destination) };
+        let mut lookup = Lookup::default();
+        lookup.insert(0, filter(Ipv4Addr::UNSPECIFIED));
+        lookup.insert(1, filter(HERE));
+        assert_eq!(lookup.unicast(&of_ipv6(HERE)), None);
+        // Of both families; of IPv6 only; at an address of that.
+        lookup.insert(2, Filter { is_ipv6: true, ..filter(Ipv4Addr::UNSPECIFIED) });
+        assert_eq!(lookup.unicast(&of_ipv6(HERE)), Some(2));
+        let only = |local| Filter { is_ipv6: true, ipv6_only: true, ..filter(local) };
+        lookup.insert(3, only(Ipv4Addr::UNSPECIFIED));
+        assert_eq!(lookup.unicast(&of_ipv6(HERE)), Some(3));
+        lookup.insert(4, only(HERE));
+        assert_eq!(lookup.unicast(&of_ipv6(HERE)), Some(4));
+        lookup.remove(1);
+        lookup.remove(0);
+        assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(2), "of IPv4");
+        assert_eq!(members(&lookup, &tuple(9, GROUP)), [2]);
     }
 
     #[test]

@@ -95,7 +95,7 @@ impl Diag {
     }
 
     /// The socket that a packet on the loopback interface, from `source` to `destination`, would
-    /// reach; `None` if there is none. Of TCP's ends both may be at `::1`.
+    /// reach; `None` if there is none. Both ends may be at `::1`.
     ///
     /// # Errors
     /// The request's errno: ETIMEDOUT if no answer came in a second.
@@ -105,7 +105,7 @@ impl Diag {
         source: SocketAddrV4,
         destination: SocketAddrV4,
     ) -> Result<Option<Receiver>, Error> {
-        if protocol == TCP && is_stand_in(*source.ip()) != is_stand_in(*destination.ip()) {
+        if is_stand_in(*source.ip()) != is_stand_in(*destination.ip()) {
             return Ok(None);
         }
         self.ask(protocol, source, destination, receiver).map(Option::flatten)
@@ -199,7 +199,7 @@ fn request(
     // Family, protocol, extensions, padding, states: an exact question has no states.
     let extensions = if protocol == TCP { 1 << (INET_DIAG_INFO - 1) } else { 0 };
     let ends = [own, peer];
-    let is_ipv6 = protocol == TCP && ends.iter().all(|end| is_stand_in(*end.ip()));
+    let is_ipv6 = ends.iter().all(|end| is_stand_in(*end.ip()));
     put(&[if is_ipv6 { AF_INET6 } else { AF_INET }, protocol, extensions, 0]);
     put(&u32::MAX.to_ne_bytes());
     put(&own.port().to_be_bytes());

@@ -45,6 +45,7 @@ fn pair(limit: usize) -> Pair {
         reuse_port: false,
         multicast_all: false,
         is_ipv6: false,
+        ipv6_only: false,
         memberships: Vec::new(),
     };
     state.bind(id, filter);

@@ -27,6 +27,7 @@ pub struct Place {
     /// SO_VMA_SHUTDOWN_RX.
     pub receives_by_kernel: bool,
     family: Family,
+    ipv6_only: bool,
 }
 
 impl Place {
@@ -42,6 +43,7 @@ impl Place {
             known: socket.named || socket.starts_locally,
             receives_by_kernel: socket.options.receives_by_kernel,
             family: socket.family,
+            ipv6_only: socket.ipv6_only,
         }))
     }
 
@@ -55,6 +57,7 @@ impl Place {
             reuse_port: options.reuse_port,
             multicast_all: options.multicast_all,
             is_ipv6: self.family == Family::Ipv6,
+            ipv6_only: self.ipv6_only,
             memberships: options.memberships.clone(),
         }
     }
@@ -120,6 +123,9 @@ impl Wanted {
 
     /// What comes to the socket's own address, or to all of the host.
     pub fn add_addresses(&mut self, stack: &Stack, plane: &mut Plane, place: &Place) {
+        if place.ipv6_only {
+            return;
+        }
         let local = *place.local.ip();
         for interface in interfaces(&plane.control, local, place.device) {
             let ring = match ring(stack, plane, interface, Need::Socket) {
@@ -160,7 +166,7 @@ impl Wanted {
         place: &Place,
         groups: &[(Ipv4Addr, u32)],
     ) {
-        for (group, interface) in groups.iter().copied() {
+        for (group, interface) in groups.iter().copied().filter(|_| !place.ipv6_only) {
             // An interface is not attached for a group that is the kernel's.
             if self.may_have(stack, place, Moment::Join, group)
                 && let Ok(ring) = ring(stack, plane, interface, Need::Socket)

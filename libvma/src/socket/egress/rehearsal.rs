@@ -14,7 +14,7 @@ use crate::sys::sockaddr::Family;
 /// the kernel, as one to an address of this host does, only counts.
 #[cold]
 pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<usize, i32> {
-    let ancillary = request.control.and_then(Ancillary::parse).unwrap_or_default();
+    let control = request.control.and_then(Ancillary::parse).unwrap_or_default();
     let len: usize = request.payload.iter().map(|piece| piece.len()).sum();
     if len > MAX_DATA_LEN {
         return Err(libc::EMSGSIZE);
@@ -45,14 +45,15 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
             }
             State::Offloaded => {}
         }
+        let ancillary = control.towards(destination).unwrap_or_default();
         match route::cached(socket, destination, ancillary.source, key) {
             None if !core::mem::replace(&mut asked, true) => {
                 drop(state);
                 route::renew(stack, id, destination, ancillary.source, key);
                 continue;
             }
-            Some(Via::Ring { hop, source, hop_limit }) => {
-                let way = Way { hop, source, hop_limit, after_kernel: 0, ancillary };
+            Some(Via::Ring { hop, source, hop_limit, class }) => {
+                let way = Way { hop, source, hop_limit, class, after_kernel: 0, ancillary };
                 walk(&mut state, id, request, len, destination, &way);
             }
             None | Some(Via::Os(_)) => {}

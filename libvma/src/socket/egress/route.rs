@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -10,6 +11,8 @@ use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::shard::{NextHop, SocketId};
+use crate::sys::sockaddr::Family;
+use crate::sys::{loopback_end, shadow};
 
 /// The way that the socket knows, if it is still good: of this epoch and this count of answers.
 #[inline]
@@ -73,9 +76,15 @@ fn find_route(
     source: Option<Ipv4Addr>,
 ) -> Option<Via> {
     let destination = *to.ip();
+    if is_stand_in(destination) {
+        return way_to_ipv6(stack, id, to);
+    }
     let (query, ignore_path_mtu) = {
         let Ok(mut state) = stack.shard.lock() else { return Some(Via::Os(WhyOs::Reentered)) };
         let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
+        if socket.ipv6_only {
+            return Some(Via::Os(WhyOs::Ipv6));
+        }
         let options = &socket.options;
         let bound = socket.local.map(|local| *local.ip());
         let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
@@ -122,6 +131,41 @@ fn find_route(
     })
 }
 
+/// How a destination at `::1` is reached. None: by the kernel this time.
+#[cold]
+fn way_to_ipv6(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option<Via> {
+    let (shadow, own) = {
+        let Ok(mut state) = stack.shard.lock() else { return Some(Via::Os(WhyOs::Reentered)) };
+        let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
+        let own = socket.local.filter(|own| own.ip().is_unspecified() || is_stand_in(*own.ip()));
+        let serves = stack.config.local
+            && socket.family == Family::Ipv6
+            && socket.options.device.is_none()
+            && !socket.options.sends_ipv6_by_kernel;
+        match own {
+            Some(own) if serves => (socket.shadow(), own),
+            _ => return Some(Via::Os(WhyOs::Ipv6)),
+        }
+    };
+    if is_stranger(stack, id, to.port()) {
+        return None;
+    }
+    // The kernel has let a socket bind to it, or knows a way.
+    if !is_stand_in(*own.ip()) && !loopback_end::is_reachable() {
+        return Some(Via::Os(WhyOs::Route));
+    }
+    let Some(Via::Ring { hop, source, .. }) = local_way(stack, id, Some(STAND_IN), own.port(), to)
+    else {
+        return Some(Via::Os(WhyOs::LocalDestination));
+    };
+    let option = |name| {
+        let value = shadow::int_option(shadow, libc::IPPROTO_IPV6, name);
+        value.and_then(|value| u8::try_from(value).ok())
+    };
+    let class = Some(option(libc::IPV6_TCLASS).unwrap_or(0));
+    Some(Via::Ring { hop, source, hop_limit: option(libc::IPV6_UNICAST_HOPS), class })
+}
+
 /// Does a server answer one of many clients that ask once each?
 fn is_stranger(stack: &Stack, id: SocketId, port: u16) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
@@ -162,7 +206,7 @@ fn local_way(
     }
     let local::Found::Link(link) = found else { return None };
     let hop = stack.shard.lock().ok()?.hop_by(link, destination)?;
-    Some(Via::Ring { hop, source, hop_limit: None })
+    Some(Via::Ring { hop, source, hop_limit: None, class: None })
 }
 
 fn resolve(
@@ -202,7 +246,7 @@ fn resolve(
         MacAddr(plane.control.neighbour(route.oif, next).ok_or(WhyOs::Neighbour)?)
     };
     let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
-    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit })
+    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit, class: None })
 }
 
 /// Does a socket that is not ours listen to the group on this host, while the sender wants local

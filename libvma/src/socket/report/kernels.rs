@@ -364,7 +364,7 @@ impl One {
         let is_stream = self.was.is_stream;
         let (local, peer) = match is_stream {
             true => (loopback_end::shown(descriptor), loopback_end::peer(descriptor)),
-            false => (shadow::local_address(descriptor), shadow::peer_address(descriptor)),
+            false => (loopback_end::shown_of_datagrams(descriptor), loopback_end::peer(descriptor)),
         };
         let ((local, local_port), (peer, peer_port)) = (told_address(local), told_address(peer));
         let blocking = shadow::status_flags(descriptor) & libc::O_NONBLOCK == 0;

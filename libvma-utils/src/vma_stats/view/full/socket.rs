@@ -55,7 +55,7 @@ fn configuration(text: &mut String, socket: &Socket) {
         ("Foreign Address", socket.peer, socket.peer_port),
     ] {
         if ip != [0; 4] || port > 0 {
-            let _ = writeln!(text, "- {what} = [{}:{port}]", ip_of(socket, ip));
+            let _ = writeln!(text, "- {what} = [{}:{port}]", ip_of(ip));
         }
     }
     for group in groups(socket) {

@@ -128,6 +128,22 @@ fn the_other_end_of_a_connection_of_ipv6_is_found() {
     assert_eq!(diag.receiver(TCP, peer, own), Ok(Some(of(&server))));
 }
 
+#[test]
+fn datagrams_of_ipv6_reach_the_socket_that_the_kernel_gives_them() {
+    use libvma_dev::ipv6_loopback::end;
+    let mut diag = Diag::open().unwrap();
+    let four = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = v4(four.local_addr().unwrap()).port();
+    let ask = |diag: &mut Diag| diag.receiver(UDP, end(9), end(port));
+    assert_eq!(ask(&mut diag), Ok(None));
+    let six = UdpSocket::bind(("::1", port)).unwrap();
+    assert_eq!(ask(&mut diag), Ok(Some(of(&six))));
+    // Connected to another one.
+    six.connect("[::1]:10").unwrap();
+    assert_eq!(ask(&mut diag), Ok(None));
+    assert_eq!(diag.receiver(UDP, end(10), end(port)), Ok(Some(of(&six))));
+}
+
 /// One address of either family is a question that has no answer, not one about another socket.
 #[test]
 fn ends_of_two_families_have_no_connection() {
