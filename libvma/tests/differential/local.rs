@@ -356,3 +356,19 @@ fn waiting_for_streams_over_the_loopback_address_of_ipv6_is_alike() {
 fn options_of_streams_over_the_loopback_address_of_ipv6_are_alike() {
     alike_in(Build::LocalIpv6, &["tcp_options", "tcp_options_live"], &[&[]]);
 }
+
+// covers: LIM-52
+#[test]
+fn datagrams_over_the_loopback_address_of_ipv6_are_sent_and_received_alike() {
+    alike_in(Build::LocalDatagramsIpv6, &["send", "receive", "trains"], &[SLEEPING]);
+}
+
+#[test]
+fn waiting_for_datagrams_over_the_loopback_address_of_ipv6_is_alike() {
+    alike_in(Build::LocalDatagramsIpv6, &["wait", "epoll"], &[ATTENTIVE]);
+}
+
+#[test]
+fn processes_share_sockets_at_the_loopback_address_of_ipv6_alike() {
+    alike_in(Build::LocalDatagramsIpv6, &["processes", "threads", "names"], &[&[]]);
+}

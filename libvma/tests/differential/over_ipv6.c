@@ -1,5 +1,5 @@
 /* The cases of IPv4 streams over the loopback address of IPv6: every stream socket is one of AF_INET6, every address of 127.0.0.0/8
- * is ::1, any address is that of both families, and others are mapped. The cases say what they say of IPv4. What comes back is
+ * is ::1 (with DATAGRAMS_TOO of datagram sockets as well), any address is that of both families, and others are mapped. The cases say what they say of IPv4. What comes back is
  * not changed: of a struct sockaddr_in6 the cases show the family, the port, the flow label and the length. */
 #ifdef OVER_IPV6
 #include "prober.h"
@@ -12,8 +12,12 @@ ssize_t __real_sendto(int fd, const void *bytes, size_t count, int flags, const 
 
 int __wrap_socket(int domain, int kind, int protocol)
 {
-	bool stream = (kind & 0xf) == SOCK_STREAM;
-	return __real_socket(stream && domain == AF_INET ? AF_INET6 : domain, kind, protocol);
+	int type = kind & 0xf;
+	bool moved = type == SOCK_STREAM;
+#ifdef DATAGRAMS_TOO
+	moved = moved || type == SOCK_DGRAM;
+#endif
+	return __real_socket(moved && domain == AF_INET ? AF_INET6 : domain, kind, protocol);
 }
 
 /* NULL: the address is to be passed on as it is. */

@@ -27,7 +27,12 @@ pub enum Build {
     Local,
     /// The same, and streams go over `::1`.
     LocalIpv6,
+    /// Datagrams, too.
+    LocalDatagramsIpv6,
 }
+
+/// The calls that `over_ipv6.c` puts functions before.
+const WRAPPED: &str = "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendto";
 
 /// One run of a group.
 pub struct Run<'a> {
@@ -50,14 +55,12 @@ pub fn program(build: Build) -> PathBuf {
             ("prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
         }
         Build::Local => ("prober-local", &["-O1", "-DWITHIN_ONE_HOST"]),
-        Build::LocalIpv6 => (
-            "prober-local-ipv6",
-            &[
-                "-O1",
-                "-DWITHIN_ONE_HOST",
-                "-DOVER_IPV6",
-                "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendto",
-            ],
+        Build::LocalIpv6 => {
+            ("prober-local-ipv6", &["-O1", "-DWITHIN_ONE_HOST", "-DOVER_IPV6", WRAPPED])
+        }
+        Build::LocalDatagramsIpv6 => (
+            "prober-local-datagrams-ipv6",
+            &["-O1", "-DWITHIN_ONE_HOST", "-DOVER_IPV6", "-DDATAGRAMS_TOO", WRAPPED],
         ),
     };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");
