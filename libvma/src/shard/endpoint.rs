@@ -33,6 +33,8 @@ pub struct Endpoint {
     pub has_held_news: bool,
     pub(super) sleepers: Vec<SleeperId>,
     pub(super) watches: Vec<Watch>,
+    /// A set watches it, or did when the kernel's word was last acted upon.
+    pub(super) was_watched: bool,
     /// The last [`State::os_doubt`] this socket has acted on.
     pub(super) os_doubt: u64,
     /// The number by which the kernel knows the socket; -1 if it is not told here.
@@ -66,6 +68,7 @@ impl Endpoint {
             has_held_news: false,
             sleepers: Vec::new(),
             watches: Vec::new(),
+            was_watched: false,
             os_doubt: 0,
             shadow: -1,
             marked: 0,

@@ -170,7 +170,8 @@ impl<S> State<S> {
     }
 
     /// The kernel reported some descriptor of an epoll instance, and its answer does not say which:
-    /// every watched socket asks its shadow once before it says EAGAIN.
+    /// every watched socket asks its shadow once before it says EAGAIN, and so does one that was watched then
+    /// (programs take a socket out of the instance before they read it).
     pub fn raise_os_doubt(&mut self) {
         self.os_doubt += 1;
     }
@@ -178,8 +179,10 @@ impl<S> State<S> {
     /// Must the socket's shadow be asked? Asking settles it.
     pub fn take_os_doubt(&mut self, socket: SocketId) -> bool {
         let doubt = self.os_doubt;
-        self.socket(socket)
-            .is_some_and(|(endpoint, _)| core::mem::replace(&mut endpoint.os_doubt, doubt) != doubt)
+        let Some((endpoint, _)) = self.socket(socket) else { return false };
+        let is_watched = endpoint.is_watched();
+        let was_watched = core::mem::replace(&mut endpoint.was_watched, is_watched);
+        was_watched && core::mem::replace(&mut endpoint.os_doubt, doubt) != doubt
     }
 
     /// Something to read came, or something else happened that a reader must see.

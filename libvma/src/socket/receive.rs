@@ -302,9 +302,10 @@ pub fn take_kept_error(stack: &Stack, id: SocketId) -> Option<i32> {
 pub fn next_len(stack: &Stack, id: SocketId) -> Option<usize> {
     let mut state = stack.shard.lock().ok()?;
     state.poll_well();
+    let told_by_kernel = state.take_os_doubt(id);
     let (endpoint, socket) = state.socket(id)?;
     let has_local_peers = has_local_peers(stack, socket);
-    let doubtful = socket.takes_ipv6();
+    let doubtful = told_by_kernel || socket.takes_ipv6();
     let view = View { has_local_peers, doubtful, ..view(endpoint, socket) };
     // With something queued a look alone changes nothing: what the shadow has now is newer.
     if socket.order.next(&view) == Turn::AskKernel {
@@ -505,8 +506,7 @@ fn would_block(
     id: SocketId,
     request: &mut Request<'_, '_>,
 ) -> Outcome<Received> {
-    let watched = state.socket(id).is_some_and(|(endpoint, _)| endpoint.is_watched());
-    if watched && state.take_os_doubt(id) {
+    if state.take_os_doubt(id) {
         if let Some(outcome) = ask_os(stack, state, id, request) {
             return outcome;
         }

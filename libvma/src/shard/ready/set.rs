@@ -247,6 +247,7 @@ impl<S> State<S> {
             self.expect_anybody(socket);
             let (endpoint, _) = self.socket(socket)?;
             endpoint.watches.push(Watch { set: id, listed: 0, interests });
+            endpoint.was_watched = true;
         }
         self.socket(socket)?.0.watches.get_mut(at)
     }
