@@ -21,7 +21,7 @@ use crate::sys::thread;
 #[global_allocator]
 static HEAP: Heap = Heap::empty();
 
-/// What is locked while this process forks beside the heap: the gate, and the shard, for a child may take a listener out of
+/// Locked while this process forks, beside the heap: the gate, and the shard, for a child may take a listener out of
 /// its copy.
 type Locked = (fork_gate::Shut, Option<Guard<'static>>);
 

@@ -38,7 +38,7 @@ impl Ancillary {
         tos.is_none() && ttl.is_none() && source.is_none() && !of_ipv6
     }
 
-    /// What counts for a packet to there: the kernel leaves out the messages of the other family. None: it refuses them.
+    /// The messages that count for a packet to there: the kernel leaves out those of the other family. None: it refuses them.
     #[inline]
     pub fn towards(self, destination: SocketAddrV4) -> Option<Ancillary> {
         let Ancillary { segment, source, class, hops, from_loopback, for_ipv6, .. } = self;

@@ -111,7 +111,7 @@ impl<'a> ControlWriter<'a> {
         }
     }
 
-    /// What is told of a datagram of IPv6, from `::1` to `::1`, and of no other.
+    /// The control messages of a datagram of IPv6, from `::1` to `::1`, and of no other.
     #[cold]
     fn describe_ipv6(&mut self, datagram: &Datagram, socket: &Socket) {
         let address = Ipv6Addr::LOCALHOST.octets();

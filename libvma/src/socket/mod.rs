@@ -225,7 +225,7 @@ pub enum Via {
     Ring {
         hop: NextHop,
         source: Ipv4Addr,
-        /// Where the socket's IP_TTL does not say otherwise, which is not for packets of IPv6.
+        /// Unless the socket's IP_TTL says otherwise, which is not for packets of IPv6.
         hop_limit: Option<u8>,
         /// Of packets of IPv6: IPV6_TCLASS.
         class: Option<u8>,

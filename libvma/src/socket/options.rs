@@ -95,7 +95,7 @@ impl PacketInfo {
     }
 }
 
-/// Which control messages tell of an IPv6 datagram, beside [`PacketInfo`]. Bits, because every connection has them.
+/// The control messages that tell of an IPv6 datagram, beside [`PacketInfo`]. Bits, because every connection has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ipv6Told(u8);
 

@@ -216,7 +216,7 @@ fn what_is_told_of_a_datagram_is_what_the_kernel_tells() {
     }
 }
 
-/// Nobody has the port, or nobody any more: a connected socket hears of it by its next call.
+/// The port is free, or free again: a connected socket hears of it by its next call.
 #[test]
 fn refusals_are_those_of_the_kernel() {
     let net = Namespaces::new();
@@ -284,7 +284,7 @@ fn each_family_has_its_own_ports() {
     });
 }
 
-/// How another process gets the socket `s` and answers what waits in it.
+/// The ways in which another process gets the socket `s` and answers what waits in it.
 const WAYS: [(&str, &str); 3] = [
     ("fork", "if os.fork() == 0: echo(s, 3); os._exit(0)\ns.close()"),
     (
@@ -359,7 +359,7 @@ fn what_is_not_within_the_host_and_the_library_is_the_kernels() {
     }
 }
 
-/// Where options say what only the kernel does, it does; and the order is kept when the way changes.
+/// Options that only the kernel serves have it do so, and the order is kept when the way changes.
 #[test]
 fn options_of_ipv6_that_only_the_kernel_knows_are_its_own() {
     let net = Namespaces::new();

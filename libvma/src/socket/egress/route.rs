@@ -131,7 +131,7 @@ fn find_route(
     })
 }
 
-/// How a destination at `::1` is reached. None: by the kernel this time.
+/// The way to a destination at `::1`. None: by the kernel this time.
 #[cold]
 fn way_to_ipv6(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option<Via> {
     let (shadow, own) = {

@@ -262,8 +262,8 @@ pub fn leave_half(
     fd::with_borrowed(descriptor, leave).unwrap_or(Err(Errno::BADF))
 }
 
-/// Hears what peers have said so far: of a socket that one has withdrawn it holds from now on, of a half that one has left it
-/// is the only word.
+/// Attends to all that peers have said so far, by links' connections: sockets that they have withdrawn, and halves of connections that
+/// they have left.
 #[cold]
 pub fn hear_peers(stack: &Stack) {
     if let Ok(mut slot) = stack.local.finder.lock()

@@ -9,7 +9,7 @@ fn a_datagram_of_ipv6_leaves_from_the_loopback_address() {
     let receiver = UdpSocket::bind("[::1]:0").unwrap();
     receiver.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
     let to = ipv6_loopback::end(receiver.local_addr().unwrap().port());
-    // Nobody has the port any more.
+    // The port is free again.
     let vacant = UdpSocket::bind("[::1]:0").unwrap().local_addr().unwrap();
     let from = ipv6_loopback::end(vacant.port());
     assert!(send_as(from, b"abcde", 2, to));

@@ -1,4 +1,4 @@
-//! What a process that ends leaves to its peer: its half of the kernel's connection.
+//! The half of the kernel's connection that a process leaves to its peer when it ends.
 //!
 //! Bytes that a program has sent are the peer's, in the peer's memory, even if its program has not read them. If that
 //! hands the connection on afterwards (fork, exec, SCM_RIGHTS), they must come by the kernel, which takes them at the sender's
@@ -14,8 +14,8 @@ use crate::shard::pipe::message::Name;
 use crate::shard::pipe::{Carrier, Leftover};
 
 impl Pipe {
-    /// The process ends. Does the peer need the kernel's half of this end? If so the program sends no more, and it is told
-    /// so; where the half is to go.
+    /// The process ends: if the peer needs the kernel's half of this end, it is told that the program sends no more. Returns the
+    /// link to the peer, and the peer's name of the connection.
     pub(in crate::shard::pipe) fn leave_half(
         &mut self,
         carrier: &mut impl Carrier,

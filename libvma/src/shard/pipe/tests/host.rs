@@ -495,7 +495,7 @@ impl Host {
         true
     }
 
-    /// What went into the peer's half comes out here, and its end.
+    /// Takes the bytes that went into the peer's half, and its end.
     fn hear_peers_half(&mut self) {
         let Some(rest) = &self.peers_half else { return };
         let mut half = rest.half();

@@ -10,7 +10,7 @@ pub struct Rest(Arc<Mutex<Half>>);
 #[derive(Default)]
 pub struct Half {
     pub taken: Vec<u8>,
-    /// How many bytes it takes at once; None: none any more.
+    /// Bytes that it takes at once; None: none any more.
     pub room: Option<usize>,
     pub armed: bool,
     pub reset: bool,
