@@ -11,6 +11,7 @@ mod crowds;
 mod ended_sender;
 mod forks;
 mod half_close;
+mod health_checks;
 mod hostile;
 mod iperf3;
 mod kills;
