@@ -113,15 +113,22 @@ fn what_the_user_can_change_is_told_once() {
     assert_eq!(told(PYTHON, &[v6, "s.bind(('::', 7001)); s.listen()"]), [""; 0]);
     let udp = "t = socket(AF_INET6, SOCK_DGRAM)";
     assert_eq!(told(PYTHON, &[udp, "t.bind(('::', 7002))", "t.close()"]), [""; 0]);
-    let lines = told(
-        PYTHON,
-        &[
-            v6,
-            "s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); s.bind(('::', 7001)); s.listen()",
-            udp,
-            "t.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); t.bind(('::', 7002))",
-        ],
-    );
+    // One that takes IPv6 only is served over the loopback.
+    let only = [
+        v6,
+        "s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); s.bind(('::', 7001)); s.listen()",
+        udp,
+        "t.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); t.bind(('::', 7002))",
+    ];
+    assert_eq!(told(PYTHON, &only), [""; 0]);
+    // IPV6_FREEBIND: an address that the host does not have.
+    let foreign = [
+        v6,
+        "s.setsockopt(IPPROTO_IPV6, 78, 1); s.bind(('2001:db8::1', 7001)); s.listen()",
+        udp,
+        "t.setsockopt(IPPROTO_IPV6, 78, 1); t.bind(('2001:db8::1', 7002))",
+    ];
+    let lines = told(PYTHON, &foreign);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("it is an IPv6 socket; an IPv4 socket is served"), "{lines:?}");
 }

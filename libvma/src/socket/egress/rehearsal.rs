@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::wire::udp::MAX_DATA_LEN;
 
 use super::super::ancillary::Ancillary;
@@ -42,6 +43,10 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
                 note_start(stack, id, destination);
                 attach::refresh(stack, id);
                 continue;
+            }
+            // The kernel's word to a socket that takes IPv6 only.
+            State::Offloaded if socket.ipv6_only && !is_stand_in(*destination.ip()) => {
+                return Err(libc::EINVAL);
             }
             State::Offloaded => {}
         }
