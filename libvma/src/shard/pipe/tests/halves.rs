@@ -1,17 +1,12 @@
 //! A process ends while its peer has bytes unread, and leaves it its half of the kernel's connection.
 
-use super::host::{Host, hosts};
+use super::host::{Host, with_unread};
 use super::rest::Rest;
 use crate::shard::pipe::{Turn, Way};
 
 /// The client has read nothing of eight bytes, and the server is gone.
 fn left() -> (Host, Rest) {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"farewell");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"farewell");
     assert!(server.exit_leaving(&mut client));
     while client.deliver() {}
     client.lose_link();
@@ -62,12 +57,7 @@ fn a_send_to_who_is_gone_is_taken_once() {
 #[test]
 fn nothing_is_left_that_is_not_needed() {
     let exits = |read: usize, unread: bool| {
-        let (mut client, mut server) = hosts();
-        client.offer(1 << 20);
-        server.deliver();
-        server.accept(1 << 20);
-        server.send(b"farewell");
-        while client.deliver() {}
+        let (mut client, mut server) = with_unread(b"farewell");
         client.receive(read);
         if unread {
             client.send(b"x");
@@ -81,12 +71,7 @@ fn nothing_is_left_that_is_not_needed() {
 
 #[test]
 fn who_has_left_its_half_takes_nothing_back() {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"farewell");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"farewell");
     assert!(server.with(|pipe, carrier| pipe.leave_half(carrier)).is_some());
     client.stop();
     while server.deliver() || client.deliver() {}

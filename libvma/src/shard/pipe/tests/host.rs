@@ -195,6 +195,17 @@ pub fn hosts() -> (Host, Host) {
     (host(0), host(1))
 }
 
+/// A client that has read nothing of what the server has sent by the pipe.
+pub fn with_unread(bytes: &[u8]) -> (Host, Host) {
+    let (mut client, mut server) = hosts();
+    client.offer(1 << 20);
+    server.deliver();
+    server.accept(1 << 20);
+    server.send(bytes);
+    while client.deliver() {}
+    (client, server)
+}
+
 impl Host {
     pub fn pipe(&mut self) -> &mut Pipe {
         self.pipes.get(self.index.expect("a pipe")).expect("a pipe")

@@ -1,6 +1,6 @@
 //! One thing at a time.
 
-use super::host::{Host, hosts, settle};
+use super::host::{Host, hosts, settle, with_unread};
 use super::rest::Rest;
 use crate::shard::pipe::message::{Message, Name};
 use crate::shard::pipe::{Carrier, Turn, Way};
@@ -201,12 +201,7 @@ fn an_end_that_was_told_stays_one_when_the_peer_has_closed() {
 
 #[test]
 fn what_was_not_read_goes_by_the_kernel_when_the_pipe_is_given_up() {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"unread by the client");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"unread by the client");
     client.send(b"unread by the server");
     while server.deliver() {}
     client.stop();
@@ -415,12 +410,7 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
 
 /// The server sends and closes; the client, which has read nothing, gives the bytes back.
 fn given_back_to_a_closed_socket(room: Option<usize>) -> (Host, Host, Rest) {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"farewell");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"farewell");
     let rest = Rest::default();
     rest.half().room = room;
     let leftover = rest.held();
@@ -459,12 +449,7 @@ fn what_comes_back_and_the_kernel_does_not_take_resets() {
 #[test]
 fn nobody_gives_back_to_a_half_that_is_not_armed() {
     // The server dies between its last message and the kernel's taking its bytes.
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"12345678");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"12345678");
     let index = server.index.take();
     client.stop();
     while server.deliver() || client.deliver() {}
@@ -479,12 +464,7 @@ fn nobody_gives_back_to_a_half_that_is_not_armed() {
 
 #[test]
 fn what_was_given_back_must_come_by_the_kernel() {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"12345678");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"12345678");
     server.kernel_room = 5;
     client.stop();
     while server.deliver() || client.deliver() {}
@@ -504,12 +484,7 @@ fn what_was_given_back_must_come_by_the_kernel() {
 #[test]
 fn a_peer_that_closes_in_the_middle_of_giving_up_resets() {
     // The server has asked for its bytes, and closes before it has all of them.
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"12345678");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"12345678");
     server.stop();
     assert!(server.pipe().has_bytes_on_their_way());
     assert!(client.deliver());
@@ -521,12 +496,7 @@ fn a_peer_that_closes_in_the_middle_of_giving_up_resets() {
 
 #[test]
 fn a_backlog_that_the_kernel_refuses_is_an_error_to_its_program() {
-    let (mut client, mut server) = hosts();
-    client.offer(1 << 20);
-    server.deliver();
-    server.accept(1 << 20);
-    server.send(b"12345678");
-    while client.deliver() {}
+    let (mut client, mut server) = with_unread(b"12345678");
     client.stop();
     while server.deliver() || client.deliver() {}
     assert!(server.pipe().has_bytes_on_their_way());
