@@ -265,7 +265,7 @@ fn what_takes_ipv6_only_is_the_kernels_and_told_once() {
 }
 
 /// How another process gets the socket `s` and answers what waits in it.
-const WAYS: [(&str, &str); 4] = [
+pub const WAYS: [(&str, &str); 4] = [
     ("fork", "if os.fork() == 0: echo(s, 3); os._exit(0)\ns.close()"),
     (
         "fork and exec",
@@ -284,7 +284,7 @@ const WAYS: [(&str, &str); 4] = [
     ),
 ];
 
-const GO_ON: &str = "
+pub const GO_ON: &str = "
 import sys
 from socket import *
 s = socket(fileno=int(sys.argv[1]))

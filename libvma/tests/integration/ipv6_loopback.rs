@@ -33,11 +33,16 @@ def ask(c, n, salt=0):
         assert c.recv(1000, MSG_WAITALL) == question[::-1], number
 ";
 
-/// Both under the library.
+/// A server and a client under the library.
 fn pair(net: &Namespaces) -> (Puppet, Puppet) {
+    both(net, SIX)
+}
+
+/// Two under the library that know these functions.
+pub fn both(net: &Namespaces, functions: &str) -> (Puppet, Puppet) {
     let (mut server, mut client) = (net.puppet(Side::A), net.puppet(Side::A));
-    server.run(SIX);
-    client.run(SIX);
+    server.run(functions);
+    client.run(functions);
     (server, client)
 }
 

@@ -3,7 +3,9 @@
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 
 use crate::dual_stack::{of, with_ipv6};
+use crate::dual_stack_datagrams::{GO_ON, WAYS};
 use crate::harness::{Namespaces, PATIENCE, PYTHON, Puppet, Side, wait_for};
+use crate::ipv6_loopback::both;
 
 /// Sockets of AF_INET6, and questions to an echo server.
 const SIX: &str = "
@@ -24,12 +26,9 @@ def ask(c, n, to=None, size=100):
         assert answer == question, number
 ";
 
-/// Both under the library.
+/// A server and a client under the library.
 fn pair(net: &Namespaces) -> (Puppet, Puppet) {
-    let (mut server, mut client) = (net.puppet(Side::A), net.puppet(Side::A));
-    server.run(SIX);
-    client.run(SIX);
-    (server, client)
+    both(net, SIX)
 }
 
 /// Questions by `ask` of the client, and answers of the server's `s`.
@@ -283,31 +282,6 @@ fn each_family_has_its_own_ports() {
         (other.run("got") == "b'for whom'").then_some(())
     });
 }
-
-/// The ways in which another process gets the socket `s` and answers what waits in it.
-const WAYS: [(&str, &str); 3] = [
-    ("fork", "if os.fork() == 0: echo(s, 3); os._exit(0)\ns.close()"),
-    (
-        "fork and exec",
-        "if os.fork() == 0:\n os.set_inheritable(s.fileno(), True)\n \
-         os.execlp('python3', 'python3', 'on.py', str(s.fileno()))\ns.close()",
-    ),
-    (
-        "a message",
-        "one, other = socketpair(AF_UNIX)\nif os.fork() == 0:\n one.close(); _, fds, _, _ = recv_fds(other, 9, 1)\n \
-         s = socket(fileno=fds[0]); s.settimeout(15); echo(s, 3); os._exit(0)\nsend_fds(one, [b'x'], [s.fileno()])\ns.close()",
-    ),
-];
-
-const GO_ON: &str = "
-import sys
-from socket import *
-s = socket(fileno=int(sys.argv[1]))
-s.settimeout(15)
-for _ in range(3):
-    data, peer = s.recvfrom(100)
-    s.sendto(data, peer)
-";
 
 // covers: API-34
 #[test]

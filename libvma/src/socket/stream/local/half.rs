@@ -1,6 +1,8 @@
 //! The kernel's half of a connection without its socket: of one that the program has closed, and of a peer that has ended
 //! and left it (`shard::pipe` says why).
 
+use rustix::io::Errno;
+
 use super::{Shard, Stack, shadow};
 use crate::log::log_line;
 use crate::shard::pipe::Leftover;
@@ -8,9 +10,8 @@ use crate::shard::{LinkId, SocketId};
 use crate::socket::{hand_over, local};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, fd, loopback_end, thread};
-use rustix::io::Errno;
 
-/// The kernel's half of a connection whose socket is closed.
+/// The kernel's half of a connection.
 pub struct Half(Fd);
 
 impl Half {
