@@ -227,10 +227,12 @@ try:
  while True:
   d, peer = l.accept(); d.settimeout(15); ds[peer[1]] = d
 except BlockingIOError: pass";
+    // All of them wait, because their connect() has returned. What is not accepted in a second is the kernel's.
+    for server in &mut servers {
+        server.run(accept);
+    }
     let mut served = 0;
     for server in &mut servers {
-        // All of them wait, because their connect() has returned.
-        server.run(accept);
         let ports = server.run("' '.join(map(str, ds))");
         for port in ports.trim_matches('\'').split_whitespace() {
             client.run(&format!("c = cs[{port}]"));

@@ -57,10 +57,11 @@ fn server_closes_first(library: Library) {
     let len = |name: &str| std::fs::metadata(ends.net.file(name)).map_or(0, |file| file.len());
     wait_for("the greeting has arrived", || (len("greeting.got") == 3 << 20).then_some(()));
     writer.write_all(&std::fs::read(&answer).unwrap()).unwrap();
+    // A process that ends leaves what is still to be sent to the kernel: nothing is, when the client ends.
+    wait_for("the answer has arrived", || (len("got") == 5 << 20).then_some(()));
     drop(writer);
     client.wait().ok();
     server.wait().ok();
-    // A process that ends leaves what is still to be sent to the kernel.
     watch.still(20);
     assert_same(&greeting, &ends.net.file("greeting.got"));
     assert_same(&answer, &ends.net.file("got"));
