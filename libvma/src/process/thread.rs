@@ -3,9 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::epoll;
 use rustix::fd::AsRawFd;
-use rustix::time::Timespec;
 
 use super::Process;
 use super::drive::Drive;
@@ -15,9 +13,9 @@ use crate::config::Config;
 use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
-use crate::shard::{SocketId, TICK_NANOS};
+use crate::shard::TICK_NANOS;
 use crate::socket::sharing::Reviews;
-use crate::socket::{Stack, attach, local, stream};
+use crate::socket::{attach, local, shadow_news, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
@@ -173,7 +171,7 @@ impl Rounds {
             follow(process, &mut self.monitor);
         }
         if fired(fds, SHADOWS) {
-            note_shadows(stack);
+            shadow_news::hear(stack);
         }
         if fired(fds, WAKER)
             && let Some(waker) = &stack.internal_waker
@@ -328,31 +326,5 @@ fn follow(process: &Process, monitor: &mut Monitor) {
             state.next_epoch();
         }
         stream::path::refresh(stack, plane);
-    }
-}
-
-/// A shadow has data or an error: its socket must look, and whoever waits for it.
-fn note_shadows(stack: &Stack) {
-    let Some(watcher) = &stack.shadows else { return };
-    let mut events = [const { core::mem::MaybeUninit::uninit() }; 64];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let Ok((events, _)) = epoll::wait(watcher, &mut events, Some(&now)) else { return };
-    let Ok(mut state) = stack.shard.lock() else { return };
-    for event in events {
-        let data = event.data;
-        let Some(id) = SocketId::from_bits(data.u64()) else { continue };
-        let flags = event.flags;
-        if let Some((_, socket)) = state.socket(id) {
-            socket.order.note_readable();
-            if flags.contains(epoll::EventFlags::ERR) {
-                socket.order.note_error();
-            }
-        }
-        if stream::local::has_pipe(&mut state, id) {
-            stream::local::flush(&mut state, id);
-            state.announce_change(id);
-        } else {
-            state.announce(id);
-        }
     }
 }

@@ -22,6 +22,7 @@ pub mod order;
 mod outstanding;
 pub mod receive;
 pub mod report;
+pub mod shadow_news;
 pub mod sharing;
 pub mod stream;
 pub mod wait;
