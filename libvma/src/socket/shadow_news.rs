@@ -1,7 +1,7 @@
-//! What the kernel has to say of shadows: data that came another way than by our rings and pipes, errors, ends.
+//! News of the shadows that are beside rings and pipes: data that came another way, errors, ends.
 //!
-//! One epoll instance watches them all, for the internal thread. A call that waits is woken by that; one that only looks
-//! hears it here itself, or it would say that there is nothing when the kernel knows better.
+//! One epoll instance of the library watches these shadows. The internal thread waits on it and wakes the program's
+//! waiting threads. A call with a timeout of zero is not woken, so it reads the news itself.
 
 use rustix::event::{Timespec, epoll};
 
@@ -9,22 +9,22 @@ use super::block::Guard;
 use super::{Stack, stream};
 use crate::shard::SocketId;
 
-/// For the internal thread.
+/// Takes all news. The internal thread calls it when the instance is readable.
 pub fn hear(stack: &Stack) {
     if let Ok(mut state) = stack.shard.lock() {
         attend(stack, &mut state);
     }
 }
 
-/// For a call that looks for connections with a pipe, and does not wait. Returns whether there was any news.
+/// Takes all news if the process has connections with a pipe. Returns whether there was any.
 #[inline]
 pub fn hear_of_pipes(stack: &Stack) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     state.has_pipes() && attend(stack, &mut state)
 }
 
-/// Whose shadow has news must look, and whoever waits for it. With the shard locked: news is told once, so who finds
-/// none must see what another thread has made of it.
+/// Marks each socket whose shadow has news, and wakes the threads that wait for it. The lock of the shard covers the
+/// system call: epoll reports an edge once, so the thread that finds none must see the effect of the one that another thread found.
 fn attend(stack: &Stack, state: &mut Guard<'_>) -> bool {
     let Some(watcher) = &stack.shadows else { return false };
     let mut events = [const { core::mem::MaybeUninit::uninit() }; 64];

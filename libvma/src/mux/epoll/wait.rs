@@ -224,8 +224,8 @@ impl Waiting<'_, '_> {
             self.asked = true;
             self.ask_kernel(stack)?;
         }
-        // The kernel's half of a connection within the host is not in the program's instance. It is asked in turns only: a
-        // program that looks all the time would lose a third of its speed.
+        // The program's instance does not watch the shadow of a connection within the host. The library asks in turns only,
+        // because at every call it would cost a spinning program a third of its speed.
         let only_looks = self.found.count == 0 && self.call.timeout == Some(0);
         if turn && only_looks && shadow_news::hear_of_pipes(stack) {
             let disarm = &mut *self.call.disarm;

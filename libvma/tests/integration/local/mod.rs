@@ -16,6 +16,7 @@ mod hostile;
 mod iperf3;
 mod kills;
 mod late;
+mod looks;
 mod nginx;
 mod node;
 mod ports;
