@@ -3,7 +3,7 @@
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
-use super::program::Running;
+use super::program::{Running, without_command_lines};
 use super::tcp_watch::TcpWatch;
 use super::{Namespaces, Output, Program, Side};
 
@@ -133,8 +133,9 @@ impl Output {
     /// Panics unless the program succeeded and printed `text`.
     #[track_caller]
     pub fn says(&self, text: &str) -> &Output {
+        let said = self.stdout.contains(text) || without_command_lines(&self.stderr).contains(text);
         assert!(
-            self.status.success() && (self.stdout.contains(text) || self.stderr.contains(text)),
+            self.status.success() && said,
             "{}, and {text:?} should be in\n{}\n{}",
             self.status,
             self.stdout,

@@ -159,6 +159,18 @@ pub(super) fn output_file(place: Place<'_>) -> PathBuf {
     place.file(&format!("output.{}", COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
+/// What programs print, without the command lines in the library's banners: the text of a script is in them, and so is
+/// all that the script could print.
+pub fn without_command_lines(printed: &str) -> String {
+    const BEGIN: &str = "Cmd Line: ";
+    let mut parts = printed.split(BEGIN);
+    let first = parts.next().unwrap_or_default();
+    // A line of dashes follows.
+    let behind =
+        |part: &'_ str| part.find("----------").map_or(String::new(), |at| part[at..].into());
+    parts.fold(first.to_owned(), |said, part| said + BEGIN + &behind(part))
+}
+
 /// A program beside the test. Killed when dropped.
 pub struct Running {
     name: String,
@@ -184,7 +196,7 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let printed = self.printed();
-            if printed.contains(text) {
+            if without_command_lines(&printed).contains(text) {
                 return;
             }
             let ended = self.child.try_wait().ok().flatten();
