@@ -159,8 +159,8 @@ pub(super) fn output_file(place: Place<'_>) -> PathBuf {
     place.file(&format!("output.{}", COUNT.fetch_add(1, Ordering::Relaxed)))
 }
 
-/// What programs print, without the command lines in the library's banners: the text of a script is in them, and so is
-/// all that the script could print.
+/// The output of programs without the command lines in the library's banners. A command line holds the text of a script,
+/// and with it everything that the script could print.
 pub fn without_command_lines(printed: &str) -> String {
     const BEGIN: &str = "Cmd Line: ";
     let mut parts = printed.split(BEGIN);

@@ -38,7 +38,7 @@ fn pair(net: &Namespaces) -> (Puppet, Puppet) {
     both(net, SIX)
 }
 
-/// Two under the library that know these functions.
+/// Two processes under the library, with these functions.
 pub fn both(net: &Namespaces, functions: &str) -> (Puppet, Puppet) {
     let (mut server, mut client) = (net.puppet(Side::A), net.puppet(Side::A));
     server.run(functions);
@@ -227,7 +227,7 @@ try:
  while True:
   d, peer = l.accept(); d.settimeout(15); ds[peer[1]] = d
 except BlockingIOError: pass";
-    // All of them wait, because their connect() has returned. What is not accepted in a second is the kernel's.
+    // All connections are in the accept queues. The library leaves one that waits there for a second to the kernel.
     for server in &mut servers {
         server.run(accept);
     }

@@ -57,7 +57,7 @@ fn server_closes_first(library: Library) {
     let len = |name: &str| std::fs::metadata(ends.net.file(name)).map_or(0, |file| file.len());
     wait_for("the greeting has arrived", || (len("greeting.got") == 3 << 20).then_some(()));
     writer.write_all(&std::fs::read(&answer).unwrap()).unwrap();
-    // A process that ends leaves what is still to be sent to the kernel: nothing is, when the client ends.
+    // A process that ends hands its unsent bytes over to the kernel. The client must have none then.
     wait_for("the answer has arrived", || (len("got") == 5 << 20).then_some(()));
     drop(writer);
     client.wait().ok();
