@@ -93,6 +93,17 @@ impl Transcript {
         self.lines.iter().map(String::as_str).find(is_late)
     }
 
+    /// The calls that took less time than the prober expects of them: what they wait for was there before
+    /// the prober looked at the clock, or never takes so long.
+    pub fn early_lines(&self) -> impl Iterator<Item = &str> {
+        let is_early = |line: &&str| {
+            let expected =
+                line.rsplit_once(", before ").and_then(|(_, end)| end.strip_suffix(" ms"));
+            expected.is_some_and(|number| number.parse::<u64>().is_ok())
+        };
+        self.lines.iter().map(String::as_str).filter(is_early)
+    }
+
     fn cases(&self) -> Vec<&str> {
         let mut cases: Vec<&str> = Vec::new();
         for line in &self.lines {
@@ -263,6 +274,14 @@ fn a_time_is_told_from_a_value() {
     assert!(!differ_in_time("c | recv(fd) = 3", "c | recv(fd) = 4"));
     assert!(!differ_in_time("c | recv(fd, 3, 5) = 3", "c | recv(fd, 3, 6) = 3"));
     assert!(!differ_in_time("c | recv(fd) = 3, at once", "c | recv(fd) = 3"));
+}
+
+#[test]
+fn calls_that_took_less_time_than_expected_are_found() {
+    let text = "a | select = 1, before 30 ms\na | read = 'not, before me'\na | 5: 1, before 6\n\
+                b | select = 1, about 30 ms\nb | select = 1, 95 ms, not 20\nend | 2 cases\n";
+    let transcript = Transcript::of_text(text);
+    assert_eq!(transcript.early_lines().collect::<Vec<_>>(), ["a | select = 1, before 30 ms"]);
 }
 
 #[test]
