@@ -30,7 +30,7 @@ thread_local! {
     static MOOD: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
 }
 
-/// A turn of the others that takes longer is one of somebody who computes, and does not wait.
+/// If each of the others took longer, one of them computes, and does not wait.
 const LONG_TURN: u64 = 100_000;
 
 thread_local! {
@@ -45,10 +45,12 @@ pub fn may_take_turns() -> bool {
 }
 
 /// Lets the others have a turn.
-pub fn give_turn() {
+pub fn give_turn(load: &Load) {
     let before = monotonic_nanos();
     thread::yield_now();
-    let long = monotonic_nanos().saturating_sub(before) > LONG_TURN;
+    let turn = monotonic_nanos().saturating_sub(before);
+    // All of them may have had one.
+    let long = turn > LONG_TURN && turn > load.threads_per_cpu().saturating_mul(LONG_TURN);
     TURNS.with(|mood| mood.note(long, LONGEST_BY_YIELD));
 }
 

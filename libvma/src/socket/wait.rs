@@ -228,7 +228,7 @@ impl Wait {
                 self.is_crowded = contention::look(load, thorough);
             }
             Owes::Yield => thread::yield_now(),
-            Owes::Turn => contention::give_turn(),
+            Owes::Turn => contention::give_turn(load),
             Owes::Nothing => {}
         }
     }

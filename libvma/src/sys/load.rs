@@ -38,6 +38,11 @@ impl Load {
         self.running().is_some_and(|running| running > self.cpus)
     }
 
+    /// Threads that run on a CPU or wait for it, rounded up; one if that is not known.
+    pub fn threads_per_cpu(&self) -> u64 {
+        self.running().map_or(1, |running| u64::from(running.div_ceil(self.cpus.max(1)).max(1)))
+    }
+
     /// Threads that run or want to, the caller among them.
     fn running(&self) -> Option<u32> {
         let mut text = [0; 64];
@@ -89,6 +94,11 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_knows_of_no_others_counts_itself() {
+        assert_eq!(Load::unknown().threads_per_cpu(), 1);
+    }
+
+    #[test]
     fn the_kernels_files_are_understood() {
         assert_eq!(running_in(b"0.20 0.18 0.12 13/80 11206\n"), Some(13));
         assert_eq!(running_in(b"0.20 0.18"), None);
@@ -113,9 +123,9 @@ mod tests {
                 });
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
-            let crowded = load.is_crowded();
+            let (crowded, threads) = (load.is_crowded(), load.threads_per_cpu());
             stop.store(true, core::sync::atomic::Ordering::Relaxed);
-            assert!(crowded);
+            assert!(crowded && threads >= 2);
         });
     }
 }
