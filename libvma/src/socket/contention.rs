@@ -44,14 +44,15 @@ pub fn may_take_turns() -> bool {
     TURNS.with(|mood| monotonic_nanos() >= mood.until.load(Ordering::Relaxed))
 }
 
-/// Lets the others have a turn.
-pub fn give_turn(load: &Load) {
+/// Lets the others have a turn. False if nobody took it.
+pub fn give_turn(load: &Load) -> bool {
     let before = monotonic_nanos();
     thread::yield_now();
     let turn = monotonic_nanos().saturating_sub(before);
     // All of them may have had one.
     let long = turn > LONG_TURN && turn > load.threads_per_cpu().saturating_mul(LONG_TURN);
     TURNS.with(|mood| mood.note(long, LONGEST_BY_YIELD));
+    turn > load::EMPTY_YIELD_NANOS
 }
 
 /// What a wait that begins may do.

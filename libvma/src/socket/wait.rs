@@ -95,6 +95,8 @@ pub struct Wait {
 
 /// Turns that it gives others before it sleeps.
 const TURNS: u8 = 8;
+/// One that nobody took counts as so many.
+const EMPTY_TURN: u8 = 4;
 
 /// What a wait does as soon as it holds no lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,7 +230,11 @@ impl Wait {
                 self.is_crowded = contention::look(load, thorough);
             }
             Owes::Yield => thread::yield_now(),
-            Owes::Turn => contention::give_turn(load),
+            // More threads than CPUs, and nobody wants this one: who sleeps lets the scheduler spread them.
+            Owes::Turn if !contention::give_turn(load) => {
+                self.turns = self.turns.saturating_sub(EMPTY_TURN - 1);
+            }
+            Owes::Turn => {}
             Owes::Nothing => {}
         }
     }

@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{Fd, fd, thread, time};
 
 /// A sched_yield() that finds nobody takes 0.3 to 0.7 us, two changes of threads much longer.
-const EMPTY_YIELD_NANOS: u64 = 2_500;
+pub const EMPTY_YIELD_NANOS: u64 = 2_500;
 
 /// Who else runs on the machine.
 pub struct Load {
