@@ -205,6 +205,14 @@ impl Ring {
         }
     }
 
+    /// The packets that come next are of this flow: they leave in order, whatever threads send them.
+    #[inline]
+    pub fn aim(&mut self, flow: u32) {
+        if let Ring::Xdp(ring) = self {
+            ring.aim(flow);
+        }
+    }
+
     /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
     #[inline]
     pub fn transmit(&mut self, frame: Frame) {

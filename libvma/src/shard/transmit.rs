@@ -100,6 +100,8 @@ impl<S> State<S> {
         ip.ident = self.ident;
         let ring = self.rings.get_mut(usize::from(egress.hop.ring.0)).ok_or(SendError::NoRing)?;
 
+        ring.aim(flow_number(egress.source.port(), egress.destination.port()));
+
         let fits = ip_payload + ipv4::HEADER_LEN <= egress.hop.mtu as usize;
         if !fits && egress.never_fragment {
             return Err(SendError::TooBig);
@@ -185,6 +187,11 @@ impl<S> State<S> {
             self.loop_back(&tuple, egress.ttl, egress.tos, &Arc::from(payload));
         }
     }
+}
+
+/// What the packets of a flow have in common, and few others.
+pub(super) fn flow_number(local_port: u16, remote_port: u16) -> u32 {
+    u32::from(local_port) << 16 | u32::from(remote_port)
 }
 
 #[inline]

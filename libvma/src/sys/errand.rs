@@ -16,6 +16,8 @@ use rustix::net::SendFlags;
 
 /// Wake-ups that a thread notes; more are made at once.
 const MOST: usize = 8;
+/// Kicks that a thread notes; more are made at once.
+pub const RINGS: usize = 8;
 /// A device's transmit call handles some frames, then says EAGAIN.
 const CALLS: usize = 64;
 /// Kicks that are put off after a thread has found a lock taken: where threads meet they meet again
@@ -26,8 +28,8 @@ const CROWD: u32 = 256;
 struct Errands {
     wakers: [AtomicI32; MOST],
     wakers_len: AtomicU32,
-    /// The socket of a transmit ring, or -1.
-    kick: AtomicI32,
+    /// The sockets of transmit rings, or -1.
+    kicks: [AtomicI32; RINGS],
 }
 
 thread_local! {
@@ -35,15 +37,16 @@ thread_local! {
         Errands {
             wakers: [const { AtomicI32::new(-1) }; MOST],
             wakers_len: AtomicU32::new(0),
-            kick: AtomicI32::new(-1),
+            kicks: [const { AtomicI32::new(-1) }; RINGS],
         }
     };
 }
 
 static CROWDED: AtomicU32 = AtomicU32::new(0);
-/// The socket that a thread kicks now: its number plus one, times two, and [`AGAIN`] if another thread has put
-/// more on its ring.
-static KICKER: AtomicU32 = AtomicU32::new(IDLE);
+/// The sockets that threads kick now, each at a place that its number tells: the number plus one, times two, and
+/// [`AGAIN`] if another thread has put more on its ring.
+static KICKERS: [AtomicU32; KICKS] = [const { AtomicU32::new(IDLE) }; KICKS];
+const KICKS: usize = 16;
 const IDLE: u32 = 0;
 const AGAIN: u32 = 1;
 static LEFT_OVER: AtomicBool = AtomicBool::new(false);
@@ -61,8 +64,31 @@ pub fn may_put_off_kick() -> bool {
 
 /// In a child that fork() made: what other threads of the parent were at does not concern it.
 pub fn forget() {
-    KICKER.store(IDLE, Ordering::Relaxed);
+    KICKERS.iter().for_each(|kicker| kicker.store(IDLE, Ordering::Relaxed));
     CROWDED.store(0, Ordering::Relaxed);
+}
+
+/// Is a thread about to kick this ring, or at it? It may have to wait for a CPU.
+pub fn is_kicked(socket: i32) -> bool {
+    let own = (socket as u32 + 1) << 1;
+    let kicker = KICKERS.get(socket as usize % KICKS);
+    kicker.is_some_and(|kicker| kicker.load(Ordering::Relaxed) & !AGAIN == own)
+}
+
+/// Has a thread that kicks this ring now do so once more. False if there is none.
+pub fn leave_to_kicker(socket: i32) -> bool {
+    let own = (socket as u32 + 1) << 1;
+    let Some(kicker) = KICKERS.get(socket as usize % KICKS) else { return false };
+    loop {
+        let found = kicker.load(Ordering::Relaxed);
+        if found & !AGAIN != own {
+            return false;
+        }
+        let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if kicker.compare_exchange(found, own | AGAIN, done, failed).is_ok() {
+            return true;
+        }
+    }
 }
 
 /// Did a kick leave something behind? Told once.
@@ -71,14 +97,20 @@ pub fn take_left_over() -> bool {
     LEFT_OVER.load(Ordering::Relaxed) && LEFT_OVER.swap(false, Ordering::Relaxed)
 }
 
-/// Notes that the transmit ring of this socket is to be kicked. False if that of another one is noted
-/// already.
+/// Notes that the transmit ring of this socket is to be kicked. False if too many others are noted already.
 #[cold]
 pub fn note_kick(socket: i32) -> bool {
     let is_noted = ERRANDS.with(|errands| {
-        let noted = errands.kick.load(Ordering::Relaxed);
-        errands.kick.store(if noted < 0 { socket } else { noted }, Ordering::Relaxed);
-        noted < 0 || noted == socket
+        for place in &errands.kicks {
+            let noted = place.load(Ordering::Relaxed);
+            if noted < 0 {
+                place.store(socket, Ordering::Relaxed);
+            }
+            if noted < 0 || noted == socket {
+                return true;
+            }
+        }
+        false
     });
     super::thread::owe_errands();
     is_noted
@@ -87,7 +119,10 @@ pub fn note_kick(socket: i32) -> bool {
 /// Has the thread noted a kick?
 #[inline]
 pub fn has_kick() -> bool {
-    may_put_off_kick() && ERRANDS.with(|errands| errands.kick.load(Ordering::Relaxed) >= 0)
+    let is_noted = |errands: &Errands| {
+        errands.kicks.first().is_some_and(|first| first.load(Ordering::Relaxed) >= 0)
+    };
+    may_put_off_kick() && ERRANDS.with(is_noted)
 }
 
 /// Notes a wake-up. False if too many are noted already.
@@ -107,8 +142,12 @@ pub fn note_wake(waker: i32) -> bool {
 #[cold]
 pub fn run() {
     ERRANDS.with(|errands| {
-        let socket = errands.kick.swap(-1, Ordering::Relaxed);
-        if socket >= 0 {
+        for place in &errands.kicks {
+            let socket = place.load(Ordering::Relaxed);
+            if socket < 0 {
+                break;
+            }
+            place.store(-1, Ordering::Relaxed);
             kick(socket);
             // Threads that change it at the same time lose a step or two.
             CROWDED.store(CROWDED.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
@@ -127,30 +166,22 @@ pub fn run() {
 /// waiting for a lock of the kernel's.
 fn kick(socket: i32) {
     let own = (socket as u32 + 1) << 1;
+    let Some(kicker) = KICKERS.get(socket as usize % KICKS) else { return };
     loop {
-        match KICKER.compare_exchange(IDLE, own, Ordering::AcqRel, Ordering::Acquire) {
+        match kicker.compare_exchange(IDLE, own, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => break,
             // That of another ring.
             Err(found) if found & !AGAIN != own => return kick_now(socket),
-            Err(found) => {
-                let told = KICKER.compare_exchange(
-                    found,
-                    own | AGAIN,
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                );
-                if told.is_ok() {
-                    return;
-                }
-            }
+            Err(_) if leave_to_kicker(socket) => return,
+            Err(_) => {}
         }
     }
     loop {
         kick_now(socket);
-        if KICKER.compare_exchange(own, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if kicker.compare_exchange(own, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             return;
         }
-        KICKER.swap(own, Ordering::AcqRel);
+        kicker.swap(own, Ordering::AcqRel);
     }
 }
 
@@ -200,23 +231,47 @@ mod tests {
     }
 
     #[test]
-    fn one_ring_is_kicked_by_an_empty_send() {
-        let (ours, theirs) = rustix::net::socketpair(
-            rustix::net::AddressFamily::UNIX,
-            rustix::net::SocketType::DGRAM,
-            rustix::net::SocketFlags::NONBLOCK,
-            None,
-        )
-        .unwrap();
+    fn rings_are_kicked_by_an_empty_send_each_once() {
+        let pairs = [(); RINGS + 1].map(|()| {
+            rustix::net::socketpair(
+                rustix::net::AddressFamily::UNIX,
+                rustix::net::SocketType::DGRAM,
+                rustix::net::SocketFlags::NONBLOCK,
+                None,
+            )
+            .unwrap()
+        });
+        let kicks = |theirs| {
+            let flags = rustix::net::RecvFlags::empty();
+            let mut byte = [0u8; 1];
+            (0..3).filter(|_| rustix::net::recv(theirs, &mut byte, flags).is_ok()).count()
+        };
         let lock = Lock::new(());
         let guard = lock.lock().unwrap();
-        assert!(note_kick(ours.as_raw_fd()) && note_kick(ours.as_raw_fd()));
-        assert!(!note_kick(theirs.as_raw_fd()), "only one ring is noted");
-        let mut byte = [0u8; 1];
-        let flags = rustix::net::RecvFlags::empty();
-        assert_eq!(rustix::net::recv(&theirs, &mut byte, flags).err(), Some(Errno::AGAIN));
+        for _ in 0..2 {
+            let noted = pairs.iter().map(|(ours, _)| note_kick(ours.as_raw_fd()));
+            assert_eq!(noted.collect::<Vec<_>>(), [[true; RINGS].as_slice(), &[false]].concat());
+        }
+        assert_eq!(pairs.iter().map(|(_, theirs)| kicks(theirs)).sum::<usize>(), 0);
         drop(guard);
-        assert!(rustix::net::recv(&theirs, &mut byte, flags).is_ok());
-        assert_eq!(rustix::net::recv(&theirs, &mut byte, flags).err(), Some(Errno::AGAIN));
+        let made = pairs.iter().map(|(_, theirs)| kicks(theirs)).collect::<Vec<_>>();
+        assert_eq!(made, [[1; RINGS].as_slice(), &[0]].concat());
+        drop(lock.lock());
+        assert_eq!(pairs.iter().map(|(_, theirs)| kicks(theirs)).sum::<usize>(), 0);
+    }
+
+    #[test]
+    fn a_ring_is_left_to_the_thread_that_kicks_it_and_to_no_other() {
+        // Numbers that no descriptor has, so that no other test of the process meets them.
+        let (socket, other) = (1_000_003, 1_000_003 + KICKS as i32);
+        let kicker = &KICKERS[socket as usize % KICKS];
+        assert!(!is_kicked(socket) && !leave_to_kicker(socket));
+        let own = (socket as u32 + 1) << 1;
+        kicker.store(own, Ordering::Relaxed);
+        assert!(is_kicked(socket) && !is_kicked(other));
+        assert!(!leave_to_kicker(other));
+        assert_eq!(kicker.load(Ordering::Relaxed), own);
+        assert!(leave_to_kicker(socket) && leave_to_kicker(socket) && is_kicked(socket));
+        assert_eq!(kicker.swap(IDLE, Ordering::Relaxed), own | AGAIN);
     }
 }

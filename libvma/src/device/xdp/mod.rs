@@ -3,7 +3,8 @@
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
-//! in common, `outlet` the same for the two ways to send, `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
+//! in common, `outlet` the same for the two ways to send, `tx_rings` what threads send by at the same time,
+//! `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
 //! `inject` gives frames to the kernel, `establish` whole connections to its listeners, `count` what is told of
 //! all that. Works on any Linux interface.
 
@@ -21,6 +22,7 @@ mod program;
 mod queue;
 mod ring;
 mod super_frame;
+mod tx_rings;
 mod umem;
 
 pub use establish::{Establisher, Handshake, LOOPBACK_MAC};
@@ -38,7 +40,7 @@ pub use self::ingress::Taker;
 use self::ingress::{Ingress, Maps};
 use self::outlet::Outlet;
 use self::program::Program;
-use self::queue::{Place, Queue, Sizes};
+use self::queue::{Place, Queue, Sizes, ring_size};
 use self::ring::{CONTINUED, Descriptor, SEGMENT_SHIFT};
 use self::super_frame::SuperFrames;
 use self::umem::{CHUNK, Umem};
@@ -203,7 +205,7 @@ impl Ring {
     pub fn shut(&mut self) {
         self.program.detach();
         // Another thread may be about to kick one of them.
-        self.queues.drain(..).for_each(|queue| queue.socket.retire());
+        self.queues.drain(..).for_each(Queue::retire);
     }
 
     pub fn interface(&self) -> &Interface {
@@ -415,6 +417,12 @@ impl Ring {
         }
     }
 
+    /// The packets that come next are of this flow: they leave in order, whatever threads send them.
+    #[inline]
+    pub fn aim(&mut self, flow: u32) {
+        self.queues.first_mut().into_iter().for_each(|queue| queue.aim(flow));
+    }
+
     /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
     pub fn transmit(&mut self, frame: Frame) {
         self.capture(&frame);
@@ -546,11 +554,8 @@ impl Ring {
         payload: [&[u8]; 2],
         segment_size: u16,
     ) -> bool {
-        if self.is_stuck() {
-            self.kick();
-            if self.is_stuck() {
-                return false;
-            }
+        if self.queues.first_mut().is_some_and(|queue| !queue.drain(&self.umem)) {
+            return false;
         }
         let sent = self.super_frames.send(headers, payload, segment_size);
         if sent {
@@ -573,13 +578,6 @@ impl Ring {
         }
         queue.outlet.settle();
     }
-}
-
-/// How many of an interface's or a queue's frames are posted: a power of two. Less than two batches
-/// would not take a super-frame while one of them is used up.
-fn ring_size(wanted: u32, frames: u32) -> u32 {
-    let size = wanted.clamp(1, frames).next_power_of_two().max(2 * BATCH);
-    if size > frames { (frames / 2 + 1).next_power_of_two() } else { size }
 }
 
 /// The memory that the steering program writes frames to, and the ring that it fills.

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::ring::{CONTINUED, Cursor, Descriptor};
 use super::super_frame::{LinkAddress, enable, roomy};
+use super::tx_rings::TxRings;
 use super::umem::{CHUNK, Umem};
 use crate::sys::Fd;
 use crate::sys::wait::raw_syscall;
@@ -23,9 +24,9 @@ const BATCH: usize = 32;
 const PIECES: usize = (65_535_usize + 14).div_ceil(CHUNK as usize);
 
 pub enum Outlet {
-    /// The AF_XDP socket's own.
+    /// The AF_XDP socket's own, and others that share its completion ring.
     Rings {
-        tx: Cursor<Descriptor>,
+        tx: TxRings,
         completion: Cursor<u64>,
     },
     Packets(Packets),
@@ -46,11 +47,7 @@ impl Outlet {
     pub fn take_back(&mut self, continued: bool) -> Option<Descriptor> {
         let wanted = |piece: &Descriptor| (piece.options & CONTINUED != 0) == continued;
         match self {
-            Outlet::Rings { tx, .. } => {
-                let last = tx.last_unpublished().filter(wanted)?;
-                tx.unproduce();
-                Some(last)
-            }
+            Outlet::Rings { tx, .. } => tx.take_back(continued),
             Outlet::Packets(packets) => {
                 packets.waiting.back().filter(|last| wanted(last))?;
                 packets.waiting.pop_back()
@@ -62,7 +59,7 @@ impl Outlet {
     #[inline]
     pub fn unsent(&self) -> u32 {
         match self {
-            Outlet::Rings { tx, .. } => tx.unpublished(),
+            Outlet::Rings { tx, .. } => tx.unsent(),
             Outlet::Packets(packets) => packets.waiting.len() as u32,
         }
     }
@@ -71,7 +68,7 @@ impl Outlet {
     #[inline]
     pub fn is_drained(&mut self) -> bool {
         match self {
-            Outlet::Rings { tx, .. } => tx.drained(),
+            Outlet::Rings { tx, .. } => tx.are_drained(),
             Outlet::Packets(packets) => packets.waiting.is_empty(),
         }
     }

@@ -10,25 +10,23 @@ use rustix::net::sockopt::{
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 
 use super::ingress::Ingress;
 use super::inlet::Inlet;
 use super::outlet::{Outlet, Packets};
 use super::program::{Program, Rival};
 use super::ring::Cursor;
+use super::tx_rings::{self, TxRings};
 use super::umem::{CHUNK, Umem};
 use crate::device::OpenError;
-use crate::sys::{Fd, errand, thread, time};
+use crate::sys::{Fd, thread, time};
 
 /// The kernel releases the pool of a dead process asynchronously: bind answers EBUSY for some
 /// 50 ms after the last holder is gone.
 const BIND_PATIENCE_NANOS: u64 = 300_000_000;
 /// The same where a living process may hold the interface, which will not give it up.
 const SHORT_PATIENCE_NANOS: u64 = 100_000_000;
-
-/// A transmit call handles at most this many frames in copy mode, then says EAGAIN.
-const KICKS_PER_FLUSH: u32 = 64;
 
 pub struct Queue {
     pub inlet: Inlet,
@@ -48,6 +46,13 @@ pub struct Queue {
 pub struct Sizes {
     pub rx: u32,
     pub tx: u32,
+}
+
+/// How many of an interface's or a queue's frames are posted: a power of two. Less than two batches
+/// would not take a super-frame while one of them is used up.
+pub fn ring_size(wanted: u32, frames: u32) -> u32 {
+    let size = wanted.clamp(1, frames).next_power_of_two().max(2 * super::BATCH);
+    if size > frames { (frames / 2 + 1).next_power_of_two() } else { size }
 }
 
 /// A receive queue of an interface.
@@ -128,7 +133,8 @@ impl Queue {
             (None, Some(ingress)) => Inlet::Ingress(ingress),
             (None, None) => return Err(OpenError::Busy),
         };
-        let outlet = Outlet::Rings { tx, completion };
+        let at = tx_rings::Place { interface: place.interface, queue: place.queue, size: sizes.tx };
+        let outlet = Outlet::Rings { tx: TxRings::new(at, tx), completion };
         Ok(Queue { inlet, outlet, socket, posted: 0, kicks: 0, takes_chains: bound? })
     }
 
@@ -161,31 +167,47 @@ impl Queue {
                 return;
             }
         };
-        tx.publish();
-        let mut calls = 0;
-        while !tx.drained() && tx.needs_wakeup() && calls < KICKS_PER_FLUSH {
-            calls += 1;
-            self.kicks += 1;
-            match rustix::net::send(&self.socket, &[], SendFlags::DONTWAIT) {
-                // EAGAIN: its batch is full, frames remain. EBUSY: the device is, try again.
-                Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::INTR) => {}
-                // No memory for a packet now, link down ...: the frames stay queued for the next.
-                Err(_) => break,
-            }
-        }
+        self.kicks += tx.kick(&self.socket);
     }
 
-    /// Notes the kick as an [errand]. False if it must be made now.
+    /// Sends all that waits, and waits for other threads that send here. False if the kernel has no room for it.
+    #[inline]
+    pub fn drain(&mut self, memory: &Umem) -> bool {
+        self.outlet.is_drained() || self.finish(memory)
+    }
+
+    #[cold]
+    fn finish(&mut self, memory: &Umem) -> bool {
+        match &mut self.outlet {
+            Outlet::Rings { tx, .. } => self.kicks += tx.finish(&self.socket),
+            Outlet::Packets(_) => self.kick(memory),
+        }
+        self.outlet.is_drained()
+    }
+
+    /// Notes the kick as an errand. False if it must be made now.
     #[cold]
     pub fn put_off_kick(&mut self) -> bool {
         let Outlet::Rings { tx, .. } = &mut self.outlet else { return false };
-        tx.publish();
-        if tx.drained() || !tx.needs_wakeup() {
-            return true;
+        let (noted, all) = tx.put_off_kick(&self.socket);
+        self.kicks += noted;
+        all
+    }
+
+    /// What is given to the outlet from now on is of this flow.
+    #[inline]
+    pub fn aim(&mut self, flow: u32) {
+        if let Outlet::Rings { tx, .. } = &mut self.outlet {
+            tx.aim(flow, &self.socket);
         }
-        let noted = errand::note_kick(self.socket.raw());
-        self.kicks += u64::from(noted);
-        noted
+    }
+
+    /// Gives the sockets free, but not their numbers.
+    pub fn retire(self) {
+        if let Outlet::Rings { mut tx, .. } = self.outlet {
+            tx.retire();
+        }
+        self.socket.retire();
     }
 
     /// Offers what was given to the inlet to the kernel. A driver that waits for it is woken.

@@ -10,6 +10,7 @@ use super::body::{self, Body, Heaps};
 use super::way::{LEAD, Lead, Way};
 use crate::device::Ring;
 use crate::log::log_line;
+use crate::shard::transmit::flow_number;
 
 /// A segment beyond this size takes the way of the super-frames where there is one: the kernel
 /// copies it from the send buffer itself, nobody sums it, and it has no limit of pieces (AF_XDP:
@@ -112,6 +113,7 @@ pub(super) fn transmit(
     let [first, second] = payload;
     let len = first.len() + second.len();
     let Some(frame) = ring.allocate(destination, skip + len) else { return false };
+    ring.aim(flow_number(key.local_port, key.remote_port));
     let headers = |sum: Sum, bytes: &mut [u8]| {
         if let Some((front, rest)) = bytes.split_first_chunk_mut() {
             lead(front);
