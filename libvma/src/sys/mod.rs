@@ -20,6 +20,7 @@ pub mod machine;
 pub mod netlink;
 pub mod output;
 pub mod random;
+pub mod release;
 pub mod repair;
 pub mod shadow;
 pub mod shared_page;

@@ -13,8 +13,10 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithShare
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use super::ring::{CONTINUED, Cursor, Descriptor};
-use crate::sys::{Fd, errand};
+use crate::sys::{Fd, errand, release};
 
+/// Before this Linux, sockets that send in copy mode at the same time spoil the completion ring that they share.
+const SINCE: (u32, u32) = (5, 11);
 /// Rings of a queue, its own among them: a thread that has to kick all of them can note that.
 const MOST: usize = errand::RINGS;
 /// A transmit call handles at most 32 frames in copy mode, then says EAGAIN.
@@ -173,9 +175,10 @@ impl TxRings {
             return false;
         }
         // Who may not open one now (privileges given up, no descriptors left) does with those there are.
-        let opened = TxRing::open(self.place, socket);
-        self.is_full = opened.is_err() || self.beside.len() + 2 >= MOST;
-        opened.map(|ring| self.beside.push(ring)).is_ok()
+        let may_share = release::is_since(SINCE.0, SINCE.1);
+        let opened = may_share.then(|| TxRing::open(self.place, socket).ok()).flatten();
+        self.is_full = opened.is_none() || self.beside.len() + 2 >= MOST;
+        opened.map(|ring| self.beside.push(ring)).is_some()
     }
 
     /// Another thread may be about to kick one of them.
