@@ -287,23 +287,41 @@ class Mariadb(Program):
 
 class Unbound(Program):
     name, title, packages, tools = "unbound", "unbound with dnsperf: UDP", "unbound dnsperf", ["unbound", "dnsperf"]
+    # Where unbound listens.
+    port = 53
 
     def serve(self, bench):
         (bench.work / "unbound.conf").write_text(
-            f"server:\n interface: {IP_A}\n access-control: 0.0.0.0/0 allow\n do-daemonize: no\n chroot: \"\"\n username: \"\"\n"
+            f"server:\n interface: {IP_A}@{self.port}\n access-control: 0.0.0.0/0 allow\n do-daemonize: no\n chroot: \"\"\n username: \"\"\n"
             f" directory: \"{bench.work}\"\n pidfile: \"{bench.work}/unbound.pid\"\n use-syslog: no\n num-threads: 1\n"
             " local-zone: \"x.\" static\n local-data: \"a.x. A 10.1.2.3\"\n"
             "remote-control:\n control-enable: no\n"
         )
         (bench.work / "queries").write_text("a.x A\n")
         bench.start("a", ["unbound", "-c", "unbound.conf"])
-        bench.wait_for_port(53, "udp")
+        bench.wait_for_port(self.port, "udp")
 
     def load(self, bench, seconds):
         text = bench.run("b", ["dnsperf", "-s", IP_A, "-d", "queries", "-l", str(seconds), "-c", "8"], seconds)
         if number(r"Queries lost:\s+(\d+)", text) > number(r"Queries sent:\s+(\d+)", text) / 100:
             raise Failed(re.search(r"Queries lost:.*", text).group(0))
         return {"rate": number(r"Queries per second:\s+([\d.]+)", text), "p50": number(r"Average Latency \(s\):\s+([\d.]+)", text) * 1e6}
+
+
+class Dnsdist(Unbound):
+    name, title = "dnsdist", "dnsdist, 2 threads, before unbound on its host: UDP"
+    packages, tools = "dnsdist unbound dnsperf", ["dnsdist", "unbound", "dnsperf"]
+    port = 5300
+
+    def serve(self, bench):
+        super().serve(bench)
+        (bench.work / "dnsdist.conf").write_text(
+            f"addLocal('{IP_A}:53', {{reusePort=true}})\naddLocal('{IP_A}:53', {{reusePort=true}})\n"
+            f"newServer({{address='{IP_A}:{self.port}', checkName='a.x.'}})\n"
+            "setSecurityPollSuffix('')\nsetACL({'0.0.0.0/0'})\n"
+        )
+        bench.start("a", ["dnsdist", "--supervised", "--disable-syslog", "-C", "dnsdist.conf"])
+        bench.wait_for_port(53, "udp")
 
 
 class Mosquitto(Program):
@@ -492,6 +510,6 @@ PROGRAMS = [
     program()
     for program in [
         Nginx, NginxClose, NginxWorkers, NginxReload, Lighttpd, ApachePrefork, ApacheEvent, Haproxy, Gunicorn,
-        Memcached, Redis, Postgres, Mariadb, Unbound, Mosquitto, Socat, Rsync, Netpipe, Openssl, Node, JavaNio, JavaHttp, Tokio,
+        Memcached, Redis, Postgres, Mariadb, Unbound, Dnsdist, Mosquitto, Socat, Rsync, Netpipe, Openssl, Node, JavaNio, JavaHttp, Tokio,
     ]
 ]

@@ -79,7 +79,13 @@ impl<S> State<S> {
     }
 
     /// How datagrams to this address go to the other end of a link.
-    pub fn hop_by(&mut self, link: LinkId, destination: SocketAddrV4) -> Option<NextHop> {
+    /// `member` is the [`member_number`] of the socket there.
+    pub fn hop_by(
+        &mut self,
+        link: LinkId,
+        member: u8,
+        destination: SocketAddrV4,
+    ) -> Option<NextHop> {
         let id = self.local.ring?;
         let ring = self.local_ring()?;
         let interface = ring.interface();
@@ -87,7 +93,7 @@ impl<S> State<S> {
             ring: id,
             interface: interface.index,
             source_mac: MacAddr(interface.mac),
-            destination_mac: MacAddr(link.mac()),
+            destination_mac: MacAddr(link.mac_of_member(member)),
             mtu: interface.mtu,
         };
         if self.local.reached.len() >= MOST_REACHED {
@@ -291,6 +297,7 @@ impl<S> State<S> {
             port: sender.port(),
             interface: 0,
             is_ipv6: is_stand_in(*sender.ip()),
+            member: 0,
         };
         if let Some(index) = self.lookup.unicast(&tuple)
             && let Some(slot) = self.slots.get(index as usize)
@@ -381,7 +388,8 @@ fn parse_plain(bytes: &[u8], len: usize) -> Option<Parsed> {
     let ports = (u16::from_be_bytes([*p0, *p1]), u16::from_be_bytes([*q0, *q1]));
     let udp = udp::Header::new(ports.0, ports.1, data)?;
     let (after_kernel, segment) = (after_kernel(headers), segment(headers));
-    Some(Parsed { ip, udp, after_kernel, by_link: true, segment })
+    let member = member(headers);
+    Some(Parsed { ip, udp, after_kernel, by_link: true, member, segment })
 }
 
 /// DF, in the word of IPv4's flags.
@@ -396,6 +404,19 @@ pub(super) fn after_kernel(frame: &[u8]) -> u16 {
         }
         _ => 0,
     }
+}
+
+/// What stands in the second byte of the destination's MAC address for a socket with this inode: senders ask the kernel which
+/// member of a group with SO_REUSEPORT gets a flow, and the receiving process finds it by this. Never 0.
+pub fn member_number(inode: u64) -> u8 {
+    // The sockets of a group are made one after the other, as a rule: then their numbers differ.
+    (inode % 255) as u8 + 1
+}
+
+/// The member of a group that a frame by a link is for; 0 if its sender does not know one.
+#[inline]
+pub(super) fn member(frame: &[u8]) -> u8 {
+    frame.get(1).copied().unwrap_or(0)
 }
 
 /// The bytes of each datagram of a train by a link; 0 if it is a single one.

@@ -48,6 +48,7 @@ pub use direct::Direct;
 pub use endpoint::Endpoint;
 pub use envelope::Envelope;
 pub use filter::Judged;
+pub use local::member_number;
 pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
 pub use transmit::{Egress, NextHop, SendError};
 
@@ -321,6 +322,11 @@ impl<S> State<S> {
         if self.socket(id).is_some() {
             self.lookup.remove(id.index);
         }
+    }
+
+    /// [`Lookup::name`]
+    pub fn name(&mut self, id: SocketId, member: u8) -> bool {
+        self.socket(id).is_some() && self.lookup.name(id.index, member)
     }
 
     pub fn filter_mut(&mut self, id: SocketId) -> Option<&mut Filter> {

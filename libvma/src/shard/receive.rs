@@ -12,7 +12,7 @@ use libvma_engine::wire::udp::PartialChecksum;
 use libvma_engine::wire::{ethernet, ipv4, udp};
 
 use super::datagram::{Body, Datagram, Train, charge};
-use super::local::{PLAIN, after_kernel, segment};
+use super::local::{PLAIN, after_kernel, member, segment};
 use super::tcp::way_back;
 use super::{RingId, SocketId, State, clock};
 use crate::device::Received;
@@ -31,6 +31,8 @@ pub(super) struct Parsed {
     /// By a link, after so many others by the kernel.
     pub after_kernel: u16,
     pub by_link: bool,
+    /// By a link: the member of a group with SO_REUSEPORT that it is for; else 0.
+    pub member: u8,
     /// Of a train: bytes of each datagram; else 0.
     pub segment: u16,
 }
@@ -425,7 +427,8 @@ fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parse
     let after_kernel = if ring.is_local() { after_kernel(first) } else { 0 };
     let by_link = ring.is_local();
     let segment = if by_link { segment(first) } else { received.segment };
-    nonzero_port(Parsed { ip, udp, after_kernel, by_link, segment })
+    let member = if by_link { member(first) } else { 0 };
+    nonzero_port(Parsed { ip, udp, after_kernel, by_link, member, segment })
 }
 
 fn check_udp(
@@ -436,7 +439,7 @@ fn check_udp(
     let udp = udp::Header::parse(payload, payload.len())?;
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
-    nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false, segment: 0 })
+    nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false, member: 0, segment: 0 })
 }
 
 fn nonzero_port(parsed: Parsed) -> Result<Parsed, DropReason> {
@@ -451,6 +454,7 @@ pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
     Tuple {
         // Of a link, on which both ends are; from elsewhere no such packet is taken.
         is_ipv6: is_stand_in(parsed.ip.src),
+        member: parsed.member,
         source: parsed.ip.src,
         source_port: parsed.udp.src_port,
         destination: parsed.ip.dst,

@@ -175,6 +175,7 @@ impl<S> State<S> {
     fn loop_back_sent(&mut self, egress: &Egress<'_>) {
         let tuple = Tuple {
             is_ipv6: false,
+            member: 0,
             source: *egress.source.ip(),
             source_port: egress.source.port(),
             destination: *egress.destination.ip(),

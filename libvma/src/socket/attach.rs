@@ -54,8 +54,6 @@ pub fn post(stack: &Stack, id: SocketId) {
             && !socket.options.receives_by_kernel
             && socket.stream.is_none()
             && socket.posted.is_none()
-            // Which member of a group gets what is the kernel's to choose.
-            && !socket.options.reuse_port
             && socket.options.device.is_none();
         Some((socket.shadow(), address.filter(|_| fits)?))
     });
@@ -69,9 +67,16 @@ pub fn post(stack: &Stack, id: SocketId) {
         && socket.state == State::Offloaded
     {
         socket.posted = Some(Box::new(posted));
-        return;
+        // The kernel chooses among the members of a group (SO_REUSEPORT), and senders say which one it was.
+        let shares = socket.options.reuse_port;
+        if !shares || state.name(id, posted.member_number()) {
+            return;
+        }
+        if let Some((_, socket)) = state.socket(id) {
+            socket.posted = None;
+        }
     }
-    // It was closed, or became the kernel's, meanwhile.
+    // It was closed, or became the kernel's, meanwhile, or another member has its number.
     local::unpost(stack, posted);
 }
 

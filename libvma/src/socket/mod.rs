@@ -276,6 +276,12 @@ impl Socket {
         self.family == Family::Ipv6 && self.peer.is_none()
     }
 
+    /// What senders of this host call it among those that share its port with SO_REUSEPORT; 0: nothing.
+    fn member(&self) -> u8 {
+        let posted = self.posted.as_ref().filter(|_| self.options.reuse_port);
+        posted.map_or(0, |posted| posted.member_number())
+    }
+
     /// The number by which the kernel knows the socket.
     pub fn shadow(&self) -> i32 {
         self.descriptors.first().copied().unwrap_or(-1)

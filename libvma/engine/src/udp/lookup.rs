@@ -20,6 +20,8 @@ pub struct Tuple {
     pub interface: u32,
     /// Its addresses stand for ones of IPv6: it is for sockets of AF_INET6 only.
     pub is_ipv6: bool,
+    /// The member that the kernel chose among sockets with SO_REUSEPORT, if the sender has asked it; else 0.
+    pub member: u8,
 }
 
 /// What a socket wants.
@@ -34,6 +36,9 @@ pub struct Filter {
     pub device: Option<u32>,
     /// SO_REUSEPORT was on when the socket was bound.
     pub reuse_port: bool,
+    /// What senders of this host that have asked the kernel call it among the sockets that share its port; 0: they do not
+    /// know it.
+    pub member: u8,
     /// IP_MULTICAST_ALL: groups that some other socket joined are welcome too.
     pub multicast_all: bool,
     /// Of AF_INET6: one of AF_INET comes first.
@@ -199,13 +204,19 @@ impl Lookup {
         if sharing { self.spread(tuple, score).or(Some(id)) } else { Some(id) }
     }
 
-    /// SO_REUSEPORT: one flow, always the same of the sharing sockets.
+    /// SO_REUSEPORT: one flow, always the same of the sharing sockets; the one that the kernel chose if that is known.
     fn spread(&self, tuple: &Tuple, score: u32) -> Option<u32> {
         let sharing = || {
             self.on_port(tuple.port).filter(|(_, entry)| {
                 entry.filter.shares() && entry.filter.score(tuple) == Some(score)
             })
         };
+        let chosen = |(_, entry): &(u32, &Entry)| entry.filter.member == tuple.member;
+        if tuple.member != 0
+            && let Some((id, _)) = sharing().find(chosen)
+        {
+            return Some(id);
+        }
         let pick = usize::try_from(hash(tuple)).ok()?.checked_rem(sharing().count())?;
         // In the order of binding, so that a newcomer moves as few flows as it can.
         let mut member: Option<(u64, u32)> = None;
@@ -217,6 +228,20 @@ impl Lookup {
                 .min();
         }
         member.map(|(_, id)| id)
+    }
+
+    /// Lets senders of this host call a socket that shares its port so. False, and nothing is changed, if another one on that
+    /// port has the name.
+    pub fn name(&mut self, id: u32, member: u8) -> bool {
+        let Some(port) = self.filter_mut(id).map(|filter| filter.port) else { return false };
+        let mut others = self.on_port(port).filter(|(other, _)| *other != id);
+        if others.any(|(_, Entry { filter, .. })| filter.shares() && filter.member == member) {
+            return false;
+        }
+        if let Some(filter) = self.filter_mut(id) {
+            filter.member = member;
+        }
+        true
     }
 
     /// Calls `deliver` for each socket that wants a multicast datagram.
@@ -280,6 +305,7 @@ mod tests {
             peer: None,
             device: None,
             reuse_port: false,
+            member: 0,
             multicast_all: true,
             is_ipv6: false,
             ipv6_only: false,
@@ -288,7 +314,15 @@ mod tests {
     }
 
     fn tuple(source_port: u16, destination: Ipv4Addr) -> Tuple {
-        Tuple { source: THERE, source_port, destination, port: 7, interface: 3, is_ipv6: false }
+        Tuple {
+            source: THERE,
+            source_port,
+            destination,
+            port: 7,
+            interface: 3,
+            is_ipv6: false,
+            member: 0,
+        }
     }
 
     fn members(lookup: &Lookup, tuple: &Tuple) -> Vec<u32> {
@@ -309,6 +343,26 @@ mod tests {
         assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(2));
         assert_eq!(lookup.unicast(&tuple(10, HERE)), Some(1));
         assert_eq!(lookup.unicast(&tuple(10, THERE)), Some(0));
+    }
+
+    #[test]
+    fn the_member_that_the_kernel_chose_gets_the_datagram() {
+        let mut lookup = Lookup::default();
+        for id in 0..4 {
+            lookup.insert(id, Filter { reuse_port: true, ..filter(HERE) });
+        }
+        // The kernel's choice is among those at the address.
+        lookup.insert(4, Filter { reuse_port: true, ..filter(Ipv4Addr::UNSPECIFIED) });
+        assert!(lookup.name(2, 7));
+        assert!(lookup.name(3, 8));
+        assert!(!lookup.name(0, 7) && !lookup.name(4, 7), "two sockets on a port have one name");
+        assert!(lookup.name(2, 7), "it has that name");
+        for port in 1..100 {
+            let chosen = |member| lookup.unicast(&Tuple { member, ..tuple(port, HERE) });
+            assert_eq!((chosen(7), chosen(8)), (Some(2), Some(3)));
+            // Of a member that is gone, as of one that was not told, any other may have it.
+            assert_eq!(chosen(9), chosen(0));
+        }
     }
 
     #[test]

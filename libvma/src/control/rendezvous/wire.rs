@@ -8,7 +8,7 @@ pub const LENGTH: usize = 48;
 
 /// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
 /// too, so that versions do not even meet.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 
 /// Names a process for its whole life, and no other one: random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -196,6 +196,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        assert_eq!(Key(9).name(), b"libvma-4/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-5/socket/9");
     }
 }

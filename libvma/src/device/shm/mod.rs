@@ -64,9 +64,17 @@ impl LinkId {
         [2, 0, a, b, c, d]
     }
 
+    /// The same for frames to one of several sockets behind the link; the number has no meaning here.
+    #[inline]
+    pub fn mac_of_member(self, member: u8) -> [u8; 6] {
+        let [first, _, rest @ ..] = self.mac();
+        let [a, b, c, d] = rest;
+        [first, member, a, b, c, d]
+    }
+
     #[inline]
     pub fn from_mac(mac: [u8; 6]) -> Option<LinkId> {
-        let [2, 0, a, b, c, d] = mac else { return None };
+        let [2, _, a, b, c, d] = mac else { return None };
         let (index, generation) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Some(LinkId { index, generation })
     }

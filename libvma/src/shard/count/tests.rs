@@ -43,6 +43,7 @@ fn pair(limit: usize) -> Pair {
         peer: None,
         device: None,
         reuse_port: false,
+        member: 0,
         multicast_all: false,
         is_ipv6: false,
         ipv6_only: false,
@@ -61,7 +62,7 @@ impl Pair {
     fn send_cut(&self, len: usize, segment: u16) -> Result<(), SendError> {
         let mut state = self.sender.lock().unwrap();
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, PORT);
-        let hop = state.hop_by(self.link, to).unwrap();
+        let hop = state.hop_by(self.link, 1, to).unwrap();
         let bytes = vec![0; len];
         let egress = Egress {
             hop: &hop,

@@ -28,6 +28,8 @@ pub struct Place {
     pub receives_by_kernel: bool,
     family: Family,
     ipv6_only: bool,
+    /// What senders of this host call it.
+    member: u8,
 }
 
 impl Place {
@@ -44,6 +46,7 @@ impl Place {
             receives_by_kernel: socket.options.receives_by_kernel,
             family: socket.family,
             ipv6_only: socket.ipv6_only,
+            member: socket.member(),
         }))
     }
 
@@ -55,6 +58,7 @@ impl Place {
             peer: self.peer.map(|peer| (*peer.ip(), peer.port())),
             device: self.device,
             reuse_port: options.reuse_port,
+            member: self.member,
             multicast_all: options.multicast_all,
             is_ipv6: self.family == Family::Ipv6,
             ipv6_only: self.ipv6_only,

@@ -204,8 +204,8 @@ fn local_way(
         // For the answers.
         attach::post(stack, id);
     }
-    let local::Found::Link(link) = found else { return None };
-    let hop = stack.shard.lock().ok()?.hop_by(link, destination)?;
+    let local::Found::Link(link, member) = found else { return None };
+    let hop = stack.shard.lock().ok()?.hop_by(link, member, destination)?;
     Some(Via::Ring { hop, source, hop_limit: None, class: None })
 }
 

@@ -33,7 +33,7 @@ use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
 use crate::control::rendezvous::{Known, Rendezvous};
 use crate::log::log_line;
-use crate::shard::Segment;
+use crate::shard::{Segment, member_number};
 use crate::sys::above;
 use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};
@@ -63,7 +63,8 @@ pub struct Local {
 /// Who serves an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    Link(LinkId),
+    /// The link, and which socket of that process it is (`shard::member_number`).
+    Link(LinkId, u8),
     /// No process that we could talk to; ask again after a second.
     Nobody,
     /// Asked and not answered yet; `State::next_answers` is called when it is.
@@ -81,6 +82,14 @@ pub enum Reach {
 /// A socket that others can find. Keep it, and give it to [`unpost`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Posted(Key);
+
+impl Posted {
+    /// What senders call it.
+    pub fn member_number(self) -> u8 {
+        let Posted(Key(inode)) = self;
+        member_number(inode)
+    }
+}
 
 /// What the lock protects.
 struct Finder {
@@ -208,8 +217,9 @@ pub fn end_posts(stack: &Stack) -> usize {
 pub fn find(stack: &Stack, protocol: u8, source: SocketAddrV4, destination: SocketAddrV4) -> Found {
     let Some(mut opened) = open(stack) else { return Found::Nobody };
     let Some(finder) = opened.as_mut() else { return Found::Nobody };
-    match finder.find(stack, protocol, source, destination).1 {
-        Known::Link(link) => Found::Link(link),
+    let (key, known) = finder.find(stack, protocol, source, destination);
+    match known {
+        Known::Link(link) => Found::Link(link, key.map_or(0, |Key(inode)| member_number(inode))),
         Known::Nobody { .. } => Found::Nobody,
         Known::Pending { .. } => Found::Pending,
     }

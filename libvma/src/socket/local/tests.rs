@@ -107,7 +107,7 @@ fn linked() -> Pair {
     serve(&pair.server);
     serve(&pair.client);
     assert!(epoch(&pair.client) > before, "who waits for the answer is told");
-    assert!(matches!(pair.find(), Found::Link(_)));
+    assert!(matches!(pair.find(), Found::Link(..)));
     pair
 }
 
@@ -148,7 +148,7 @@ fn the_kernel_s_choice_of_socket_counts() {
     assert_eq!(find(&client, protocol::UDP, from, to), Found::Pending);
     serve(&server);
     serve(&client);
-    assert!(matches!(find(&client, protocol::UDP, from, to), Found::Link(_)));
+    assert!(matches!(find(&client, protocol::UDP, from, to), Found::Link(..)));
     // Another address of the port is somebody else's; UDP lets nobody in beside a wildcard socket
     // unless both say SO_REUSEADDR, so the wildcard one goes first.
     drop(any);
@@ -190,7 +190,7 @@ fn a_better_socket_takes_over_when_a_peer_posts_one() {
     rustix::net::bind(&better, &to).unwrap();
     better.connect(from).unwrap();
     // Nobody can have told.
-    assert!(matches!(pair.find(), Found::Link(_)));
+    assert!(matches!(pair.find(), Found::Link(..)));
     let before = epoch(&pair.client);
     let (another, at) = socket();
     post(&pair.server, protocol::UDP, another.as_raw_fd(), at).unwrap();

@@ -10,6 +10,7 @@ mod closed_peer;
 mod crowds;
 mod ended_sender;
 mod forks;
+mod groups;
 mod half_close;
 mod health_checks;
 mod hostile;
