@@ -16,21 +16,30 @@ use crate::sys::{Fd, unix_socket};
 
 /// Callers taken, and messages of one peer read, before others get their turn.
 const AT_ONCE: usize = 16;
+/// Turns of those who have more to say, until it is enough: they may go on for ever.
+const MOST_TURNS: usize = 256;
 /// How long an answer holds that contradicts what we know.
 const DOUBT_NANOS: u64 = 10_000_000;
 
 impl<M, L: Copy + Eq> Rendezvous<M, L> {
-    /// Attends to everything that has come. Whoever has more to say gets another turn.
-    pub fn serve<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, now: u64) {
+    /// Attends to everybody who has something to say, until nobody has.
+    pub fn serve_all<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, now: u64) {
+        let mut turns = 0..MOST_TURNS;
+        while turns.next().is_some() && self.serve(host, now) {}
+    }
+
+    /// Attends to everybody who has something to say: whoever has more of it gets another turn. False: nobody has.
+    pub fn serve<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, now: u64) -> bool {
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let Ok((events, _)) = epoll::wait(&self.watcher, &mut events, Some(&at_once)) else {
-            return;
+            return false;
         };
-        for event in events {
+        for event in &*events {
             let data = event.data;
             self.attend(host, data.u64(), now);
         }
+        !events.is_empty()
     }
 
     fn attend<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, token: u64, now: u64) {

@@ -265,6 +265,21 @@ fn a_peer_that_does_not_listen_is_left_no_more_than_fits() {
 }
 
 #[test]
+fn all_halves_that_a_process_has_left_are_taken_if_all_are_wanted() {
+    let (caller, mut called, _) = linked();
+    let half = event().unwrap();
+    // More than are read in one turn, after which others have theirs.
+    for connection in 0..40 {
+        assert_eq!(caller.rendezvous.leave(caller.host.live[0], connection, half.as_fd()), Ok(()));
+    }
+    drop(caller);
+    called.rendezvous.serve_all(&mut called.host, 0);
+    let came = called.host.inherited.iter().map(|(_, connection, _)| *connection);
+    assert_eq!(came.collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
+    assert_eq!(called.host.ended, [called.host.made], "and its end was heard");
+}
+
+#[test]
 fn a_link_that_the_host_cut_off_is_forgotten() {
     let (mut server, mut client, key) = linked();
     client.host.live.clear();

@@ -279,7 +279,7 @@ pub fn hear_peers(stack: &Stack) {
     if let Ok(mut slot) = stack.local.finder.lock()
         && let Some(finder) = slot.as_mut()
     {
-        finder.attend(stack);
+        finder.attend_by(stack, Rendezvous::serve_all);
     }
 }
 
@@ -366,10 +366,20 @@ impl Finder {
 
     /// Callers, peers, and who was silent for too long.
     fn attend(&mut self, stack: &Stack) {
+        self.attend_by(stack, |rendezvous, owner, now| {
+            rendezvous.serve(owner, now);
+        });
+    }
+
+    fn attend_by<'a>(
+        &mut self,
+        stack: &'a Stack,
+        serve: fn(&mut Rendezvous<Segment, LinkId>, &mut Owner<'a>, u64),
+    ) {
         let now = monotonic_nanos();
         let news = self.rendezvous.news();
         let mut owner = Owner::new(stack);
-        self.rendezvous.serve(&mut owner, now);
+        serve(&mut self.rendezvous, &mut owner, now);
         if self.rendezvous.due().is_some_and(|due| due <= now) {
             self.rendezvous.expire(&mut owner, now);
         }

@@ -43,7 +43,13 @@ fn whoever_gets_a_connection_gets_what_a_sender_left_that_has_ended() {
         for reader in READERS {
             let ran = run(Under::Both, end, reader);
             assert_eq!(ran.stdout.trim(), "whole", "{end}, {reader}");
-            assert_eq!(ran.halves, CONNECTIONS, "{end}, {reader}: the kernel had the bytes");
+            // Who reads itself may be done before it is told of all.
+            let halves = if reader == "self" { 1..=CONNECTIONS } else { CONNECTIONS..=CONNECTIONS };
+            assert!(
+                halves.contains(&ran.halves),
+                "{end}, {reader}: the kernel had the bytes, but for {} halves",
+                ran.halves
+            );
         }
     }
 }
