@@ -118,6 +118,26 @@ impl Ancillary {
     }
 }
 
+/// Is one of the control messages UDP_SEGMENT, or may one be that cannot be read?
+#[cold]
+#[inline(never)]
+pub fn may_be_train(mut control: &[u8]) -> bool {
+    const SEGMENT: [i32; 2] = [libc::IPPROTO_UDP, libc::UDP_SEGMENT];
+    if control.is_empty() {
+        return true;
+    }
+    // What is shorter than a header the kernel does not look at.
+    while let Some((len, kind)) = control.split_first_chunk() {
+        let len = usize::from_ne_bytes(*len);
+        if len < HEADER || kind.starts_with(SEGMENT.map(i32::to_ne_bytes).as_flattened()) {
+            return true;
+        }
+        let next = len.checked_next_multiple_of(ALIGN);
+        control = next.and_then(|next| control.get(next..)).unwrap_or_default();
+    }
+    false
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +159,20 @@ mod tests {
     fn info6(source: &str, interface: u32) -> Vec<u8> {
         let source: Ipv6Addr = source.parse().unwrap();
         [&source.octets()[..], &interface.to_ne_bytes()].concat()
+    }
+
+    #[test]
+    fn a_train_is_told_by_its_message() {
+        let other = message(libc::IPPROTO_IP, libc::IP_TTL, &9i32.to_ne_bytes());
+        assert!(!may_be_train(&other));
+        assert!(may_be_train(&segment(100)));
+        assert!(may_be_train(&[&other[..], &segment(100)].concat()));
+        // Not read, of no length, longer than all of it.
+        assert!(may_be_train(&[]));
+        assert!(may_be_train(&[0; HEADER]));
+        let mut long = other;
+        long[..8].copy_from_slice(&usize::MAX.to_ne_bytes());
+        assert!(!may_be_train(&long));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::wire::ipv4;
 use libvma_engine::wire::udp::{self, MAX_DATA_LEN};
 
-use super::ancillary::Ancillary;
+use super::ancillary::{Ancillary, may_be_train};
 use super::block::Guard;
 use super::{CachedRoute, Outcome, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::config::Blocking;
@@ -507,13 +507,11 @@ fn passed_locked<T>(
 ) -> Outcome<T> {
     if let Some((_, socket)) = state.socket(id)
         && let Some(route) = &mut socket.route
+        && route.port.is_some()
+        && request.control.is_some_and(may_be_train)
     {
-        // What goes by a link next comes after this.
-        let one = u16::from(route.port.is_some());
-        // A train may be received there as one message, or as many.
-        let train = socket.options.segment != 0 || request.control.is_some();
-        let count = if train { one * u16::MAX } else { one };
-        route.by_kernel = route.by_kernel.saturating_add(count);
+        // It may be received there as one message, or as many.
+        route.by_kernel = u16::MAX;
     }
     Outcome::Os(why)
 }
@@ -529,6 +527,7 @@ pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
         Ok(len) => {
             counters.tx_os_packets += 1;
             counters.tx_os_bytes += len as u64;
+            socket.note_sent_by_kernel();
         }
         Err(libc::EAGAIN) => counters.tx_os_eagain += 1,
         Err(libc::EINTR) => {}

@@ -235,6 +235,19 @@ pub enum Via {
 }
 
 impl Socket {
+    /// The kernel has sent a datagram: what goes by a link next comes after it. Whether the call named the route's destination does not
+    /// matter: by another address of this host the kernel may reach the same socket.
+    #[cold]
+    #[inline(never)]
+    fn note_sent_by_kernel(&mut self) {
+        if let Some(route) = self.route.as_deref_mut()
+            && route.port.is_some()
+        {
+            let count = if self.options.segment == 0 { 1 } else { u16::MAX };
+            route.by_kernel = route.by_kernel.saturating_add(count);
+        }
+    }
+
     pub fn new(descriptor: i32, nonblocking: bool, config: &Config) -> Socket {
         Socket {
             descriptors: vec![descriptor],

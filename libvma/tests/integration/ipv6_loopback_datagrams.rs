@@ -357,6 +357,35 @@ fn options_of_ipv6_that_only_the_kernel_knows_are_its_own() {
     assert_eq!(watch.moved(), (40, 40));
 }
 
+/// Calls by which the kernel sends a datagram to the server: of these only the last two are looked at by the library.
+const BY_KERNEL: [&str; 5] = [
+    // More than a packet of IPv4 has room for.
+    "c.sendto(b'2' * 65508, TO)",
+    "c.sendto(b'2', ('::', 5000))",
+    "c.sendto(b'2', ('::1', 5000, 77, 0))",
+    "c.sendmsg([b'2'], [(IPPROTO_IPV6, IPV6_TCLASS, bytes([255] * 4))], 0, TO)",
+    "c.sendto(b'2', MSG_DONTROUTE, TO)",
+];
+
+#[test]
+fn what_the_kernel_sends_keeps_its_place() {
+    let net = Namespaces::new();
+    let (mut server, mut client) = pair(&net);
+    server.run("s = six(('::', 5000), only=0)");
+    client.run("c = six(); TO = ('::1', 5000)");
+    for call in BY_KERNEL {
+        goes_past_the_kernel(&net, &mut server, &mut client, TO);
+        for round in 0..3 {
+            let watch = net.watch_ipv6(Side::A);
+            client.run(&format!("c.sendto(b'1', TO); {call}; c.sendto(b'3', TO)"));
+            client.run(&format!("{call}; {call}; c.sendto(b'4', TO)"));
+            let got = server.run("b''.join(s.recv(65535)[:1] for _ in range(6))");
+            assert_eq!(got, "b'123224'", "{call}, {round}");
+            assert_eq!(watch.moved(), (3, 3), "{call}");
+        }
+    }
+}
+
 /// The kernel spreads over the members of a group.
 #[test]
 fn a_shared_port_is_shared_by_the_kernel() {
