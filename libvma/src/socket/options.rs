@@ -228,7 +228,6 @@ const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_ADD_MEMBERSHIP,
     libc::IPV6_DROP_MEMBERSHIP,
     libc::IPV6_MTU_DISCOVER,
-    libc::IPV6_MTU,
     libc::IPV6_RECVERR,
     IPV6_JOIN_ANYCAST,
     IPV6_LEAVE_ANYCAST,
@@ -263,6 +262,8 @@ const SENDING_IPV6: &[i32] = &[
     libc::IPV6_FLOWLABEL_MGR,
     libc::IPV6_FLOWINFO_SEND,
     libc::IPV6_PKTINFO,
+    // Fragments, or EMSGSIZE with IPV6_DONTFRAG.
+    libc::IPV6_MTU,
     libc::IPV6_HOPOPTS,
     libc::IPV6_RTHDRDSTOPTS,
     libc::IPV6_RTHDR,

@@ -386,6 +386,21 @@ fn what_the_kernel_sends_keeps_its_place() {
     }
 }
 
+/// An MTU of the socket's own is the kernel's to heed.
+#[test]
+fn what_is_too_long_for_the_sockets_mtu_is_refused() {
+    let net = Namespaces::new();
+    let (mut server, mut client) = pair(&net);
+    server.run("s = six(('::1', 5000))");
+    client.run("c = six()");
+    goes_past_the_kernel(&net, &mut server, &mut client, TO);
+    client.run(
+        "[c.setsockopt(IPPROTO_IPV6, option, value) for option, value in [(24, 1280), (62, 1)]]",
+    );
+    assert!(client.raises("c.sendto(bytes(1300), ('::1', 5000))").contains("Message too long"));
+    exchange(&mut server, &mut client, "ask(c, 5, ('::1', 5000))", 5);
+}
+
 /// The kernel spreads over the members of a group.
 #[test]
 fn a_shared_port_is_shared_by_the_kernel() {
