@@ -259,7 +259,7 @@ static void plain_too(void)
 	long until = milliseconds() + 10000;
 	while (ended < 2 && milliseconds() < until) {
 		struct pollfd wait = { fd, POLLIN, 0 };
-		struct sockaddr_in from;
+		struct sockaddr_storage from;
 		socklen_t length = sizeof from;
 		if (poll(&wait, 1, 20) == 1) {
 			long got = recvfrom(fd, room, 100, 0, (struct sockaddr *)&from, &length);

@@ -343,7 +343,7 @@ static int share(int port, bool streams)
 			count++;
 		} else if (wait[0].revents) {
 			char byte;
-			struct sockaddr_in from;
+			struct sockaddr_storage from;
 			socklen_t length = sizeof from;
 			must("recvfrom", recvfrom(fd, &byte, 1, 0, (struct sockaddr *)&from, &length));
 			must("sendto", sendto(fd, "other", 5, 0, (struct sockaddr *)&from, length));
@@ -372,7 +372,7 @@ int other_main(const char *what, int port)
 		pthread_create(&thread, NULL, waits_for_end, NULL);
 		for (;;) {
 			char bytes[64];
-			struct sockaddr_in from;
+			struct sockaddr_storage from;
 			socklen_t size = sizeof from;
 			long length = recvfrom(fd, bytes, 64, 0, (struct sockaddr *)&from, &size);
 			sendto(fd, bytes, length, 0, (struct sockaddr *)&from, size);

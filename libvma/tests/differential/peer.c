@@ -209,9 +209,9 @@ static void hear_here(int fd, struct answer *answer)
 		return;
 	snprintf(answer->shown, sizeof answer->shown, "%s", text_of(room, answer->length));
 	for (struct cmsghdr *at = CMSG_FIRSTHDR(&message); at; at = CMSG_NXTHDR(&message, at)) {
-		if (at->cmsg_type == IP_TTL)
+		if (at->cmsg_type == (at->cmsg_level == IPPROTO_IPV6 ? IPV6_HOPLIMIT : IP_TTL))
 			memcpy(&answer->ttl, CMSG_DATA(at), sizeof answer->ttl);
-		else if (at->cmsg_type == IP_TOS)
+		else if (at->cmsg_type == (at->cmsg_level == IPPROTO_IPV6 ? IPV6_TCLASS : IP_TOS))
 			answer->tos = *CMSG_DATA(at);
 	}
 }

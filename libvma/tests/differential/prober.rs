@@ -33,7 +33,8 @@ pub enum Build {
 }
 
 /// The calls that `over_ipv6.c` puts functions before.
-const WRAPPED: &str = "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendto";
+const WRAPPED: &str = "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendto,--wrap=sendmsg,\
+    --wrap=sendmmsg,--wrap=setsockopt,--wrap=getsockopt";
 
 /// One run of a group.
 pub struct Run<'a> {
