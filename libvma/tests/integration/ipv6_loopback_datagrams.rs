@@ -401,6 +401,36 @@ fn what_is_too_long_for_the_sockets_mtu_is_refused() {
     exchange(&mut server, &mut client, "ask(c, 5, ('::1', 5000))", 5);
 }
 
+/// Whoever is bound to it or sends to it, an address that the host has lost is not reached.
+#[test]
+fn the_host_may_lose_its_loopback_address() {
+    for server in ["s = six(('::1', 5000))", "s = six(('::', 5000), only=0)"] {
+        for client_socket in ["c = six()", "c = six(('::1', 0))"] {
+            let net = Namespaces::new();
+            let (mut program, mut client) = pair(&net);
+            program.run(server);
+            client.run(client_socket);
+            goes_past_the_kernel(&net, &mut program, &mut client, TO);
+            net.ip(Side::A, "-6 address del ::1/128 dev lo");
+            let kernels = net.within(Side::A, || UdpSocket::bind("[::]:0")).unwrap();
+            let refused = kernels.send_to(b"x", "[::1]:5000").unwrap_err();
+            client.run("lost = 0");
+            wait_for("the error", || {
+                client.run("try: c.sendto(b'x', ('::1', 5000))\nexcept OSError as error: lost = error.errno");
+                (client.run("lost") != "0").then_some(())
+            });
+            if client_socket == "c = six()" {
+                assert_eq!(client.run("lost"), refused.raw_os_error().unwrap().to_string());
+            }
+            client.run("try: c.sendto(b'x', ('::1', 5000))\nexcept OSError: lost = 'again'");
+            assert_eq!(client.run("lost"), "'again'");
+            net.ip(Side::A, "-6 address add ::1/128 dev lo");
+            program.run("drain(s)");
+            goes_past_the_kernel(&net, &mut program, &mut client, TO);
+        }
+    }
+}
+
 /// The kernel spreads over the members of a group.
 #[test]
 fn a_shared_port_is_shared_by_the_kernel() {

@@ -48,6 +48,14 @@ impl Address {
     }
 }
 
+/// Is an `RTM_NEWADDR` or `RTM_DELADDR` about an IPv6 address of the loopback interface?
+pub(super) fn is_ipv6_of_loopback(payload: &[u8]) -> bool {
+    let header = AddressHeader::parse(payload);
+    header.is_ok_and(|header| header.family == AddressFamily::Inet6 && header.index == LOOPBACK)
+}
+
+/// The loopback interface's index in every network namespace.
+const LOOPBACK: u32 = 1;
 /// Bytes of `struct ifaddrmsg`.
 const HEADER: usize = 8;
 const IFA_ADDRESS: u16 = 1;

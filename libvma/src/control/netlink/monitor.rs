@@ -8,7 +8,7 @@ use netlink_packet_core::NLMSG_OVERRUN;
 
 use super::request::BUFFER;
 use super::wire::{self, Message};
-use super::{Address, Errno, Error, Link, Neighbour};
+use super::{Address, Errno, Error, Link, Neighbour, address};
 use crate::sys::netlink::{Received, Socket};
 
 /// Something changed.
@@ -55,12 +55,12 @@ impl Monitor {
         Ok(Self { socket: Socket::open(GROUPS)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
-    /// As [`Monitor::open`], but for what moves routes only.
+    /// As [`Monitor::open`], but for what moves routes of IPv4 only.
     ///
     /// # Errors
     /// Those of [`Socket::open`].
     pub fn open_routes() -> Result<Self, Error> {
-        let groups = GROUPS & !NEIGHBOURS;
+        let groups = GROUPS & !(NEIGHBOURS | IPV6_ADDRESSES);
         Ok(Self { socket: Socket::open(groups)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
@@ -93,7 +93,7 @@ impl Monitor {
                     for message in messages.by_ref() {
                         self.lost |= message.kind == NLMSG_OVERRUN;
                         let change = decode(&message);
-                        routes |= moves_routes(message.kind, change.as_ref());
+                        routes |= moves_routes(&message, change.as_ref());
                         change.map(&mut tell);
                     }
                     self.lost |= messages.cut_short();
@@ -146,8 +146,12 @@ fn decode(message: &Message<'_>) -> Option<Change> {
 }
 
 /// Whether route lookups may have other answers after this message, which meant this change.
-fn moves_routes(kind: u16, change: Option<&Change>) -> bool {
-    match kind {
+fn moves_routes(message: &Message<'_>, change: Option<&Change>) -> bool {
+    match message.kind {
+        // Of IPv6 only `::1` matters, and whether the host has it.
+        wire::RTM_NEWADDR | wire::RTM_DELADDR if address::is_ipv6_of_loopback(message.payload) => {
+            true
+        }
         wire::RTM_NEWROUTE
         | wire::RTM_DELROUTE
         | wire::RTM_NEWRULE
@@ -162,11 +166,14 @@ fn moves_routes(kind: u16, change: Option<&Change>) -> bool {
     }
 }
 
-/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE and _NEXTHOP: group n is bit n - 1.
-const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 31;
+/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR and _NEXTHOP: group n is bit n - 1.
+const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 31;
 
 /// RTNLGRP_NEIGH
 const NEIGHBOURS: u32 = 1 << 2;
+
+/// RTNLGRP_IPV6_IFADDR
+const IPV6_ADDRESSES: u32 = 1 << 8;
 
 /// How many datagrams one `read` takes at most.
 const DATAGRAMS: u32 = 1024;

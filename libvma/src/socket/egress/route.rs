@@ -150,8 +150,8 @@ fn way_to_ipv6(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option<Via> {
     if is_stranger(stack, id, to.port()) {
         return None;
     }
-    // The kernel has let a socket bind to it, or knows a way.
-    if !is_stand_in(*own.ip()) && !loopback_end::is_reachable() {
+    // The host may have lost the address since a socket was bound to it.
+    if !loopback_end::is_reachable() {
         return Some(Via::Os(WhyOs::Route));
     }
     let Some(Via::Ring { hop, source, .. }) = local_way(stack, id, Some(STAND_IN), own.port(), to)

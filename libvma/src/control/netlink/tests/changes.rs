@@ -67,6 +67,22 @@ fn monitor_follows_addresses() {
     });
 }
 
+#[test]
+fn of_ipv6_only_the_loopback_interfaces_addresses_count() {
+    in_namespace(|| {
+        pair();
+        ip("link set lo up\n");
+        let (mut monitor, mut routes) = (Monitor::open().unwrap(), Monitor::open_routes().unwrap());
+        for line in ["addr del ::1/128 dev lo", "addr add ::1/128 dev lo"] {
+            ip(&format!("{line}\n"));
+            assert_eq!(changes(&mut monitor), [Change::RouteChanged], "{line}");
+        }
+        ip("addr add fd00::1/64 dev v0\n");
+        assert_eq!(changes(&mut monitor), []);
+        assert_eq!(changes(&mut routes), []);
+    });
+}
+
 // covers: LIM-25
 #[test]
 fn monitor_tells_that_routes_changed() {
