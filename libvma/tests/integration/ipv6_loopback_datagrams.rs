@@ -446,6 +446,44 @@ fn a_shared_port_is_shared_by_the_kernel() {
     assert_eq!(server.run("sorted(map(int, drain(s) + drain(t))) == list(range(40))"), "True");
 }
 
+/// A rule that names IPv4 addresses is not for `::1`, the stand-in's among them; one for all addresses is.
+// covers: CONF-10, CONF-13, CONF-14
+#[test]
+fn rules_and_parameters_leave_it_to_the_kernel() {
+    let of_ipv4 = "use os udp_receiver 127.0.0.1:5000\nuse os udp_sender 127.0.0.0/8:*\n";
+    let all = "use os udp_receiver *:5000\n";
+    let connected = "c = six(peer=('::1', 5000))";
+    for (of_server, of_client, local, open, kernel) in [
+        (of_ipv4, of_ipv4, "1", connected, false),
+        (of_ipv4, "use os udp_sender 127.255.255.255:*\n", "1", "c = six()", false),
+        (all, "", "1", "c = six()", true),
+        ("", "use os udp_sender *:5000\n", "1", "c = six()", true),
+        ("", "use os udp_connect *:5000:*:*\n", "1", connected, true),
+        ("", "", "0", "c = six()", true),
+    ] {
+        let net = Namespaces::new();
+        let ruled = |name: &str, rules: &str| {
+            let file = net.file(name);
+            std::fs::write(&file, rules).unwrap();
+            let program = net.program(Side::A, PYTHON).with_library().env("VMA_LOCAL", local);
+            let mut puppet = Puppet::start(program.env("VMA_CONFIG_FILE", file.to_str().unwrap()));
+            puppet.run(SIX);
+            puppet
+        };
+        let (mut server, mut client) = (ruled("server", of_server), ruled("client", of_client));
+        server.run("s = six(('::1', 5000))");
+        client.run(open);
+        if !kernel {
+            let to = if open == connected { "None" } else { TO };
+            goes_past_the_kernel(&net, &mut server, &mut client, to);
+            continue;
+        }
+        let watch = net.watch_ipv6(Side::A);
+        exchange(&mut server, &mut client, "ask(c, 50, ('::1', 5000))", 50);
+        assert!(watch.moved().0 >= 50 && watch.moved().1 >= 50, "{of_server}{of_client}{local}");
+    }
+}
+
 /// Waiting calls of all kinds wake.
 #[test]
 fn a_sleeping_call_wakes() {
