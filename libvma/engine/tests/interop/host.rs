@@ -118,7 +118,7 @@ impl Link<Vec<u8>> for Port<'_> {
                 self.key,
                 header,
                 &payload[at..at + len],
-                segment.ecn_capable,
+                if segment.ecn_capable { 2 } else { 0 },
             ));
             at += len;
             if last {
@@ -132,12 +132,13 @@ impl Link<Vec<u8>> for Port<'_> {
     }
 }
 
-pub fn packet(key: FlowKey, header: Header, payload: &[u8], ecn: bool) -> Vec<u8> {
+/// An IP packet with this segment, and this in the two bits of ECN.
+pub fn packet(key: FlowKey, header: Header, payload: &[u8], ecn: u8) -> Vec<u8> {
     let (src, dst) = (key.local, key.remote);
     let header = header.checksummed(src, dst, Sum::of(payload), payload.len());
     let tcp = header.header_len();
     let mut ip = ipv4::Header::new(src, dst, protocol::TCP, tcp + payload.len()).unwrap();
-    ip.tos = if ecn { 2 } else { 0 };
+    ip.tos = ecn;
     ip.dont_fragment = true;
     let mut bytes = vec![0; ipv4::HEADER_LEN + tcp + payload.len()];
     ip.emit((&mut bytes[..ipv4::HEADER_LEN]).try_into().unwrap());
@@ -224,7 +225,7 @@ impl Host {
         }
         if self.connection.as_ref().is_some_and(Connection::is_closed) {
             if let Some(reset) = reset_for(key, &header, payload.len() as u32) {
-                self.sent.push_back(packet(key, reset, &[], false));
+                self.sent.push_back(packet(key, reset, &[], 0));
             }
             return;
         }
@@ -251,12 +252,12 @@ impl Host {
         match verdict {
             Verdict::Drop(_) => false,
             Verdict::Reply(reply) | Verdict::Reset(reply) => {
-                self.sent.push_back(packet(key, reply, &[], false));
+                self.sent.push_back(packet(key, reply, &[], 0));
                 false
             }
             Verdict::NotMine => {
                 if let Some(reset) = reset_for(key, header, payload) {
-                    self.sent.push_back(packet(key, reset, &[], false));
+                    self.sent.push_back(packet(key, reset, &[], 0));
                 }
                 false
             }
@@ -272,7 +273,7 @@ impl Host {
     pub fn run(&mut self, now: Instant) {
         if let Some(listener) = &mut self.listener {
             let sent = &mut self.sent;
-            listener.on_timer(now, |key, header| sent.push_back(packet(key, header, &[], false)));
+            listener.on_timer(now, |key, header| sent.push_back(packet(key, header, &[], 0)));
         }
         self.call(|it, port| it.output(now, port));
         self.call(|it, port| it.on_timer(now, port));

@@ -5,17 +5,12 @@
 //! to an eighth (its timer wheel) and some milliseconds, and a loaded machine delays what the peer sends;
 //! so a line may be late, and a time line has some attempts.
 
-use std::io::ErrorKind;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+mod peer;
+
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
 
-use libvma_engine::tcp::lookup::FlowKey;
-use libvma_engine::wire::ipv4;
-use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
-
-use crate::host::{OURS, PORT, THEIRS, packet};
-use crate::tun::{Tun, enter, in_namespace};
+use crate::tun::{enter, in_namespace};
+use peer::{Peer, Sent};
 
 const SOURCES: [&str; 7] = [
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
@@ -29,7 +24,7 @@ const SOURCES: [&str; 7] = [
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
 /// have: a device that is full, no congestion control.
-const OTHERWISE: [&str; 18] = [
+const OTHERWISE: [&str; 19] = [
     // The engine's device.
     "a_probe_that_cannot_leave_leaves_the_timeout_alone",
     "a_device_that_cuts_gets_a_run",
@@ -51,6 +46,8 @@ const OTHERWISE: [&str; 18] = [
     "a_rest_of_the_window_is_not_used",
     "half_of_a_tiny_window_is_used",
     "a_closed_window_is_asked_about",
+    // It is taken for Accurate ECN.
+    "a_peer_that_reflects_the_bits_gets_no_ecn",
     // A crossing SYN that comes again.
     "the_answer_to_a_crossing_syn_is_repeated",
     // The corked segment leaves at RTO.
@@ -62,11 +59,6 @@ const OTHERWISE: [&str; 18] = [
 /// Lines after this are not waited for.
 const LONGEST_MILLIS: f64 = 4000.0;
 const ATTEMPTS: usize = 4;
-const IRS: u32 = 5000;
-
-const TCP_RTO_MAX_MS: i32 = 44;
-const TCP_RTO_MIN_US: i32 = 45;
-const TCP_DELACK_MAX_US: i32 = 46;
 
 /// A time line as the sources have it.
 struct TimeLine {
@@ -85,7 +77,7 @@ fn linux_follows_the_time_lines() {
     }
     let wanted = std::env::var("TIME_LINE").ok();
     let fits = |line: &&TimeLine| match &wanted {
-        Some(name) => line.name == name,
+        Some(name) => name.split(',').any(|name| line.name == name),
         None => !OTHERWISE.contains(&line.name),
     };
     let queue = Mutex::new(lines.iter().filter(fits).collect::<Vec<_>>());
@@ -127,7 +119,7 @@ fn time_lines(source: &'static str) -> Vec<TimeLine> {
             let Some((settings, rest)) = rest.split_once('"') else { continue };
             let Some((text, _)) = rest.split_once('"') else { continue };
             let lines = text.lines().filter_map(line).collect();
-            let known = ["ecn:", "buffer(", "Algorithm::None"];
+            let known = [" buffer(", "(buffer(", "Algorithm::None"];
             if !known.iter().any(|other| settings.contains(other)) {
                 found.push(TimeLine { name, connects, settings, lines });
             }
@@ -140,21 +132,6 @@ fn line(text: &'static str) -> Option<(f64, &'static str)> {
     let text = text.split('#').next()?.trim();
     let (time, what) = text.split_once(char::is_whitespace)?;
     Some((time.parse().expect("a time"), what.trim()))
-}
-
-/// A segment that the kernel sent: when, and what.
-type Sent = (f64, String);
-
-/// The kernel's socket and its peer.
-struct Peer {
-    tun: Tun,
-    socket: Option<OwnedFd>,
-    key: FlowKey,
-    iss: Option<u32>,
-    /// What the kernel's time stamps begin with.
-    stamp: u32,
-    start: Instant,
-    sent: Vec<Sent>,
 }
 
 impl TimeLine {
@@ -193,9 +170,30 @@ impl TimeLine {
         set("tcp_timestamps", i32::from(self.has("timestamps: true")));
         set("tcp_window_scaling", i32::from(self.has("window_scaling: true")));
         set("tcp_syn_linear_timeouts", 0);
+        set("tcp_ecn", if self.has("ecn: true") { 1 } else { 2 });
         if let Some(retries) = self.number_of("syn_retries: ") {
             set("tcp_syn_retries", retries);
         }
+    }
+
+    /// A segment as its line has it, without what is not compared: PSH, the urgent pointer, most options, and
+    /// windows, except where the buffer is small: those of larger ones depend on the memory of the device.
+    fn to_be_sent(&self, at: f64, line: &str) -> Sent {
+        let has_windows = self.has("rcvbuf(");
+        let (mut text, mut more) = (Vec::new(), Vec::new());
+        for (n, word) in line.split_whitespace().enumerate() {
+            match n {
+                0 => text.push(word.replace('P', "")),
+                1 => text.push(word.into()),
+                _ if word.starts_with('a') || word.starts_with('[') => text.push(word.into()),
+                _ if word.starts_with("w=") && !has_windows => {}
+                _ if word.starts_with("w=") || ["ect", "noect"].contains(&word) => {
+                    more.push(word.into());
+                }
+                _ => {}
+            }
+        }
+        Sent { at, text: text.join(" "), more }
     }
 
     fn follow(&self, peer: &mut Peer) -> Result<(), String> {
@@ -203,7 +201,8 @@ impl TimeLine {
         let mut wrong = String::new();
         for (at, what) in self.lines.iter().filter(|(at, _)| *at <= LONGEST_MILLIS) {
             if let Some(segment) = what.strip_prefix('>') {
-                expected.extend(every(segment).map(|text| (*at, text)));
+                let segments = every(segment);
+                expected.extend(segments.map(|text| self.to_be_sent(*at, &text)));
                 continue;
             }
             peer.wait_until(*at);
@@ -219,9 +218,12 @@ impl TimeLine {
         peer.wait_until(last + allowance(last));
         // What follows after the end is not what the time line is about.
         let known = peer.sent.len().min(expected.len());
-        let early = peer.sent.iter().skip(known).any(|(at, _)| *at <= last);
+        let early = peer.sent.iter().skip(known).any(|sent| sent.at <= last);
         let matches = |(one, other): (&Sent, &Sent)| {
-            one.1 == other.1 && other.0 >= one.0 - 4.0 && other.0 <= one.0 + allowance(one.0)
+            one.text == other.text
+                && one.more.iter().all(|word| other.more.contains(word))
+                && other.at >= one.at - 4.0
+                && other.at <= one.at + allowance(one.at)
         };
         let is_same = peer.sent.len() >= expected.len()
             && !early
@@ -230,7 +232,8 @@ impl TimeLine {
             return Ok(());
         }
         let show = |sent: &[Sent]| {
-            sent.iter().map(|(at, text)| format!("  {at:.1} {text}\n")).collect::<String>()
+            let line = |it: &Sent| format!("  {:.1} {} {}\n", it.at, it.text, it.more.join(" "));
+            sent.iter().map(line).collect::<String>()
         };
         Err(format!("{wrong} expected\n{} Linux\n{}", show(&expected), show(&peer.sent)))
     }
@@ -243,7 +246,7 @@ fn allowance(at: f64) -> f64 {
 
 /// The segments of a line: `1+1460*3` is three.
 fn every(line: &str) -> impl Iterator<Item = String> {
-    let text = plain_text(line);
+    let text = line.to_owned();
     let repeated = text.split_whitespace().find_map(|word| {
         let (numbers, count) = word.split_once('*')?;
         Some((word.to_owned(), pair(numbers, '+'), number(count)))
@@ -255,16 +258,6 @@ fn every(line: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// A line's segment without what is not compared: PSH, the urgent pointer, options.
-fn plain_text(segment: &str) -> String {
-    let words = segment.split_whitespace().enumerate().filter_map(|(n, word)| match n {
-        0 => Some(word.replace('P', "")),
-        1 => Some(word.into()),
-        _ => (word.starts_with('a') || word.starts_with('[')).then(|| word.into()),
-    });
-    words.collect::<Vec<String>>().join(" ")
-}
-
 fn number(text: &str) -> u32 {
     text.parse().unwrap_or_else(|_| panic!("no number: {text}"))
 }
@@ -272,279 +265,4 @@ fn number(text: &str) -> u32 {
 fn pair(text: &str, between: char) -> (u32, u32) {
     let (one, other) = text.split_once(between).unwrap_or_else(|| panic!("no pair: {text}"));
     (number(one), number(other))
-}
-
-impl Peer {
-    fn new(tun: Tun, line: &TimeLine) -> Peer {
-        let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-        // SAFETY: no pointers.
-        let fd = unsafe { libc::socket(libc::AF_INET, kind, 0) };
-        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the descriptor was just opened, and nobody else has it.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-        let key = FlowKey { local: OURS, local_port: PORT, remote: THEIRS, remote_port: 0 };
-        let (start, sent) = (Instant::now(), Vec::new());
-        let peer = Peer { tun, socket: Some(socket), key, iss: None, stamp: 0, start, sent };
-        peer.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 1 << 20);
-        let tcp = libc::IPPROTO_TCP;
-        if line.has("nodelay: true") {
-            peer.set(tcp, libc::TCP_NODELAY, 1);
-        }
-        if line.has("keep_alive()") {
-            peer.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1);
-            peer.set(tcp, libc::TCP_KEEPIDLE, 10);
-        }
-        let millis = "Millis::from_millis(";
-        for (setting, name, factor) in [
-            ("least_rto: ", TCP_RTO_MIN_US, 1000),
-            ("most_rto: ", TCP_RTO_MAX_MS, 1),
-            ("most_ack_delay: ", TCP_DELACK_MAX_US, 1000),
-        ] {
-            if let Some(value) = line.number_of(&format!("{setting}{millis}")) {
-                peer.set(tcp, name, value * factor);
-            }
-        }
-        if line.has("reset_on_close: true") {
-            peer.linger_zero();
-        }
-        let name: &[u8] = if line.has("NewReno") { b"reno" } else { b"cubic" };
-        peer.set_bytes(tcp, libc::TCP_CONGESTION, name);
-        peer
-    }
-
-    fn fd(&self) -> i32 {
-        self.socket.as_ref().expect("the socket is open").as_raw_fd()
-    }
-
-    fn set(&self, level: i32, name: i32, value: i32) {
-        self.set_bytes(level, name, &value.to_ne_bytes());
-    }
-
-    fn set_bytes(&self, level: i32, name: i32, value: &[u8]) {
-        let (pointer, len) = (value.as_ptr().cast(), value.len() as u32);
-        // SAFETY: the pointer is to so many bytes.
-        let result = unsafe { libc::setsockopt(self.fd(), level, name, pointer, len) };
-        assert_eq!(result, 0, "option {name}: {}", std::io::Error::last_os_error());
-    }
-
-    fn linger_zero(&self) {
-        let bytes = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
-        self.set_bytes(libc::SOL_SOCKET, libc::SO_LINGER, &bytes);
-    }
-
-    fn connect(&mut self) {
-        let address = libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: PORT.to_be(),
-            sin_addr: libc::in_addr { s_addr: u32::from(OURS).to_be() },
-            sin_zero: [0; 8],
-        };
-        let len = size_of::<libc::sockaddr_in>() as u32;
-        // SAFETY: the pointer is to an address of that size.
-        let result = unsafe { libc::connect(self.fd(), (&raw const address).cast(), len) };
-        let error = std::io::Error::last_os_error();
-        assert!(result == 0 || error.raw_os_error() == Some(libc::EINPROGRESS), "{error}");
-    }
-
-    /// A round trip of 10 ms, whose end is the time 0.
-    fn handshake(&mut self, line: &TimeLine) {
-        self.connect();
-        self.wait_until(10.0);
-        let mut answer = "SA 0+0 a1 mss=1460".to_owned();
-        for (setting, option) in [
-            ("sack", " sackok"),
-            ("window_scaling: true", " ws=7"),
-            ("timestamps: true", " ts=1000000/10000"),
-        ] {
-            if line.has(setting) {
-                answer += option;
-            }
-        }
-        self.send(&answer);
-        self.start = Instant::now();
-        self.receive();
-        self.sent.clear();
-    }
-
-    fn millis(&self) -> f64 {
-        self.start.elapsed().as_secs_f64() * 1000.0
-    }
-
-    fn wait_until(&mut self, at: f64) {
-        loop {
-            self.receive();
-            let left = at - self.millis();
-            if left <= 0.0 {
-                return;
-            }
-            self.tun.wait_for(Duration::from_micros((left * 1000.0) as u64));
-        }
-    }
-
-    /// Takes what the kernel has sent.
-    fn receive(&mut self) {
-        let mut buffer = [0; 2048];
-        loop {
-            match self.tun.read(&mut buffer) {
-                Ok(len) => self.note(&buffer[..len]),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => panic!("reading the TUN device: {error}"),
-            }
-        }
-    }
-
-    fn note(&mut self, bytes: &[u8]) {
-        let Ok(ip) = ipv4::Header::parse(bytes, bytes.len()) else { return };
-        let segment = &bytes[ip.header_len()..ip.total_len()];
-        let Ok((header, len)) = Header::parse(segment, segment.len()) else { return };
-        if self.iss.is_none() {
-            self.iss = Some(header.seq);
-            self.key.remote_port = header.src_port;
-            self.stamp = header.options.timestamps.map_or(0, |stamps| stamps.value);
-        }
-        if header.src_port != self.key.remote_port {
-            return;
-        }
-        let names = [
-            (Flags::SYN, 'S'),
-            (Flags::FIN, 'F'),
-            (Flags::RST, 'R'),
-            (Flags::ACK, 'A'),
-            (Flags::URG, 'U'),
-        ];
-        let flags = names.iter().filter(|(flag, _)| header.flags.contains(*flag));
-        let mut text: String = flags.map(|(_, name)| *name).collect();
-        let seq = header.seq.wrapping_sub(self.iss.unwrap_or_default());
-        text += &format!(" {seq}+{}", segment.len() - len);
-        if header.flags.contains(Flags::ACK) {
-            text += &format!(" a{}", header.ack.wrapping_sub(IRS));
-        }
-        for block in header.options.sack() {
-            let relative = |number: u32| number.wrapping_sub(IRS);
-            text += &format!(" [{}-{}]", relative(block.left), relative(block.right));
-        }
-        self.sent.push((self.millis(), text));
-    }
-
-    /// Sends a segment as its line has it.
-    fn send(&mut self, text: &str) {
-        let iss = self.iss.expect("the kernel's SYN");
-        let mut words = text.split_whitespace();
-        let mut flags = Flags::NONE;
-        for letter in words.next().unwrap_or_default().chars() {
-            flags = flags.with(match letter {
-                'S' => Flags::SYN,
-                'F' => Flags::FIN,
-                'R' => Flags::RST,
-                'P' => Flags::PSH,
-                'A' => Flags::ACK,
-                'U' => Flags::URG,
-                '.' => Flags::NONE,
-                _ => panic!("no flag: {letter}"),
-            });
-        }
-        let (seq, len) = pair(words.next().unwrap_or_default(), '+');
-        let (mut ack, mut window, mut urgent) = (0, 60_000, 0);
-        let mut options = Options::default();
-        for word in words {
-            match word.split_once('=') {
-                Some(("w", value)) => window = number(value) as u16,
-                Some(("mss", value)) => options.mss = Some(number(value) as u16),
-                Some(("ws", value)) => options.window_scale = Some(number(value) as u8),
-                Some(("u", value)) => urgent = number(value) as u16,
-                Some(("ts", value)) => {
-                    let (value, echo) = pair(value, '/');
-                    // The engine's clock begins with 10 000.
-                    let echo = echo.wrapping_sub(10_000).wrapping_add(self.stamp);
-                    options.timestamps = Some(Timestamps { value, echo });
-                }
-                Some(_) => panic!("no option: {word}"),
-                // Without ECN the mark means nothing.
-                None if word == "ce" => {}
-                None if word == "sackok" => options.sack_permitted = true,
-                None if word.starts_with('[') => {
-                    let (left, right) = pair(word.trim_matches(['[', ']']), '-');
-                    let absolute = |number: u32| iss.wrapping_add(number);
-                    options.push_sack(SackBlock { left: absolute(left), right: absolute(right) });
-                }
-                None => ack = number(&word[1..]),
-            }
-        }
-        let ack = if flags.contains(Flags::ACK) { iss.wrapping_add(ack) } else { 0 };
-        let header = Header {
-            src_port: PORT,
-            dst_port: self.key.remote_port,
-            seq: IRS.wrapping_add(seq),
-            ack,
-            flags,
-            window,
-            urgent,
-            options,
-            ..Header::default()
-        };
-        let sent = packet(self.key, header, &vec![7; len as usize], false);
-        self.tun.write(&sent);
-    }
-
-    /// A call of the program. Some: something was to be found that is not there.
-    fn call(&mut self, what: &str) -> Option<String> {
-        let words: Vec<&str> = what.split_whitespace().collect();
-        let tcp = libc::IPPROTO_TCP;
-        match words[..] {
-            ["connect"] => self.connect(),
-            ["write", len] => self.write(number(len), 0),
-            ["write", len, "more"] => self.write(number(len), libc::MSG_MORE),
-            ["write", len, _] => self.write(number(len), libc::MSG_OOB),
-            ["read", len] => self.read(number(len)),
-            ["shutdown"] => {
-                // SAFETY: no pointers.
-                unsafe { libc::shutdown(self.fd(), libc::SHUT_WR) };
-            }
-            ["close"] => self.socket = None,
-            ["abort"] => {
-                self.linger_zero();
-                self.socket = None;
-            }
-            ["cork"] => self.set(tcp, libc::TCP_CORK, 1),
-            ["uncork"] => self.set(tcp, libc::TCP_CORK, 0),
-            ["nodelay"] => self.set(tcp, libc::TCP_NODELAY, 1),
-            ["quickack"] => self.set(tcp, libc::TCP_QUICKACK, 1),
-            ["pingpong"] => self.set(tcp, libc::TCP_QUICKACK, 0),
-            ["error", error] => return self.check_error(error),
-            // The window is not the same in Linux's terms, and a state is shown by what leaves.
-            ["state" | "cwnd" | "ssthresh" | "queued" | "window", _] | ["end"] => {}
-            _ => return Some(format!("no such call of the kernel: {what}")),
-        }
-        None
-    }
-
-    fn write(&self, len: u32, flags: i32) {
-        let data = vec![7u8; len as usize];
-        // SAFETY: the pointer is to so many bytes.
-        let sent = unsafe { libc::send(self.fd(), data.as_ptr().cast(), data.len(), flags) };
-        assert_eq!(sent, data.len() as isize, "{}", std::io::Error::last_os_error());
-    }
-
-    fn read(&self, len: u32) {
-        let mut data = vec![0u8; len as usize];
-        // SAFETY: the pointer is to so many bytes.
-        unsafe { libc::recv(self.fd(), data.as_mut_ptr().cast(), data.len(), 0) };
-    }
-
-    fn check_error(&self, expected: &str) -> Option<String> {
-        let mut error = 0i32;
-        let (pointer, mut len) = ((&raw mut error).cast(), size_of::<i32>() as u32);
-        let (level, name) = (libc::SOL_SOCKET, libc::SO_ERROR);
-        // SAFETY: the pointers are to integers of that size.
-        unsafe { libc::getsockopt(self.fd(), level, name, pointer, &raw mut len) };
-        let found = match error {
-            0 => "none",
-            libc::ECONNRESET => "Reset",
-            libc::ECONNREFUSED => "Refused",
-            libc::EPIPE => "BrokenPipe",
-            libc::ETIMEDOUT => "TimedOut",
-            _ => "another one",
-        };
-        (found != expected).then(|| format!("error {found} and not {expected}"))
-    }
 }
