@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
     include_str!("../../src/tcp/tests/timelines/handshake.rs"),
@@ -20,11 +20,12 @@ const SOURCES: [&str; 7] = [
     include_str!("../../src/tcp/tests/timelines/receiving.rs"),
     include_str!("../../src/tcp/tests/timelines/recovery.rs"),
     include_str!("../../src/tcp/tests/timelines/sending.rs"),
+    include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
 ];
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
 /// have: a device that is full, no congestion control.
-const OTHERWISE: [&str; 19] = [
+const OTHERWISE: [&str; 23] = [
     // The engine's device.
     "a_probe_that_cannot_leave_leaves_the_timeout_alone",
     "a_device_that_cuts_gets_a_run",
@@ -46,6 +47,12 @@ const OTHERWISE: [&str; 19] = [
     "a_rest_of_the_window_is_not_used",
     "half_of_a_tiny_window_is_used",
     "a_closed_window_is_asked_about",
+    // It counts memory, offers whole segments, and delays acknowledgments when the buffer is half full.
+    "half_of_a_small_buffer_opens_the_window",
+    "the_window_is_the_whole_buffer",
+    "a_buffer_that_fills_up_does_not_delay_acknowledgments",
+    // It takes all of a segment.
+    "a_segment_beyond_a_small_buffer_is_cut_off",
     // It is taken for Accurate ECN.
     "a_peer_that_reflects_the_bits_gets_no_ecn",
     // A crossing SYN that comes again.

@@ -23,6 +23,7 @@ mod probes;
 mod receiving;
 mod recovery;
 mod sending;
+mod small_buffers;
 
 use core::time::Duration;
 
