@@ -12,7 +12,8 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 8] = [
+const SOURCES: [&str; 9] = [
+    include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
     include_str!("../../src/tcp/tests/timelines/handshake.rs"),
@@ -25,7 +26,7 @@ const SOURCES: [&str; 8] = [
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
 /// have: a device that is full, no congestion control.
-const OTHERWISE: [&str; 23] = [
+const OTHERWISE: [&str; 24] = [
     // The engine's device.
     "a_probe_that_cannot_leave_leaves_the_timeout_alone",
     "a_device_that_cuts_gets_a_run",
@@ -53,6 +54,8 @@ const OTHERWISE: [&str; 23] = [
     "a_buffer_that_fills_up_does_not_delay_acknowledgments",
     // It takes all of a segment.
     "a_segment_beyond_a_small_buffer_is_cut_off",
+    // It keeps the FIN with the data.
+    "data_leaves_for_a_window_without_room_for_the_fin",
     // It is taken for Accurate ECN.
     "a_peer_that_reflects_the_bits_gets_no_ecn",
     // A crossing SYN that comes again.

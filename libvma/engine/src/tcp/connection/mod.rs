@@ -489,6 +489,12 @@ impl<B> Connection<B> {
         self.buffer_start.plus(self.buffer.len() as u32)
     }
 
+    /// The sequence number after the last one that is to be sent: that of the FIN, if the program has closed.
+    #[inline]
+    fn sending_end(&self) -> Seq {
+        self.data_end().plus(u32::from(self.fin_queued))
+    }
+
     /// Was the FIN sent?
     #[inline]
     fn fin_sent(&self) -> bool {

@@ -23,7 +23,7 @@ impl<B> Connection<B> {
     /// Does the next acknowledgment, or something else of the peer's, make something leave?
     #[inline]
     pub fn holds_data(&self) -> bool {
-        self.snd_nxt < self.data_end() && !self.board.is_empty()
+        self.snd_nxt < self.sending_end() && !self.board.is_empty()
     }
 
     /// Is an acknowledgment due that nothing has carried yet?
@@ -244,7 +244,7 @@ impl<B> Connection<B> {
             self.timers.stop(Timer::Persist);
             self.timers.stop(Timer::Cork);
             self.arm_for_flight(now, false);
-        } else if self.board.is_empty() && self.snd_nxt < self.data_end() {
+        } else if self.board.is_empty() && self.snd_nxt < self.sending_end() {
             self.arm_persist(now);
         }
     }
@@ -277,7 +277,8 @@ impl<B> Connection<B> {
                 self.is_cwnd_limited |= allowed <= offered;
                 break;
             }
-            let with_fin = fin && len == unsent;
+            // Its number needs room in the peer's window, too (RFC 9293 section 3.4).
+            let with_fin = fin && len == unsent && offered > len;
             let end = self.snd_nxt.plus(len).plus(u32::from(with_fin));
             let start = self.snd_nxt;
             if !self.send_range(start, end, true, now, link) {
@@ -349,8 +350,8 @@ impl<B> Connection<B> {
     ) -> bool {
         if len == unsent {
             if fin {
-                // A lone FIN takes no room of the window.
-                return len > 0 || self.state.may_send();
+                // A lone FIN takes no room of the congestion window.
+                return len > 0 || offered > 0 && self.state.may_send();
             }
             if len == 0 {
                 return false;
@@ -401,7 +402,7 @@ impl<B> Connection<B> {
     #[cold]
     fn arm_persist(&mut self, now: Instant) {
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
-        let waits_for_window = offered < self.data_end().since(self.snd_nxt).min(self.mss);
+        let waits_for_window = offered < self.sending_end().since(self.snd_nxt).min(self.mss);
         if waits_for_window && !self.timers.is_set(Timer::Persist) {
             self.timers.set(Timer::Persist, now.plus_nanos(self.rto_nanos()));
         }

@@ -291,7 +291,7 @@ impl<B> Connection<B> {
 
     /// RFC 9293 section 3.8.6.1.
     fn on_persist(&mut self, now: Instant, link: &mut impl Link<B>) -> Events {
-        if !self.board.is_empty() || self.snd_nxt >= self.data_end() {
+        if !self.board.is_empty() || self.snd_nxt >= self.sending_end() {
             return Events::NONE;
         }
         let limit = if self.orphan { self.settings.orphan_retries } else { self.settings.retries };
@@ -320,7 +320,7 @@ impl<B> Connection<B> {
             return Events::NONE;
         }
         let idle = now.saturating_duration_since(self.last_received);
-        if !self.board.is_empty() || self.snd_nxt < self.data_end() {
+        if !self.board.is_empty() || self.snd_nxt < self.sending_end() {
             // Retransmissions see to it.
             self.timers.set(Timer::KeepAlive, now.saturating_add(self.settings.keep_idle.into()));
             return Events::NONE;

@@ -16,6 +16,7 @@
 //!   `ssthresh` are in bytes; `window` is the peer's window in bytes.
 //! - `end`: nothing has left since the last line, and nothing is left to compare.
 
+mod closed_window;
 mod closing;
 mod congestion;
 mod handshake;
