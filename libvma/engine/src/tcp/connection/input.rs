@@ -217,7 +217,7 @@ impl<B> Connection<B> {
     }
 
     pub(super) fn establish(&mut self, now: Instant) {
-        self.state = State::Established;
+        self.state = if self.fin_queued { State::FinWait1 } else { State::Established };
         self.last_received = now;
         self.probes = 0;
         if self.syn_retransmissions > 0 {

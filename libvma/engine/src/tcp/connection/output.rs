@@ -147,15 +147,24 @@ impl<B> Connection<B> {
             }
             return;
         }
-        let again = self.board.to_retransmit() > 0;
-        if (again || self.announced.due) && self.send_syn(now, link) {
-            if again {
-                self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
-                self.syn_retransmissions = self.syn_retransmissions.saturating_add(1);
-            }
+        if self.board.to_retransmit() > 0 {
+            self.repeat_syn(now, link);
+        } else if self.announced.due && self.send_syn(now, link) {
             self.board.retransmit(self.iss, self.iss.plus(1), now);
             self.announced.due = false;
         }
+    }
+
+    /// Sends the SYN again that was lost.
+    fn repeat_syn(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
+        if !self.send_syn(now, link) {
+            return false;
+        }
+        self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
+        self.syn_retransmissions = self.syn_retransmissions.saturating_add(1);
+        self.board.retransmit(self.iss, self.iss.plus(1), now);
+        self.announced.due = false;
+        true
     }
 
     /// What may be in flight.
@@ -174,6 +183,15 @@ impl<B> Connection<B> {
     #[cold]
     fn retransmit_lost(&mut self, now: Instant, link: &mut impl Link<B>) {
         let head = self.board.first().map(|sent| sent.start);
+        if self.snd_una == self.iss {
+            // The SYN of a simultaneous open, before the FIN that its closed program has behind it.
+            let is_lost = self.board.next_lost().is_some_and(|lost| Some(lost.start) == head);
+            if is_lost && self.repeat_syn(now, link) {
+                self.timeout_due = false;
+                self.arm_for_flight(now, true);
+            }
+            return;
+        }
         let mut repeats_head = false;
         while let Some(lost) = self.board.next_lost() {
             let room = self.congestion_room();

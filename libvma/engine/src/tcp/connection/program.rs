@@ -215,6 +215,8 @@ impl<B> Connection<B> {
     /// SHUT_WR: FIN follows the data.
     pub fn shutdown_write(&mut self) -> Result<(), Error> {
         match self.state {
+            // As Linux: the FIN of a program that is still there waits for the end of the handshake.
+            State::SynReceived if !self.orphan => {}
             State::Established | State::SynReceived => self.state = State::FinWait1,
             State::CloseWait => self.state = State::LastAck,
             State::SynSent | State::Closed => return Err(Error::NotConnected),

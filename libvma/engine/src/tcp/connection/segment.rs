@@ -161,7 +161,7 @@ impl<B> Connection<B> {
 
     /// SYN, or SYN and ACK where the peer's SYN has arrived.
     pub(super) fn send_syn(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let answers = self.state == State::SynReceived;
+        let answers = self.state != State::SynSent;
         let flags = if answers { Flags::SYN.with(ACK) } else { Flags::SYN };
         let mut segment = self.bare(now, self.iss, flags);
         let header = &mut segment.header;

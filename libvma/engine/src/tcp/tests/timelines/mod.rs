@@ -19,6 +19,7 @@
 mod closed_window;
 mod closing;
 mod congestion;
+mod crossing;
 mod handshake;
 mod probes;
 mod receiving;
