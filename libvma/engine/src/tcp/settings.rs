@@ -106,6 +106,8 @@ pub struct Settings {
     pub urgent_inline: bool,
     /// Ask for ECN when connecting; it is always granted to a peer that asks (tcp_ecn = 1).
     pub ecn: bool,
+    /// A SYN that is sent again does not ask for it (tcp_ecn_fallback).
+    pub ecn_fallback: bool,
     pub timestamps: bool,
     pub window_scaling: bool,
     pub sack: bool,
@@ -145,6 +147,7 @@ impl Default for Settings {
             receive_low_water: 1,
             urgent_inline: false,
             ecn: false,
+            ecn_fallback: true,
             timestamps: true,
             window_scaling: true,
             sack: true,

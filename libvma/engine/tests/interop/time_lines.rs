@@ -12,11 +12,12 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
     include_str!("../../src/tcp/tests/timelines/crossing.rs"),
+    include_str!("../../src/tcp/tests/timelines/ecn.rs"),
     include_str!("../../src/tcp/tests/timelines/handshake.rs"),
     include_str!("../../src/tcp/tests/timelines/probes.rs"),
     include_str!("../../src/tcp/tests/timelines/receiving.rs"),

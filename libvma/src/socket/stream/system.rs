@@ -71,6 +71,7 @@ fn read(stack: &Stack) -> System {
     settings.window_scaling = sysctl.flag("ipv4/tcp_window_scaling", true);
     let ecn = sysctl.number("ipv4/tcp_ecn").unwrap_or(2);
     settings.ecn = ecn == 1;
+    settings.ecn_fallback = sysctl.flag("ipv4/tcp_ecn_fallback", true);
     let seconds = |name, default: Millis| sysctl.number(name).map_or(default, Millis::from_secs);
     let count = |name, default: u8| byte(&sysctl, name).unwrap_or(default);
     settings.keep_idle = seconds("ipv4/tcp_keepalive_time", settings.keep_idle);

@@ -182,16 +182,23 @@ impl<B> Connection<B> {
         self.take_syn(arrival);
         if !has_ack {
             // Simultaneous open (figure 7): SYN and ACK answer it.
+            self.agree_upon_ecn(arrival.has(Flags::ECE) && arrival.has(Flags::CWR));
             self.state = State::SynReceived;
             self.announced.due = true;
             return Events::NONE;
         }
-        self.ecn.enabled &= arrival.has(Flags::ECE) && !arrival.has(Flags::CWR);
+        self.agree_upon_ecn(arrival.has(Flags::ECE) && !arrival.has(Flags::CWR));
         let mut events = self.acknowledged_plainly(arrival);
         self.establish(arrival.now);
         self.note_handshake(arrival.now);
         events.insert(Events::ESTABLISHED.union(Events::WRITABLE));
         events
+    }
+
+    /// RFC 3168 section 6.1.1: the peer's SYN grants ECN, or it does not.
+    fn agree_upon_ecn(&mut self, granted: bool) {
+        self.ecn.enabled &= granted;
+        self.ecn.reduced &= granted;
     }
 
     /// What the peer's SYN says.
@@ -387,6 +394,8 @@ impl<B> Connection<B> {
         }
         if arrival.has(Flags::CWR) {
             self.ecn.echo = false;
+            // The peer's window may be a single segment now (Linux: tcp_ecn_accept_cwr).
+            self.announced.due |= arrival.len > 0;
         }
         if ce && arrival.len > 0 {
             self.ecn.echo = true;

@@ -79,7 +79,7 @@ impl<B> Connection<B> {
         self.retransmission_stamp = None;
         self.congestion.on_loss(now, outstanding);
         self.prr = Prr::start(in_flight, self.congestion.ssthresh());
-        self.ecn.reduced = self.ecn.enabled;
+        self.confirm_reduction();
         self.probe_end = None;
         self.timers.stop(Timer::LossProbe);
     }
@@ -89,11 +89,18 @@ impl<B> Connection<B> {
     pub(super) fn enter_reduction(&mut self, now: Instant) {
         if self.phase == Phase::Open {
             self.congestion.on_ecn(now, self.probe_flight);
+            self.confirm_reduction();
         }
+    }
+
+    /// RFC 3168 section 6.1.2: whatever the window shrinks for, the next new data says so.
+    fn confirm_reduction(&mut self) {
+        self.ecn.reduced |= self.ecn.enabled;
     }
 
     /// The retransmission timer has expired (RFC 5681 section 3.1).
     pub(super) fn enter_loss(&mut self, now: Instant) {
+        self.confirm_reduction();
         if !self.state.is_synchronized() {
             // A lost SYN says nothing of the threshold (RFC 5681 section 3.1); the window follows when the
             // connection is established.
@@ -185,6 +192,7 @@ impl<B> Connection<B> {
         self.board.forget_losses();
         self.duplicate_credit = 0;
         self.congestion.undo();
+        self.ecn.reduced = false;
         self.phase = Phase::Open;
         self.retransmission_stamp = None;
         self.congestion.on_recovery_exit(now);

@@ -180,10 +180,12 @@ impl<B> Connection<B> {
         {
             timestamps.echo = 0;
         }
-        if self.ecn.enabled {
+        if self.ecn.enabled && answers {
             // RFC 3168 section 6.1.1.
-            let ask = if answers { Flags::ECE } else { Flags::ECE.with(Flags::CWR) };
-            header.flags = header.flags.with(ask);
+            header.flags = header.flags.with(Flags::ECE);
+        } else if self.ecn.enabled && (self.snd_nxt == self.iss || !self.settings.ecn_fallback) {
+            // Section 6.1.1.1: the first one may have been dropped for its bits.
+            header.flags = header.flags.with(Flags::ECE.with(Flags::CWR));
         }
         segment.header.window = self.announce_in_syn();
         let sent = link.emit(&segment);

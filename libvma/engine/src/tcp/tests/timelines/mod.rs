@@ -20,6 +20,7 @@ mod closed_window;
 mod closing;
 mod congestion;
 mod crossing;
+mod ecn;
 mod handshake;
 mod probes;
 mod receiving;

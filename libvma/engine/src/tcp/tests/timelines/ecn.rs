@@ -1,0 +1,283 @@
+//! Explicit congestion notification (RFC 3168).
+
+use super::super::script::{plain, selective};
+use super::connect;
+use crate::tcp::Settings;
+
+/// RFC 3168 section 6.1.1: a peer that does not answer with ECE has no ECN.
+#[test]
+fn a_peer_without_ecn_gets_none() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0 noect
+         10 < SA 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         10 write 100
+         10 > PA 1+100 a1 noect
+         20 < A 1+100 a101 ce
+         20 > A 101+0 a101
+         20 end",
+    );
+}
+
+/// RFC 3168 section 6.1.1.1: a SYN that gets no answer may have been dropped for its bits, and comes again without them (Linux:
+/// tcp_ecn_fallback). An answer to the first one counts all the same.
+#[test]
+fn a_syn_that_is_repeated_does_not_ask_for_ecn() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0    connect
+         0    > SEC 0+0
+         1000 > S 0+0
+         1200 < SA 0+0 a1 mss=1460
+         1200 > A 1+0 a1
+         1200 write 100
+         1200 > PA 1+100 a1 noect
+         1210 < A 1+0 a101
+         1210 end",
+    );
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0    connect
+         0    > SEC 0+0
+         1000 > S 0+0
+         1200 < SAE 0+0 a1 mss=1460
+         1200 > A 1+0 a1
+         1200 write 100
+         1200 > PAC 1+100 a1 ect
+         1210 < A 1+0 a101
+         1210 end",
+    );
+}
+
+/// RFC 3168 section 6.1.1: a crossing SYN that asks for ECN is answered with ECE, another is not.
+#[test]
+fn crossing_syns_agree_upon_ecn() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         5  < SEC 0+0 mss=1460
+         5  > SAE 0+0 a1
+         15 < A 1+0 a1
+         15 write 100
+         15 > PA 1+100 a1 ect
+         25 < A 1+0 a101
+         25 end",
+    );
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         5  < S 0+0 mss=1460
+         5  > SA 0+0 a1
+         15 < A 1+0 a1
+         15 write 100
+         15 > PA 1+100 a1 noect
+         25 < A 1+0 a101
+         25 end",
+    );
+}
+
+/// RFC 3168 section 6.1.2: the sender has reduced its window, and may have one segment out only: CWR is acknowledged at once.
+#[test]
+fn a_confirmation_is_acknowledged_at_once() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460
+         10  > A 1+0 a1
+         10  pingpong
+         20  < AC 1+100 a1
+         20  > A 1+0 a101
+         20  end",
+    );
+}
+
+/// RFC 3168 section 6.1.3: CE of a segment with CWR begins another echo.
+#[test]
+fn congestion_with_a_confirmation_is_echoed_again() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         11 < A 1+100 a1 ce
+         11 > AE 1+0 a101
+         12 < AC 101+100 a1 ce
+         12 > AE 1+0 a201
+         13 < AC 201+100 a1
+         13 > A 1+0 a301
+         13 end",
+    );
+}
+
+/// RFC 3168 section 6.1.4: CE of a segment without data means nothing.
+#[test]
+fn congestion_of_an_acknowledgment_is_not_echoed() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         11 < A 1+0 a1 ce
+         12 < A 1+100 a1
+         12 > A 1+0 a101
+         12 end",
+    );
+}
+
+/// RFC 3168 section 6.1.3: data carries the echo as well; section 6.1.4: only data is capable of ECN.
+#[test]
+fn data_carries_the_echo() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1 noect
+         11 < A 1+100 a1 ce
+         11 > AE 1+0 a101 noect
+         12 write 100
+         12 > PAE 1+100 a101 ect
+         20 < A 101+0 a101
+         21 shutdown
+         21 > FAE 101+0 a101 noect
+         30 < A 101+0 a102
+         30 end",
+    );
+}
+
+/// RFC 3168 section 6.1.2: a window that shrinks for a loss is confirmed as well, with the next new data.
+#[test]
+fn a_reduction_for_a_loss_is_confirmed() {
+    connect(
+        Settings { ecn: true, ..selective() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460 sackok
+         10 > A 1+0 a1
+         10 write 7300
+         10 > A 1+1460*4 a1 ect
+         10 > PA 5841+1460 a1 ect
+         20 < A 1+0 a1 [1461-5841]
+         20 > A 1+1460 a1 noect
+         30 < A 1+0 a7301
+         31 write 100
+         31 > PAC 7301+100 a1 ect
+         40 < A 1+0 a7401
+         40 end",
+    );
+}
+
+/// The same after a timeout.
+#[test]
+fn a_reduction_for_a_timeout_is_confirmed() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460
+         10  > A 1+0 a1
+         10  write 100
+         10  > PA 1+100 a1 ect
+         220 > PA 1+100 a1 noect
+         230 < A 1+0 a101
+         231 write 100
+         231 > PAC 101+100 a1 ect
+         240 < A 1+0 a201
+         240 end",
+    );
+}
+
+/// RFC 3168 section 6.1.2: once for a window; what is echoed beyond it is confirmed again.
+#[test]
+fn an_echo_of_the_next_window_is_confirmed_again() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         10 write 100
+         10 > PA 1+100 a1 ect
+         20 < AE 1+0 a101
+         21 write 100
+         21 > PAC 101+100 a1 ect
+         30 < AE 1+0 a201
+         31 write 100
+         31 > PAC 201+100 a1 ect
+         40 < A 1+0 a301
+         41 write 100
+         41 > PA 301+100 a1 ect
+         50 < A 1+0 a401
+         50 end",
+    );
+}
+
+/// RFC 3168 section 6.1.6: window probes are not capable of ECN.
+#[test]
+fn a_window_probe_is_not_capable_of_ecn() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460 w=0
+         10  > A 1+0 a1
+         10  write 100
+         220 > A 0+0 a1 noect
+         230 < A 1+0 a1 w=1000
+         230 > PA 1+100 a1 ect
+         240 < A 1+0 a101
+         240 end",
+    );
+}
+
+/// The same, where a loss probe repaired the loss.
+#[test]
+fn a_reduction_for_a_probe_is_confirmed() {
+    connect(
+        Settings { ecn: true, ..selective() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460 sackok
+         10  > A 1+0 a1
+         10  write 4380
+         10  > A 1+1460*2 a1 ect
+         10  > PA 2921+1460 a1 ect
+         20  < A 1+0 a2921
+         230 > PA 2921+1460 a1 noect
+         300 < A 1+0 a4381
+         301 write 100
+         301 > PA 4381+100 a1 ect
+         310 < A 1+0 a4481
+         311 write 100
+         311 > PAC 4481+100 a1 ect
+         320 < A 1+0 a4581
+         320 end",
+    );
+}
+
+/// RFC 4015: a timeout that was not needed is taken back, and there is nothing to confirm.
+#[test]
+fn a_reduction_that_was_taken_back_is_not_confirmed() {
+    connect(
+        Settings { ecn: true, timestamps: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0 ts=10000/0
+         10  < SAE 0+0 a1 mss=1460 ts=1000000/10000
+         10  > A 1+0 a1
+         10  write 100
+         10  > PA 1+100 a1 ts=10010/1000000 ect
+         220 > PA 1+100 a1 ts=10220/1000000 noect
+         250 < A 1+0 a101 ts=1000200/10010
+         251 write 100
+         251 > PA 101+100 a1 ect
+         260 < A 1+0 a201 ts=1000210/10251
+         260 end",
+    );
+}
