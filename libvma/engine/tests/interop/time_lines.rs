@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 12] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
@@ -24,6 +24,7 @@ const SOURCES: [&str; 11] = [
     include_str!("../../src/tcp/tests/timelines/recovery.rs"),
     include_str!("../../src/tcp/tests/timelines/sending.rs"),
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
+    include_str!("../../src/tcp/tests/timelines/timeouts.rs"),
 ];
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
@@ -185,6 +186,15 @@ impl TimeLine {
         set("tcp_ecn", if self.has("ecn: true") { 1 } else { 2 });
         if let Some(retries) = self.number_of("syn_retries: ") {
             set("tcp_syn_retries", retries);
+        }
+        if self.has("of_the_host(") {
+            let millis = |name: &str| self.number_of(&format!("{name}: Millis::from_millis("));
+            if let Some(least) = millis("least_rto") {
+                set("tcp_rto_min_us", least * 1000);
+            }
+            if let Some(most) = millis("most_rto") {
+                set("tcp_rto_max_ms", most);
+            }
         }
     }
 

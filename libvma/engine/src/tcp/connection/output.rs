@@ -1,7 +1,7 @@
 //! What leaves, and when: lost segments first, then new data as the windows allow, then
 //! acknowledgments that nothing has carried.
 
-use super::timers::{CORK, TRIM, Timer};
+use super::timers::{CORK, TRIM, Timer, persist_nanos};
 use super::{Connection, Phase, State};
 use crate::tcp::Link;
 use crate::tcp::seq::Seq;
@@ -422,7 +422,9 @@ impl<B> Connection<B> {
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
         let waits_for_window = offered < self.sending_end().since(self.snd_nxt).min(self.mss);
         if waits_for_window && !self.timers.is_set(Timer::Persist) {
-            self.timers.set(Timer::Persist, now.plus_nanos(self.rto_nanos()));
+            let pause =
+                persist_nanos(self.rto_nanos(), self.rtt.timeouts(), self.settings.most_rto);
+            self.timers.set(Timer::Persist, now.plus_nanos(pause));
         }
     }
 

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::{Connection, Phase, State};
-use crate::tcp::{Error, Events, Link};
+use crate::tcp::{Error, Events, Link, Millis};
 use crate::time::Instant;
 
 /// When to ...
@@ -125,6 +125,8 @@ pub(super) const CORK: Duration = Duration::from_millis(200);
 pub(super) const TRIM: Duration = Duration::from_secs(1);
 /// The least time before a loss probe: peers do acknowledge at once, but not always.
 const LEAST_PROBE_NANOS: u64 = 2_000_000;
+/// The least time before the first window probe, also if the least timeout is shorter (Linux: tcp_probe0_base).
+const LEAST_PERSIST_NANOS: u64 = 200_000_000;
 /// When the probe leaves while no round trip is measured (RFC 8985 section 7.2).
 const UNMEASURED_PROBE_NANOS: u64 = 1_000_000_000;
 
@@ -309,7 +311,9 @@ impl<B> Connection<B> {
         }
         self.rtt.backoff();
         if self.board.is_empty() {
-            self.timers.set(Timer::Persist, now.plus_nanos(self.rto_nanos()));
+            let most = self.settings.most_rto;
+            let pause = persist_nanos(self.rto_nanos(), self.rtt.timeouts(), most);
+            self.timers.set(Timer::Persist, now.plus_nanos(pause));
         }
         Events::NONE
     }
@@ -397,6 +401,14 @@ impl<B> Connection<B> {
         let at = now.plus_nanos(wait).min(self.timers.when(Timer::Retransmission));
         self.timers.set(Timer::LossProbe, at);
     }
+}
+
+/// The pause before the next window probe, after so many. A function of its own for the profile, by which
+/// the timers' common cases are laid out.
+#[inline(never)]
+pub(super) fn persist_nanos(rto_nanos: u64, doublings: u32, most: Millis) -> u64 {
+    let least = LEAST_PERSIST_NANOS.wrapping_shl(doublings.min(16));
+    rto_nanos.max(least.min(most.nanos()))
 }
 
 #[cfg(test)]

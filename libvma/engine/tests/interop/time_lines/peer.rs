@@ -73,7 +73,8 @@ impl Peer {
             ("most_rto: ", TCP_RTO_MAX_MS, 1),
             ("most_ack_delay: ", TCP_DELACK_MAX_US, 1000),
         ] {
-            if let Some(value) = line.number_of(&format!("{setting}{millis}")) {
+            let value = line.number_of(&format!("{setting}{millis}"));
+            if let Some(value) = value.filter(|_| !line.has("of_the_host(")) {
                 peer.set(tcp, name, value * factor);
             }
         }

@@ -27,6 +27,7 @@ mod receiving;
 mod recovery;
 mod sending;
 mod small_buffers;
+mod timeouts;
 
 use core::time::Duration;
 
