@@ -129,7 +129,7 @@ fn start() -> Process {
             ended: Lock::new(Default::default()),
             kernels: Default::default(),
             passed: Lock::new(Default::default()),
-            system: std::sync::OnceLock::new(),
+            system: Lock::default(),
             starts: std::sync::OnceLock::new(),
             extra: Default::default(),
             watch,

@@ -96,8 +96,8 @@ pub struct Stack {
     pub ended: Lock<SocketCounters>,
     /// Sockets that became the kernel's, to be told of.
     pub kernels: report::kernels::Kernels,
-    /// The host's TCP settings, read when the first stream socket is opened.
-    pub system: OnceLock<stream::System>,
+    /// The host's TCP settings, as they were when a stream socket was opened.
+    pub system: Lock<stream::KnownSystem>,
     /// The secret behind initial sequence numbers and time stamps. None inside: the kernel does not show its own.
     pub starts: OnceLock<Option<[u8; 16]>>,
     /// Ports of UDP sockets that other processes got from this one.

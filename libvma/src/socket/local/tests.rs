@@ -36,7 +36,7 @@ fn stack_with(environment: &str) -> Stack {
         extra: Default::default(),
         kernels: Default::default(),
         passed: Lock::new(Default::default()),
-        system: std::sync::OnceLock::new(),
+        system: Default::default(),
         starts: std::sync::OnceLock::new(),
         watch: crate::socket::stream::watch::Watch::new("", None, None),
         config,

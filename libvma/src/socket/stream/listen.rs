@@ -262,7 +262,8 @@ pub fn update(stack: &Stack, id: SocketId) {
 fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec> {
     let (_, socket) = state.socket(id)?;
     let stream = socket.stream.as_ref()?;
-    let system = system::of(stack).listening(stack);
+    let system = system::of(stack);
+    let system = system.listening(stack);
     let mut listen = system::of_listener(&stream.settings, &system.settings);
     let seconds = |seconds| Duration::from_secs(u64::from(seconds));
     listen.defer_accept = stream.defer_accept.map(seconds);

@@ -36,7 +36,7 @@ pub mod watch;
 
 pub use inherited::leave_listener;
 pub use shutdown::close;
-pub use system::System;
+pub use system::Known as KnownSystem;
 pub use unaccepted::hand_over as hand_over_unaccepted;
 
 use std::net::{Ipv4Addr, SocketAddrV4};

@@ -3,7 +3,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use libvma_engine::siphash::Key;
@@ -12,6 +12,7 @@ use libvma_engine::tcp::connection::window_scale;
 use libvma_engine::tcp::listen::ListenSettings;
 use libvma_engine::tcp::{Buffer, Millis, Settings};
 
+use crate::config::Config;
 use crate::config::rules::Protocol;
 use crate::shard::tcp::Setup;
 use crate::socket::{Stack, clock};
@@ -35,9 +36,35 @@ pub struct Listening {
     pub somaxconn: u32,
 }
 
-/// Read once, with the first stream socket.
-pub fn of(stack: &Stack) -> &System {
-    stack.system.get_or_init(|| read(stack))
+/// The settings as they were read last.
+#[derive(Default)]
+pub struct Known(Option<(u64, Arc<System>)>);
+
+impl Known {
+    /// Those of a moment, or of [`AGE_NANOS`] before it at most.
+    fn at(&mut self, nanos: u64, read: impl FnOnce() -> System) -> Arc<System> {
+        match &self.0 {
+            Some((since, system)) if nanos.saturating_sub(*since) < AGE_NANOS => system.clone(),
+            _ => {
+                let system = Arc::new(read());
+                self.0 = Some((nanos, system.clone()));
+                system
+            }
+        }
+    }
+}
+
+/// The kernel looks at its settings with each socket. That takes this library some 30 system calls, which a program that opens
+/// connections all the time makes once in this time.
+const AGE_NANOS: u64 = 1_000_000_000;
+
+/// The settings that a stream socket which is opened now starts with.
+pub fn of(stack: &Stack) -> Arc<System> {
+    let read = || read(&stack.config, &Sysctl::below("/proc/sys/net"));
+    match stack.system.lock() {
+        Ok(mut known) => known.at(clock::now().as_nanos(), read),
+        Err(_) => Arc::new(read()),
+    }
 }
 
 /// The second and third of the three numbers of tcp_rmem and tcp_wmem.
@@ -47,15 +74,14 @@ fn triple(sysctl: &Sysctl, name: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-fn read(stack: &Stack) -> System {
-    let sysctl = Sysctl::below("/proc/sys/net");
+fn read(config: &Config, sysctl: &Sysctl) -> System {
     let mut settings = Settings::default();
-    if let Some((initial, most)) = triple(&sysctl, "ipv4/tcp_wmem") {
+    if let Some((initial, most)) = triple(sysctl, "ipv4/tcp_wmem") {
         // The kernel counts its own overhead, which for a queue of full segments is little.
         let initial = initial.max(16 * 1024).max(settings.send_buffer.limit);
         settings.send_buffer = Buffer { limit: initial, most: most.max(initial), automatic: true };
     }
-    if let Some((initial, most)) = triple(&sysctl, "ipv4/tcp_rmem") {
+    if let Some((initial, most)) = triple(sysctl, "ipv4/tcp_rmem") {
         // tcp_adv_win_scale: half of it is the window, for the rest is overhead.
         let limit = initial / 2;
         settings.receive_buffer = Buffer { limit, most: (most / 2).max(limit), automatic: true };
@@ -63,7 +89,7 @@ fn read(stack: &Stack) -> System {
         settings.largest_receive_buffer = most.max(sysctl.number("core/rmem_max").unwrap_or(0));
     }
     settings.sack = sysctl.flag("ipv4/tcp_sack", true);
-    settings.timestamps = match stack.config.tcp_timestamps {
+    settings.timestamps = match config.tcp_timestamps {
         0 => false,
         1 => true,
         _ => sysctl.flag("ipv4/tcp_timestamps", true),
@@ -73,21 +99,26 @@ fn read(stack: &Stack) -> System {
     settings.ecn = ecn == 1;
     settings.ecn_fallback = sysctl.flag("ipv4/tcp_ecn_fallback", true);
     let seconds = |name, default: Millis| sysctl.number(name).map_or(default, Millis::from_secs);
-    let count = |name, default: u8| byte(&sysctl, name).unwrap_or(default);
+    let count = |name, default: u8| byte(sysctl, name).unwrap_or(default);
     settings.keep_idle = seconds("ipv4/tcp_keepalive_time", settings.keep_idle);
     settings.keep_interval = seconds("ipv4/tcp_keepalive_intvl", settings.keep_interval);
     settings.keep_count = count("ipv4/tcp_keepalive_probes", settings.keep_count);
     if let Some(seconds) = sysctl.number("ipv4/tcp_fin_timeout") {
         settings.fin_timeout = Some(Duration::from_secs(seconds.into()));
     }
+    // Linux 6.11 and 6.15; the kernel has the same limits for them as for the options of a socket.
+    let micros = |name, default| sysctl.number(name).map_or(default, Millis::from_micros);
+    let millis = |name, default| sysctl.number(name).map_or(default, Millis::from_millis);
+    settings.least_rto = micros("ipv4/tcp_rto_min_us", settings.least_rto);
+    settings.most_rto = millis("ipv4/tcp_rto_max_ms", settings.most_rto);
     settings.syn_retries = count("ipv4/tcp_syn_retries", settings.syn_retries);
     settings.retries = count("ipv4/tcp_retries2", settings.retries);
     settings.rfc_1337 = sysctl.flag("ipv4/tcp_rfc1337", false);
-    settings.max_segment = stack.config.max_segment();
-    settings.nodelay = stack.config.tcp_nodelay;
-    settings.always_quick_ack = stack.config.tcp_quickack;
+    settings.max_segment = config.max_segment();
+    settings.nodelay = config.tcp_nodelay;
+    settings.always_quick_ack = config.tcp_quickack;
     let named = sysctl.text("ipv4/tcp_congestion_control");
-    settings.congestion = match stack.config.tcp_congestion {
+    settings.congestion = match config.tcp_congestion {
         Some(chosen) => Algorithm::from_parameter(chosen).unwrap_or_default(),
         None => named.and_then(|name| Algorithm::from_name(&name)).unwrap_or(Algorithm::Cubic),
     };
@@ -104,7 +135,7 @@ impl System {
         self.ecn <= 2
     }
 
-    /// Read once, with the first listener.
+    /// Read with the first listener that has these settings.
     pub fn listening(&self, stack: &Stack) -> &Listening {
         self.listening.get_or_init(|| {
             let sysctl = Sysctl::below("/proc/sys/net");
@@ -191,3 +222,80 @@ fn boot_secret() -> Option<[u8; 16]> {
 const NOBODY: Ipv4Addr = Ipv4Addr::new(127, 118, 109, 97);
 /// They are nobody's either, and the kernel gives them to nobody.
 const PORTS: [u16; 4] = [20_641, 20_642, 20_643, 20_644];
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A folder in place of /proc/sys/net.
+    struct Host(PathBuf);
+
+    impl Host {
+        fn with(test: &str, settings: &[(&str, &str)]) -> Host {
+            let name = format!("vma-system-{test}-{}", std::process::id());
+            let host = Host(std::env::temp_dir().join(name));
+            std::fs::create_dir_all(host.0.join("ipv4")).unwrap();
+            for (name, value) in settings {
+                host.set(name, value);
+            }
+            host
+        }
+
+        fn set(&self, name: &str, value: &str) {
+            std::fs::write(self.0.join("ipv4").join(name), value).unwrap();
+        }
+
+        fn read(&self) -> System {
+            let config = Config::new(&crate::config::settings::Settings::read([]));
+            read(&config, &Sysctl::below(self.0.to_str().unwrap()))
+        }
+    }
+
+    impl Drop for Host {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn timeouts_are_those_of_the_host() {
+        let settings = [("tcp_rto_min_us", "50000\n"), ("tcp_rto_max_ms", "30000\n")];
+        let host = Host::with("timeouts", &settings);
+        let settings = host.read().settings;
+        assert_eq!(settings.least_rto, Millis::from_millis(50));
+        assert_eq!(settings.most_rto, Millis::from_millis(30_000));
+    }
+
+    #[test]
+    fn an_older_kernel_has_the_usual_timeouts() {
+        let (found, usual) = (Host::with("older", &[]).read().settings, Settings::default());
+        assert_eq!(found.least_rto, usual.least_rto);
+        assert_eq!(found.most_rto, usual.most_rto);
+        assert!(found.ecn_fallback && !found.ecn);
+    }
+
+    #[test]
+    fn ecn_is_that_of_the_host() {
+        let host = Host::with("ecn", &[("tcp_ecn", "1"), ("tcp_ecn_fallback", "0")]);
+        let settings = host.read().settings;
+        assert!(settings.ecn && !settings.ecn_fallback);
+    }
+
+    #[test]
+    fn settings_are_followed_after_a_second() {
+        let settings = [("tcp_ecn", "0"), ("tcp_rmem", "4096 131072 6291456")];
+        let host = Host::with("followed", &settings);
+        let mut known = Known::default();
+        let first = known.at(5_000_000_000, || host.read());
+        assert!(!first.settings.ecn);
+        host.set("tcp_ecn", "1");
+        host.set("tcp_rmem", "4096 400000 6291456");
+        let soon = known.at(5_999_999_999, || panic!("read too often"));
+        assert!(Arc::ptr_eq(&first, &soon));
+        let later = known.at(6_000_000_000, || host.read()).settings.clone();
+        assert!(later.ecn);
+        assert_eq!(later.receive_buffer.limit, 200_000);
+    }
+}
