@@ -41,10 +41,13 @@ pub struct Listening {
 pub struct Known(Option<(u64, Arc<System>)>);
 
 impl Known {
-    /// Those of a moment, or of [`AGE_NANOS`] before it at most.
-    fn at(&mut self, nanos: u64, read: impl FnOnce() -> System) -> Arc<System> {
+    /// Those of a moment, or of [`AGE_NANOS`] before it at most; or the last ones that could be read, as a program may have lost sight of
+    /// /proc since then (chroot(2), seccomp(2)).
+    fn at(&mut self, nanos: u64, sysctl: &Sysctl, read: impl FnOnce() -> System) -> Arc<System> {
+        let is_young = |since: u64| nanos.saturating_sub(since) < AGE_NANOS;
+        let is_lost = || sysctl.text("ipv4/tcp_rmem").is_none();
         match &self.0 {
-            Some((since, system)) if nanos.saturating_sub(*since) < AGE_NANOS => system.clone(),
+            Some((since, system)) if is_young(*since) || is_lost() => system.clone(),
             _ => {
                 let system = Arc::new(read());
                 self.0 = Some((nanos, system.clone()));
@@ -60,9 +63,10 @@ const AGE_NANOS: u64 = 1_000_000_000;
 
 /// The settings that a stream socket which is opened now starts with.
 pub fn of(stack: &Stack) -> Arc<System> {
-    let read = || read(&stack.config, &Sysctl::below("/proc/sys/net"));
+    let sysctl = Sysctl::below("/proc/sys/net");
+    let read = || read(&stack.config, &sysctl);
     match stack.system.lock() {
-        Ok(mut known) => known.at(clock::now().as_nanos(), read),
+        Ok(mut known) => known.at(clock::now().as_nanos(), &sysctl, read),
         Err(_) => Arc::new(read()),
     }
 }
@@ -288,14 +292,18 @@ mod tests {
         let settings = [("tcp_ecn", "0"), ("tcp_rmem", "4096 131072 6291456")];
         let host = Host::with("followed", &settings);
         let mut known = Known::default();
-        let first = known.at(5_000_000_000, || host.read());
+        let sysctl = Sysctl::below(host.0.to_str().unwrap());
+        let first = known.at(5_000_000_000, &sysctl, || host.read());
         assert!(!first.settings.ecn);
         host.set("tcp_ecn", "1");
         host.set("tcp_rmem", "4096 400000 6291456");
-        let soon = known.at(5_999_999_999, || panic!("read too often"));
+        let soon = known.at(5_999_999_999, &sysctl, || panic!("read too often"));
         assert!(Arc::ptr_eq(&first, &soon));
-        let later = known.at(6_000_000_000, || host.read()).settings.clone();
-        assert!(later.ecn);
-        assert_eq!(later.receive_buffer.limit, 200_000);
+        let later = known.at(6_000_000_000, &sysctl, || host.read());
+        assert!(later.settings.ecn);
+        assert_eq!(later.settings.receive_buffer.limit, 200_000);
+        std::fs::remove_dir_all(host.0.join("ipv4")).unwrap();
+        let lost = known.at(8_000_000_000, &sysctl, || panic!("nothing can be read"));
+        assert!(Arc::ptr_eq(&later, &lost));
     }
 }
