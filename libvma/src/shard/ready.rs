@@ -36,6 +36,8 @@ pub(super) struct Sleeper {
     has_bells: bool,
     /// It sleeps, and is woken by what comes on any ring and is for nobody in particular.
     hears_all: bool,
+    /// It waits for something of ours, so that it hears of what the rings bring, itself or by the one that guards them.
+    listens: bool,
     /// The number of the thread.
     thread: u32,
 }
@@ -55,6 +57,7 @@ impl<S> State<S> {
                     due: 0,
                     has_bells: false,
                     hears_all: false,
+                    listens: false,
                     thread,
                 });
                 self.sleepers.len() - 1
@@ -63,6 +66,7 @@ impl<S> State<S> {
         let sleeper = self.sleepers.get_mut(index)?;
         sleeper.in_use = true;
         sleeper.woken = false;
+        sleeper.listens = false;
         let is_anothers = core::mem::replace(&mut sleeper.thread, thread) != thread;
         let (has_bells, waker) = (sleeper.has_bells, sleeper.waker.raw());
         let id = SleeperId(index as u32);
@@ -100,6 +104,9 @@ impl<S> State<S> {
     /// others sleep until it wakes them, or else every packet would wake all of them; but a timer that
     /// was set since it fell asleep is for the next one that does.
     pub fn guard_rings(&mut self, sleeper: SleeperId, mut each: impl FnMut(i32)) -> Option<u64> {
+        if let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize) {
+            entry.listens = true;
+        }
         self.arm_own_bells(sleeper, &mut each);
         let thread = |id: SleeperId| self.sleepers.get(id.0 as usize).map(|entry| entry.thread);
         // A thread of which another sleep is registered is in a signal handler, or has left it by longjmp.
@@ -117,7 +124,9 @@ impl<S> State<S> {
     /// A thread that has slept goes back to the program: somebody else has to listen. One that is awake
     /// already listens before it sleeps again, or calls this.
     pub fn hand_over_rings(&mut self) {
-        let listens = |sleeper: &Sleeper| sleeper.in_use && (sleeper.woken || sleeper.hears_all);
+        let listens = |sleeper: &Sleeper| {
+            sleeper.in_use && sleeper.listens && (sleeper.woken || sleeper.hears_all)
+        };
         if self.driver.is_some() {
             return;
         }
@@ -145,7 +154,7 @@ impl<S> State<S> {
     }
 
     fn wake_any(&mut self) {
-        let asleep = |sleeper: &Sleeper| sleeper.in_use && !sleeper.woken;
+        let asleep = |sleeper: &Sleeper| sleeper.in_use && sleeper.listens && !sleeper.woken;
         if let Some(index) = self.sleepers.iter().position(asleep) {
             self.wake(SleeperId(index as u32));
         }
@@ -153,7 +162,7 @@ impl<S> State<S> {
 
     /// Does a thread of the program sleep, and drives what the rings bring when it wakes?
     pub fn has_sleepers(&self) -> bool {
-        self.sleepers.iter().any(|sleeper| sleeper.in_use)
+        self.sleepers.iter().any(|sleeper| sleeper.in_use && sleeper.listens)
     }
 
     pub fn sleep_on(&mut self, socket: SocketId, sleeper: SleeperId) {
@@ -267,8 +276,63 @@ impl<S> State<S> {
 
 #[cfg(test)]
 mod tests {
+    use super::Interest;
     use crate::shard::Shard;
     use crate::sys::wait::{PollFd, ppoll};
+
+    fn is_woken(fd: i32) -> bool {
+        ppoll(&mut [PollFd { fd, events: libc::POLLIN, revents: 0 }], Some(0), None) == Ok(1)
+    }
+
+    #[test]
+    fn who_waits_for_nothing_of_ours_is_left_alone() {
+        let shard: Shard<()> = Shard::default();
+        let mut state = shard.lock().unwrap();
+        let (_, idle) = state.new_sleeper().unwrap();
+        assert!(!state.has_sleepers(), "the internal thread drives");
+        // Who has guarded the rings goes: of those that sleep one takes over.
+        state.hand_over_rings();
+        let (sleeper, waiting) = state.new_sleeper().unwrap();
+        state.guard_rings(sleeper, |_| ());
+        assert!(state.has_sleepers());
+        state.driver = None;
+        state.hand_over_rings();
+        drop(state);
+        assert_eq!((is_woken(idle), is_woken(waiting)), (false, true));
+    }
+
+    #[test]
+    fn the_first_socket_of_a_set_wakes_who_waits_at_it() {
+        let shard: Shard<()> = Shard::default();
+        let mut state = shard.lock().unwrap();
+        let socket = state.attach((), 9);
+        let another = state.attach((), 9);
+        let set = state.new_set(9);
+        let (sleeper, waker) = state.new_sleeper().unwrap();
+        state.sleep_on_set(set, sleeper);
+        assert!(!state.watches_any(set));
+        let interest = Interest {
+            descriptor: 3,
+            events: libc::EPOLLIN as u32,
+            data: 0,
+            spent: false,
+            in_kernel: false,
+            news: false,
+            about: 0,
+        };
+        state.watch(set, socket, interest);
+        assert!(state.watches_any(set));
+        drop(state);
+        assert!(is_woken(waker), "it does not listen to the rings");
+        let mut state = shard.lock().unwrap();
+        state.leave_set(set, sleeper);
+        state.end_sleeper(sleeper);
+        let (sleeper, waker) = state.new_sleeper().unwrap();
+        state.sleep_on_set(set, sleeper);
+        state.watch(set, another, interest);
+        drop(state);
+        assert!(!is_woken(waker));
+    }
 
     #[test]
     fn wake_ups_that_come_after_the_sleep_do_not_end_later_ones() {

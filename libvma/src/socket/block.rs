@@ -38,6 +38,11 @@ pub trait Source<'a> {
         descriptors: &mut PollSet,
     ) -> bool;
 
+    /// May what the rings bring end the wait? If not, the sleep leaves them to others.
+    fn listens(&self, _state: &mut Guard<'_>) -> bool {
+        true
+    }
+
     /// The sleep is over: takes the registrations back. `descriptors` begins with those that the source added.
     fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, descriptors: &[PollFd]);
 }
@@ -157,7 +162,10 @@ fn sleep<'a, S: Source<'a>>(
             && filter::is_due(stack, &mut state));
     descriptors.add_waker(waker);
     // What came between the last poll and now is in the rings, so their descriptors are readable.
-    let bound = state.guard_rings(sleeper, |fd| descriptors.add_readable(fd));
+    let bound = match source.listens(&mut state) {
+        true => state.guard_rings(sleeper, |fd| descriptors.add_readable(fd)),
+        false => None,
+    };
     drop(state);
     let next = match may_sleep {
         true => wait.sleep(&mut descriptors, mask, bound),

@@ -189,6 +189,10 @@ impl<'a> Source<'a> for Waiting<'_, '_> {
         true
     }
 
+    fn listens(&self, state: &mut Guard<'_>) -> bool {
+        state.watches_any(self.epoll.set)
+    }
+
     fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
         self.counting.wakes();
         self.kernel_spoke |= fds.first().is_some_and(|instance| instance.revents != 0);

@@ -226,7 +226,9 @@ impl<S> State<S> {
             Some(known) => *known = interest,
             None => watch.interests.push(interest),
         }
+        let mut is_first = false;
         if let Some(set) = self.set_mut(id) {
+            is_first = set.members.is_empty();
             set.members.insert(socket);
             if interest.in_kernel {
                 set.shared.insert(socket);
@@ -234,6 +236,9 @@ impl<S> State<S> {
         }
         if interest.news {
             self.relist(id, socket);
+        }
+        // Who waits at a set without sockets does not listen to the rings.
+        if interest.news || is_first {
             self.wake_set(id);
         }
     }
@@ -349,6 +354,12 @@ impl<S> State<S> {
                 return Some(socket);
             }
         }
+    }
+
+    /// Does it watch any socket of ours?
+    pub fn watches_any(&self, set: SetId) -> bool {
+        let slot = self.sets.get(set.0 as usize);
+        slot.and_then(Option::as_ref).is_some_and(|set| !set.members.is_empty())
     }
 
     /// How many sockets the set lists now, at most.
