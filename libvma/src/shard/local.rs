@@ -406,8 +406,8 @@ pub(super) fn after_kernel(frame: &[u8]) -> u16 {
     }
 }
 
-/// What stands in the second byte of the destination's MAC address for a socket with this inode: senders ask the kernel which
-/// member of a group with SO_REUSEPORT gets a flow, and the receiving process finds it by this. Never 0.
+/// The number of a socket with this inode, for the second byte of the destination's MAC address: senders ask the kernel which
+/// member of a group with SO_REUSEPORT gets a flow, and the receiving process finds the member by it. Never 0.
 pub fn member_number(inode: u64) -> u8 {
     // The sockets of a group are made one after the other, as a rule: then their numbers differ.
     (inode % 255) as u8 + 1

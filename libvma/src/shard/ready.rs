@@ -36,7 +36,7 @@ pub(super) struct Sleeper {
     has_bells: bool,
     /// It sleeps, and is woken by what comes on any ring and is for nobody in particular.
     hears_all: bool,
-    /// It waits for something of ours, so that it hears of what the rings bring, itself or by the one that guards them.
+    /// The thread waits for a socket of ours: it hears of what the rings bring, by its own look or by the sleeper that guards them.
     listens: bool,
     /// The number of the thread.
     thread: u32,
@@ -290,7 +290,7 @@ mod tests {
         let mut state = shard.lock().unwrap();
         let (_, idle) = state.new_sleeper().unwrap();
         assert!(!state.has_sleepers(), "the internal thread drives");
-        // Who has guarded the rings goes: of those that sleep one takes over.
+        // A thread that guarded the rings leaves: one of the sleepers takes over.
         state.hand_over_rings();
         let (sleeper, waiting) = state.new_sleeper().unwrap();
         state.guard_rings(sleeper, |_| ());

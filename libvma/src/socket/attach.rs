@@ -76,7 +76,7 @@ pub fn post(stack: &Stack, id: SocketId) {
             socket.posted = None;
         }
     }
-    // It was closed, or became the kernel's, meanwhile, or another member has its number.
+    // The socket was closed, or became the kernel's, meanwhile, or another member has its number.
     local::unpost(stack, posted);
 }
 

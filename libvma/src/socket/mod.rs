@@ -289,7 +289,7 @@ impl Socket {
         self.family == Family::Ipv6 && self.peer.is_none()
     }
 
-    /// What senders of this host call it among those that share its port with SO_REUSEPORT; 0: nothing.
+    /// The number under which senders of this host know the socket among those that share its port with SO_REUSEPORT; 0: none.
     fn member(&self) -> u8 {
         let posted = self.posted.as_ref().filter(|_| self.options.reuse_port);
         posted.map_or(0, |posted| posted.member_number())

@@ -36,8 +36,7 @@ pub struct Filter {
     pub device: Option<u32>,
     /// SO_REUSEPORT was on when the socket was bound.
     pub reuse_port: bool,
-    /// What senders of this host that have asked the kernel call it among the sockets that share its port; 0: they do not
-    /// know it.
+    /// The number under which senders of this host know the socket among those that share its port; 0: none.
     pub member: u8,
     /// IP_MULTICAST_ALL: groups that some other socket joined are welcome too.
     pub multicast_all: bool,

@@ -51,15 +51,15 @@ const OTHERWISE: [&str; 24] = [
     "a_rest_of_the_window_is_not_used",
     "half_of_a_tiny_window_is_used",
     "a_closed_window_is_asked_about",
-    // It counts memory, offers whole segments, and delays acknowledgments when the buffer is half full.
+    // Linux counts memory, offers whole segments, and delays acknowledgments when the buffer is half full.
     "half_of_a_small_buffer_opens_the_window",
     "the_window_is_the_whole_buffer",
     "a_buffer_that_fills_up_does_not_delay_acknowledgments",
-    // It takes all of a segment.
+    // Linux takes all of a segment.
     "a_segment_beyond_a_small_buffer_is_cut_off",
-    // It keeps the FIN with the data.
+    // Linux keeps the FIN with the data.
     "data_leaves_for_a_window_without_room_for_the_fin",
-    // It is taken for Accurate ECN.
+    // Linux takes the answer for Accurate ECN.
     "a_peer_that_reflects_the_bits_gets_no_ecn",
     // A crossing SYN that comes again.
     "the_answer_to_a_crossing_syn_is_repeated",

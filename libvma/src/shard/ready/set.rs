@@ -237,7 +237,7 @@ impl<S> State<S> {
         if interest.news {
             self.relist(id, socket);
         }
-        // Who waits at a set without sockets does not listen to the rings.
+        // A thread that waits at a set without sockets does not listen to the rings.
         if interest.news || is_first {
             self.wake_set(id);
         }

@@ -28,7 +28,7 @@ pub struct Place {
     pub receives_by_kernel: bool,
     family: Family,
     ipv6_only: bool,
-    /// What senders of this host call it.
+    /// The number under which senders of this host know the socket.
     member: u8,
 }
 

@@ -84,7 +84,7 @@ pub enum Reach {
 pub struct Posted(Key);
 
 impl Posted {
-    /// What senders call it.
+    /// The number under which senders know the socket.
     pub fn member_number(self) -> u8 {
         let Posted(Key(inode)) = self;
         member_number(inode)

@@ -41,7 +41,7 @@ pub struct Listening {
 pub struct Known(Option<(u64, Arc<System>)>);
 
 impl Known {
-    /// Those of a moment, or of [`AGE_NANOS`] before it at most; or the last ones that could be read, as a program may have lost sight of
+    /// The settings of a moment, or of [`AGE_NANOS`] before it at most; or the last ones that could be read, as a program may have lost sight of
     /// /proc since then (chroot(2), seccomp(2)).
     fn at(&mut self, nanos: u64, sysctl: &Sysctl, read: impl FnOnce() -> System) -> Arc<System> {
         let is_young = |since: u64| nanos.saturating_sub(since) < AGE_NANOS;

@@ -43,7 +43,7 @@ fn whoever_gets_a_connection_gets_what_a_sender_left_that_has_ended() {
         for reader in READERS {
             let ran = run(Under::Both, end, reader);
             assert_eq!(ran.stdout.trim(), "whole", "{end}, {reader}");
-            // Who reads itself may be done before it is told of all.
+            // A process that reads by itself may be done before its internal thread has heard of all.
             let halves = if reader == "self" { 1..=CONNECTIONS } else { CONNECTIONS..=CONNECTIONS };
             assert!(
                 halves.contains(&ran.halves),

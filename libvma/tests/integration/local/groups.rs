@@ -44,7 +44,7 @@ fn got(servers: &mut [Puppet; 2]) -> Got {
     all
 }
 
-/// Who got a flow's datagrams; panics if a datagram is missing, or if they are not all with one.
+/// The member that got each flow's datagrams; panics if a datagram is missing, or if they are not all with one.
 fn owners(got: &Got, datagrams: usize) -> Vec<(usize, usize)> {
     let owner = |flow: usize| {
         let of_flow = |text: &&String| text.split('.').next() == Some(&flow.to_string());
@@ -68,7 +68,7 @@ fn send(client: &mut Puppet, datagrams: usize) {
 
 struct Scene<'a> {
     servers: [Puppet; 2],
-    /// What the kernel chooses is measured by a client without the library that has the same ports.
+    /// A client without the library that has the same ports: where its flows go is the kernel's choice.
     plain: Puppet,
     client: Puppet,
     watch: Watch<'a>,

@@ -37,7 +37,7 @@ pub struct Peer {
     socket: Option<OwnedFd>,
     key: FlowKey,
     iss: Option<u32>,
-    /// What the kernel's time stamps begin with.
+    /// The first of the kernel's time stamps.
     stamp: u32,
     start: Instant,
     /// Its send buffer may be full.
@@ -231,7 +231,7 @@ impl Peer {
         }
         let (seq, len) = pair(words.next().unwrap_or_default(), '+');
         let (mut ack, mut window, mut urgent) = (0, 60_000, 0);
-        // What is in ECN's field does not matter to a connection without it; data of one with it are capable.
+        // ECN's field does not matter to a connection without it; data of one with it are capable.
         let mut ecn = if len > 0 { ECT_0 } else { 0 };
         let mut options = Options::default();
         for word in words {

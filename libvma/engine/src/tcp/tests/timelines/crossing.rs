@@ -47,7 +47,7 @@ fn crossing_syns_agree_upon_options() {
     );
 }
 
-/// What the crossing SYN does not offer is off, in the answer as well.
+/// An option that the crossing SYN does not offer is off, in the answer as well.
 #[test]
 fn a_crossing_syn_without_options_switches_them_off() {
     connect(
@@ -304,7 +304,7 @@ fn a_fin_that_acknowledges_the_data_only_leads_to_closing() {
     );
 }
 
-/// What the other side misses of a simultaneous open that was closed at once comes piece by piece.
+/// A simultaneous open that was closed at once: the pieces that the other side misses come one after the other.
 #[test]
 fn the_syn_is_acknowledged_before_the_fin_behind_it() {
     connect(

@@ -5,12 +5,12 @@ use super::super::script::plain;
 use super::connect;
 use crate::tcp::{Buffer, Settings};
 
-/// What SO_RCVBUF becomes is twice the window; 1152 bytes are the least.
+/// SO_RCVBUF becomes twice the window; 1152 bytes are the least.
 fn rcvbuf(limit: u32, settings: Settings) -> Settings {
     Settings { receive_buffer: Buffer { limit, most: limit, automatic: false }, ..settings }
 }
 
-/// What SO_SNDBUF becomes is twice of what the program says, 4608 bytes at least.
+/// SO_SNDBUF becomes twice of what the program says, 4608 bytes at least.
 fn sndbuf(half: u32, settings: Settings) -> Settings {
     let limit = half * 2;
     Settings { send_buffer: Buffer { limit, most: limit, automatic: false }, ..settings }
