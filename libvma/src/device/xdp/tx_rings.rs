@@ -2,8 +2,8 @@
 //! sockets beside it that share its memory and its completion ring.
 //!
 //! A kick takes the frames of a ring all the way (in copy mode through the peer's protocol, if the peer is on this
-//! machine), one thread at a time. A thread that finds a ring at work takes another one, so that it does not leave
-//! its frames to the thread that kicks there. Frames of one flow stay in order: while some of them wait in a ring the
+//! machine), one thread at a time. So each thread stays with a ring, and one that finds a ring at work takes another
+//! one: it neither leaves its frames to the thread that kicks there nor waits for it. Frames of one flow stay in order: while some of them wait in a ring the
 //! next ones go there.
 
 use rustix::fd::AsFd;
@@ -13,7 +13,7 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithShare
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType};
 
 use super::ring::{CONTINUED, Cursor, Descriptor};
-use crate::sys::{Fd, errand, release};
+use crate::sys::{Fd, errand, release, thread};
 
 /// Before this Linux, sockets that send in copy mode at the same time spoil the completion ring that they share.
 const SINCE: (u32, u32) = (5, 11);
@@ -35,6 +35,8 @@ struct TxRing {
     cursor: Cursor<Descriptor>,
     /// A bit for each flow that has frames here, by its number. Some may have left.
     flows: u64,
+    /// The thread whose frames went here last; 0 is none.
+    user: u32,
 }
 
 pub struct TxRings {
@@ -49,7 +51,7 @@ pub struct TxRings {
 
 impl TxRings {
     pub fn new(place: Place, cursor: Cursor<Descriptor>) -> TxRings {
-        let own = TxRing { cursor, flows: 0 };
+        let own = TxRing { cursor, flows: 0, user: 0 };
         TxRings { place, own, beside: Vec::new(), aim: 0, is_full: false }
     }
 
@@ -67,24 +69,33 @@ impl TxRings {
 
     fn choose(&mut self, flow: u32, socket: &Fd) {
         let mark = mark(flow);
-        let (mut with_it, mut at_hand, mut free) = (None, None, None);
+        let thread = thread::cached_id();
+        let (mut with_it, mut same, mut at_hand, mut free) = (None, None, None, None);
         for (number, (ring, socket)) in self.each(socket).enumerate() {
-            if ring.cursor.drained() {
+            let is_drained = ring.cursor.drained();
+            if is_drained {
                 ring.flows = 0;
-                let is_free = !errand::is_kicked(socket.raw());
-                free = free.or(is_free.then_some(number));
+            }
+            let is_free = || !errand::is_kicked(socket.raw());
+            if ring.user == thread && is_free() {
+                same = same.or(Some(number));
+            }
+            if is_drained {
+                free = free.or_else(|| is_free().then_some(number));
             } else if ring.flows & mark != 0 {
                 with_it = with_it.or(Some(number));
             } else if ring.cursor.unpublished() > 0 {
                 at_hand = at_hand.or(Some(number));
             }
         }
-        self.aim = match with_it.or(at_hand).or(free) {
+        self.aim = match with_it.or(same).or(free).or(at_hand) {
             Some(number) => number,
             None if self.add(socket) => self.beside.len(),
             None => flow as usize % (self.beside.len() + 1),
         };
-        self.aimed().flows |= mark;
+        let ring = self.aimed();
+        ring.flows |= mark;
+        ring.user = thread;
     }
 
     #[inline]
@@ -203,7 +214,7 @@ impl TxRing {
             shared_umem_fd: owner.as_fd(),
         };
         rustix::net::bind(&socket, &address)?;
-        Ok((TxRing { cursor, flows: 0 }, socket))
+        Ok((TxRing { cursor, flows: 0, user: 0 }, socket))
     }
 
     /// Is no other thread at work here?

@@ -27,6 +27,13 @@ fn rings(ring: &xdp::Ring) -> &TxRings {
     tx
 }
 
+/// What went to the rings so far was another thread's.
+fn disown(ring: &mut xdp::Ring) {
+    let Outlet::Rings { tx, .. } = &mut ring.queues[0].outlet else { panic!("it has no rings") };
+    tx.own.user = 0;
+    tx.beside.iter_mut().for_each(|(ring, _)| ring.user = 0);
+}
+
 /// Flows whose marks differ.
 fn flows<const N: usize>() -> [u32; N] {
     let mut seen = 0;
@@ -94,6 +101,7 @@ fn a_flow_goes_round_a_ring_at_work_but_not_round_its_own_frames() {
             queue(&mut sender, flow, number);
             aims.push(rings(&sender).aim);
             assert!(!sender.kick_soon());
+            disown(&mut sender);
         }
         assert_eq!(aims, [0, 1, 0, 1, 2, 0]);
         drop(guard);
@@ -108,6 +116,41 @@ fn a_flow_goes_round_a_ring_at_work_but_not_round_its_own_frames() {
         sender.kick();
         assert_eq!(received(&mut receiver, 1), [6]);
         assert!(!sender.is_stuck());
+    });
+}
+
+#[test]
+fn a_thread_stays_with_its_ring() {
+    with_pair(|| {
+        let (mut sender, mut receiver) = (open("v0", true), receiver());
+        let [a, b, c, d] = flows();
+        errand::note_contention();
+        let guard = LOCK.lock().unwrap();
+        for number in 0..2 {
+            queue(&mut sender, a, number);
+            assert!(!sender.kick_soon());
+        }
+        drop(guard);
+        assert_eq!(received(&mut receiver, 2), [0, 1]);
+        let guard = LOCK.lock().unwrap();
+        let mut aims = Vec::new();
+        for (flow, number) in [a, b, c, d].into_iter().zip(0..) {
+            queue(&mut sender, flow, number);
+            aims.push(rings(&sender).aim);
+            assert!(!sender.kick_soon());
+            if flow == a {
+                disown(&mut sender);
+            }
+        }
+        // Another thread's frames are in the first.
+        assert_eq!(aims, [0, 1, 1, 1]);
+        drop(guard);
+        received(&mut receiver, 4);
+        // The first is free, too.
+        queue(&mut sender, a, 4);
+        assert_eq!(rings(&sender).aim, 1);
+        sender.kick();
+        assert_eq!(received(&mut receiver, 1), [4]);
     });
 }
 
@@ -145,6 +188,7 @@ fn there_are_so_many_and_more_flows_share_them() {
             for (flow, number) in flows::<24>().into_iter().zip(0..) {
                 queue(&mut sender, flow, number);
                 sender.kick_soon();
+                disown(&mut sender);
             }
             assert_eq!(rings(&sender).beside.len(), [1, MOST - 1][round]);
             drop(guard);
