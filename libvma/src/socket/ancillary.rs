@@ -126,7 +126,7 @@ pub fn may_be_train(mut control: &[u8]) -> bool {
     if control.is_empty() {
         return true;
     }
-    // What is shorter than a header the kernel does not look at.
+    // The kernel does not look at a rest that is shorter than a header.
     while let Some((len, kind)) = control.split_first_chunk() {
         let len = usize::from_ne_bytes(*len);
         if len < HEADER || kind.starts_with(SEGMENT.map(i32::to_ne_bytes).as_flattened()) {

@@ -162,7 +162,7 @@ fn sleep<'a, S: Source<'a>>(
             && filter::is_due(stack, &mut state));
     descriptors.add_waker(waker);
     // What came between the last poll and now is in the rings, so their descriptors are readable.
-    // A receive callback is called by whoever waits, whatever for.
+    // Each waiting thread calls receive callbacks, whatever it waits for.
     let bound = match source.listens(&mut state) || stack.extra.callbacks.are_any() {
         true => state.guard_rings(sleeper, |fd| descriptors.add_readable(fd)),
         false => None,

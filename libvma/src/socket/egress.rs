@@ -510,7 +510,7 @@ fn passed_locked<T>(
         && route.port.is_some()
         && request.control.is_some_and(may_be_train)
     {
-        // It may be received there as one message, or as many.
+        // A train may be received there as one message, or as many.
         route.by_kernel = u16::MAX;
     }
     Outcome::Os(why)

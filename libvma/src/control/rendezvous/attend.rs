@@ -16,19 +16,19 @@ use crate::sys::{Fd, unix_socket};
 
 /// Callers taken, and messages of one peer read, before others get their turn.
 const AT_ONCE: usize = 16;
-/// Turns of those who have more to say, until it is enough: they may go on for ever.
+/// Turns that [`Rendezvous::serve_all`] takes at most: a peer may go on for ever.
 const MOST_TURNS: usize = 256;
 /// How long an answer holds that contradicts what we know.
 const DOUBT_NANOS: u64 = 10_000_000;
 
 impl<M, L: Copy + Eq> Rendezvous<M, L> {
-    /// Attends to everybody who has something to say, until nobody has.
+    /// Attends to callers and peers until none of them has more to say.
     pub fn serve_all<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, now: u64) {
         let mut turns = 0..MOST_TURNS;
         while turns.next().is_some() && self.serve(host, now) {}
     }
 
-    /// Attends to everybody who has something to say: whoever has more of it gets another turn. False: nobody has.
+    /// Attends to callers and peers that have something to say; one that has more gets another turn. False: none has.
     pub fn serve<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H, now: u64) -> bool {
         let mut events = [const { MaybeUninit::uninit() }; 64];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -3,8 +3,8 @@
 //!
 //! A kick takes the frames of a ring all the way (in copy mode through the peer's protocol, if the peer is on this
 //! machine), one thread at a time. So each thread stays with a ring, and one that finds a ring at work takes another
-//! one: it neither leaves its frames to the thread that kicks there nor waits for it. Frames of one flow stay in order: while some of them wait in a ring the
-//! next ones go there.
+//! one: it neither leaves its frames to the thread that kicks there nor waits for it. Frames of one flow stay in
+//! order: while some of them wait in a ring the next ones go there.
 
 use rustix::fd::AsFd;
 use rustix::io::Errno;

@@ -132,8 +132,8 @@ impl Gate {
     }
 
     /// Is an attempt due? `attached`: how many interfaces have been attached so far; until the first one
-    /// there is nothing to try but to want one, which something else may have kept the last attempt from, and each one makes a
-    /// new attempt due.
+    /// an attempt can only ask for one, and does so again if the last one did not come to it. Each interface makes a new
+    /// attempt due.
     pub fn is_due(&self, attached: u32) -> bool {
         let calls = self.calls.load(Ordering::Relaxed);
         if calls < FIRST_TRY || (attached == 0 && !self.wants.load(Ordering::Relaxed)) {
@@ -197,7 +197,7 @@ mod tests {
     fn attempts_may_be_for_the_interface() {
         let gate = Gate::default();
         gate.open(true);
-        // The first one may have found nobody who would end the connection.
+        // The first attempt may have found no guard, and so not have asked.
         for _ in 0..2 {
             (0..FIRST_TRY).for_each(|_| drop(inside(&gate)));
             assert!(gate.is_due(0));

@@ -27,7 +27,7 @@ fn rings(ring: &xdp::Ring) -> &TxRings {
     tx
 }
 
-/// What went to the rings so far was another thread's.
+/// Frames that went to the rings so far were another thread's.
 fn disown(ring: &mut xdp::Ring) {
     let Outlet::Rings { tx, .. } = &mut ring.queues[0].outlet else { panic!("it has no rings") };
     tx.own.user = 0;
