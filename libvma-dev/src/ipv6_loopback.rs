@@ -19,7 +19,9 @@
 //! a call, of the kernel's: it is a broadcast address, to which no stream connects.
 
 use core::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use crate::ipv6_stand_ins;
 
 /// The broadcast address of the loopback network: no packet comes from it, and the library serves none to it. Nothing is lost if a
 /// host has made it an address of its own: that is the kernel's then. It counts as a loopback address, as `::1` does, and not as a
@@ -37,9 +39,18 @@ pub fn end(port: u16) -> SocketAddrV4 {
     SocketAddrV4::new(STAND_IN, port)
 }
 
-/// The IPv6 address that an end stands for, if it does.
+/// The IPv6 address that an end stands for, if it does: this one, or another one ([`ipv6_stand_ins`]).
 pub fn real(address: SocketAddrV4) -> Option<SocketAddrV6> {
-    is_stand_in(*address.ip()).then(|| SocketAddrV6::new(Ipv6Addr::LOCALHOST, address.port(), 0, 0))
+    let ip = match is_stand_in(*address.ip()) {
+        true => Ipv6Addr::LOCALHOST,
+        false => ipv6_stand_ins::real(*address.ip())?,
+    };
+    Some(SocketAddrV6::new(ip, address.port(), 0, 0))
+}
+
+/// The address as the kernel has it.
+pub fn named(address: SocketAddrV4) -> SocketAddr {
+    real(address).map_or(SocketAddr::V4(address), SocketAddr::V6)
 }
 
 /// An address of a socket as people read it: `[::1]:80` or `127.0.0.1:80`.

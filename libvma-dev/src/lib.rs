@@ -10,6 +10,7 @@
 pub mod agent;
 pub mod extra;
 pub mod ipv6_loopback;
+pub mod ipv6_stand_ins;
 pub mod rules;
 pub mod stats;
 pub mod vma;

@@ -49,6 +49,7 @@ pub struct EtherType(pub u16);
 impl EtherType {
     pub const IPV4: EtherType = EtherType(0x0800);
     pub const ARP: EtherType = EtherType(0x0806);
+    pub const IPV6: EtherType = EtherType(0x86dd);
     pub const VLAN: EtherType = EtherType(0x8100);
 }
 

@@ -8,5 +8,6 @@
 pub mod checksum;
 pub mod ethernet;
 pub mod ipv4;
+pub mod ipv6;
 pub mod tcp;
 pub mod udp;

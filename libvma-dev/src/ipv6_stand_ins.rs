@@ -1,0 +1,232 @@
+//! IPv6 addresses of other hosts, and this one's as they see it, where addresses are IPv4.
+//!
+//! The library knows IPv4 addresses. For each IPv6 address that it meets on an interface it has a *stand-in* in 0.0.0.0/8, a network that no
+//! packet comes from and none goes to (RFC 6890 section 2.2.2). Headers are translated where frames enter and leave (`device::xdp`), the
+//! kernel and the program are told the real address, and whatever lies between is the same code for both families. The stand-in of
+//! `::1`, over which nothing goes but shared memory, is another one ([`crate::ipv6_loopback`]).
+//!
+//! A stand-in has the ones' complement sum of its address (as the prefixes of RFC 6296 have), so that TCP's and UDP's checksums, of the
+//! pseudo-header of either family, are the same: a translation touches no checksum.
+//!
+//! The table only grows, and is of this process: a child has its parent's entries, another process has others. It is read and
+//! extended without a lock, from any thread.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Addresses that may have the same sum. Whatever has no place is the kernel's.
+const LEVELS: usize = 8;
+/// Ones' complement sums.
+const SUMS: usize = 65_535;
+
+/// The halves of an address, the second one disguised: both are 0 in an empty place.
+struct Place {
+    upper: AtomicU64,
+    lower: AtomicU64,
+}
+
+/// No interface identifier in use, so that a lower half of 0 has a disguise that is none.
+const DISGUISE: u64 = 0x5bd1_e995_9e37_79b9;
+
+/// Untouched pages of it are no memory.
+static PLACES: [[Place; SUMS]; LEVELS] =
+    [const { [const { Place { upper: AtomicU64::new(0), lower: AtomicU64::new(0) } }; SUMS] };
+        LEVELS];
+
+/// What a listener on `::` has that takes IPv6 only (IPV6_V6ONLY): one that takes both has 0.0.0.0. It has no place.
+pub const ANY: Ipv4Addr = Ipv4Addr::new(0, 255, 255, 255);
+
+/// Does a socket with this address take what comes to that one?
+#[inline]
+pub fn covers(bound: Ipv4Addr, address: Ipv4Addr) -> bool {
+    bound.is_unspecified() || bound == address || bound == ANY && is_one(address)
+}
+
+/// Does the address stand for one of IPv6?
+#[inline]
+pub fn is_one(address: Ipv4Addr) -> bool {
+    let [first, level, ..] = address.octets();
+    first == 0 && level != 0
+}
+
+/// Can the address have a stand-in: is it one that a packet between hosts comes from or goes to? A link-local address is not,
+/// for it means nothing without its interface; only the next hop to another address may be one, and [`of_neighbour`] gives it a stand-in.
+pub fn is_served(address: Ipv6Addr) -> bool {
+    !address.is_multicast() && !address.is_unicast_link_local() && has_place(address)
+}
+
+/// Not of ::/16, which are no addresses of hosts: `::`, `::1`, IPv4-mapped ones.
+fn has_place(address: Ipv6Addr) -> bool {
+    let (upper, lower) = halves(address);
+    upper >> 48 != 0 && lower != DISGUISE
+}
+
+/// The stand-in of an address, which it gets now if it had none. `None`: the library does not serve it, or has no place for it.
+pub fn of(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    if is_served(address) { place(address) } else { None }
+}
+
+/// As [`of`], for the table of neighbours.
+pub fn of_neighbour(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    if address.is_multicast() || !has_place(address) { None } else { place(address) }
+}
+
+fn place(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let (upper, lower) = halves(address);
+    let disguised = lower ^ DISGUISE;
+    let own = |field: &AtomicU64, half| match field.compare_exchange(0, half, Relaxed, Relaxed) {
+        Ok(_) => true,
+        Err(there) => there == half,
+    };
+    candidates(address).find_map(|(stand_in, place)| {
+        // Who wins the second half has the place, whoever won the first: two threads that bring one address agree.
+        let taken = own(&place.upper, upper) && own(&place.lower, disguised);
+        taken.then_some(stand_in)
+    })
+}
+
+/// The stand-in that an address has.
+#[inline]
+pub fn known(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    let (upper, lower) = halves(address);
+    let disguised = lower ^ DISGUISE;
+    candidates(address)
+        .take_while(|(_, place)| place.upper.load(Relaxed) != 0)
+        .find(|(_, place)| {
+            place.upper.load(Relaxed) == upper && place.lower.load(Relaxed) == disguised
+        })
+        .map(|(stand_in, _)| stand_in)
+}
+
+/// The address that a stand-in stands for.
+#[inline]
+pub fn real(stand_in: Ipv4Addr) -> Option<Ipv6Addr> {
+    if stand_in == ANY {
+        return Some(Ipv6Addr::UNSPECIFIED);
+    }
+    let [0, level, high, low] = stand_in.octets() else { return None };
+    let places = PLACES.get(usize::from(level).checked_sub(1)?)?;
+    let place = places.get(usize::from(u16::from_be_bytes([high, low])))?;
+    let (upper, disguised) = (place.upper.load(Relaxed), place.lower.load(Relaxed));
+    let is_whole = upper != 0 && disguised != 0;
+    is_whole.then(|| Ipv6Addr::from(u128::from(upper) << 64 | u128::from(disguised ^ DISGUISE)))
+}
+
+/// The bytes of the longest packet to, or from, an address on a link or path of this MTU, as all count them here: with an IPv4
+/// header, of IPv6, too.
+#[inline]
+pub fn room(address: Ipv4Addr, mtu: u32) -> u32 {
+    // 40 bytes in the place of 20.
+    if is_one(address) { mtu.saturating_sub(20) } else { mtu }
+}
+
+fn halves(address: Ipv6Addr) -> (u64, u64) {
+    let bits = u128::from(address);
+    ((bits >> 64) as u64, bits as u64)
+}
+
+/// The stand-ins that an address can have, with their places.
+#[inline]
+fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Place)> {
+    let sum: u32 = address.segments().iter().map(|word| u32::from(*word)).sum();
+    PLACES.iter().zip(1u8..).filter_map(move |(places, level)| {
+        // The words of the stand-in have the same sum, modulo 65535.
+        let rest = (sum + SUMS as u32 - u32::from(level)) % SUMS as u32;
+        let [_, _, high, low] = rest.to_be_bytes();
+        let place = places.get(rest as usize)?;
+        Some((Ipv4Addr::new(0, level, high, low), place))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Ipv6Addr {
+        text.parse().unwrap()
+    }
+
+    /// As a checksum's sum comes out: 0 only if all words are.
+    fn folded(words: &[u16]) -> u16 {
+        let sum: u32 = words.iter().map(|word| u32::from(*word)).sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    }
+
+    #[test]
+    fn an_address_keeps_its_stand_in() {
+        let one = address("2001:db8::17");
+        assert_eq!(known(one), None);
+        let stand_in = of(one).unwrap();
+        assert!(is_one(stand_in));
+        assert_eq!(
+            (of(one), known(one), real(stand_in)),
+            (Some(stand_in), Some(stand_in), Some(one))
+        );
+    }
+
+    #[test]
+    fn addresses_of_one_sum_have_their_own_as_far_as_there_is_room() {
+        let alike = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0x100 + n, 0x200 - n);
+        let some: Vec<_> = (0..LEVELS as u16).map(|n| of(alike(n)).unwrap()).collect();
+        let distinct: std::collections::HashSet<_> = some.iter().collect();
+        assert_eq!(distinct.len(), LEVELS);
+        for (n, stand_in) in some.iter().enumerate() {
+            assert_eq!(real(*stand_in), Some(alike(n as u16)));
+        }
+        assert_eq!((of(alike(100)), known(alike(100))), (None, None));
+    }
+
+    #[test]
+    fn a_checksum_is_that_of_the_address() {
+        for n in 0..2000u32 {
+            let bits = u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c834);
+            // Of 2000::/3, as all that are routed (RFC 4291 section 2.5.4).
+            let address = Ipv6Addr::from(bits << 3 >> 3 | 0x2000 << 112);
+            let [a, b, c, d] = of(address).unwrap().octets();
+            let words = [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])];
+            assert_eq!(folded(&words), folded(&address.segments()), "{address}");
+        }
+    }
+
+    #[test]
+    fn only_addresses_of_hosts_have_one() {
+        for not in ["::", "::1", "::ffff:10.0.0.1", "ff02::1", "fe80::1"] {
+            assert_eq!(of(address(not)), None, "{not}");
+        }
+        let gateway = address("fe80::1:2");
+        assert_eq!(of_neighbour(gateway).and_then(real), Some(gateway));
+        assert!(of_neighbour(address("ff02::2")).is_none());
+        // Of the same half as the disguise, and of no other.
+        assert!(of(address("2001:db8::5bd1:e995:9e37:79b9")).is_none());
+        for foreign in [[0, 0, 0, 0], [0, 9, 0, 0], [10, 1, 2, 3], [127, 255, 255, 255]] {
+            assert_eq!(real(Ipv4Addr::from(foreign)), None);
+        }
+        assert!(!is_one(Ipv4Addr::UNSPECIFIED));
+        assert_eq!(real(ANY), Some(Ipv6Addr::UNSPECIFIED));
+    }
+
+    #[test]
+    fn who_takes_ipv6_only_takes_no_ipv4() {
+        let six = of(address("2001:db8::18")).unwrap();
+        let four = Ipv4Addr::new(10, 0, 0, 1);
+        assert!(covers(ANY, six) && !covers(ANY, four));
+        assert!(covers(Ipv4Addr::UNSPECIFIED, six) && covers(Ipv4Addr::UNSPECIFIED, four));
+        assert!(covers(six, six) && !covers(six, four) && !covers(four, six));
+    }
+
+    #[test]
+    fn threads_that_bring_an_address_agree() {
+        for round in 0..200u16 {
+            let address = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, 0, round);
+            let other = Ipv6Addr::new(0x2001, 0xdb8, 7, 0, 0, 0, round, 0);
+            std::thread::scope(|scope| {
+                let ask = |address| scope.spawn(move || of(address).unwrap());
+                let threads = [ask(address), ask(other), ask(address)];
+                let [a, b, c] = threads.map(|thread| thread.join().unwrap());
+                assert_eq!(a, c);
+                assert_eq!((real(a), real(b)), (Some(address), Some(other)));
+            });
+        }
+    }
+}
