@@ -8,12 +8,13 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use libvma_dev::stats;
+use libvma_engine::drop_reason::DropReason;
 use libvma_engine::frame::Frame;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use super::shm::LinkId;
-use super::{Flow, Interface, OpenError, Tally, shm, xdp};
+use super::{Flow, Interface, OpenError, Received, Tally, shm, xdp};
 
 /// A shard's endpoint on one interface.
 pub enum Ring {
@@ -154,6 +155,14 @@ impl Ring {
         match self {
             Ring::Xdp(ring) => ring.first_bytes(frame),
             Ring::Shm(ring) => ring.first_bytes(frame),
+        }
+    }
+
+    /// Makes a received packet of IPv6 one of IPv4, between stand-ins.
+    pub fn translate(&mut self, received: &mut Received) -> Result<(), DropReason> {
+        match self {
+            Ring::Xdp(ring) => ring.translate(received),
+            Ring::Shm(_) => Err(DropReason::NotIpv4),
         }
     }
 

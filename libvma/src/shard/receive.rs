@@ -61,6 +61,7 @@ impl<S> State<S> {
             Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => {
                 Err(DropReason::BadSourceAddress)
             }
+            Err(DropReason::NotIpv4) => return self.input_ipv6(id, received),
             Err(reason) => Err(reason),
             Ok(ip) if ip.is_fragment() => return self.input_fragment(id, received, ip),
             Ok(ip) if ip.protocol == ipv4::protocol::TCP => {
@@ -70,6 +71,15 @@ impl<S> State<S> {
         };
         match outcome {
             Ok(parsed) => self.deliver(id, received, &parsed),
+            Err(reason) => self.refuse(id, received, reason),
+        }
+    }
+
+    #[inline(never)]
+    fn input_ipv6(&mut self, id: RingId, mut received: Received) {
+        let Some(ring) = self.rings.get_mut(id.index()) else { return };
+        match ring.translate(&mut received) {
+            Ok(()) => self.input(id, received),
             Err(reason) => self.refuse(id, received, reason),
         }
     }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::bpf;
 use super::ring::Mapping;
+use super::stand_ins::StandIns;
 use crate::device::Flow;
 use crate::sys::Fd;
 
@@ -43,6 +44,7 @@ unsafe impl bpf::Plain for ThreeTuple {}
 pub struct FlowTable {
     three: Fd,
     five: Fd,
+    stand_ins: StandIns,
     epoch: Mapping,
     /// So many epochs are over.
     ended: u64,
@@ -59,10 +61,11 @@ const EVERY_PEER: u32 = 1;
 const MOST_PEERS: u32 = 2;
 
 impl FlowTable {
-    pub fn new(three: Fd, five: Fd, epoch: &Fd) -> Result<FlowTable, Errno> {
+    pub fn new(three: Fd, five: Fd, stand_ins: Fd, epoch: &Fd) -> Result<FlowTable, Errno> {
         let epoch = Mapping::shared(epoch, 0, size_of::<u64>())?;
         let (users, exceptions, excepted) = (HashMap::new(), HashSet::new(), HashMap::new());
-        Ok(FlowTable { three, five, epoch, ended: 0, users, exceptions, excepted })
+        let stand_ins = StandIns::new(stand_ins);
+        Ok(FlowTable { three, five, stand_ins, epoch, ended: 0, users, exceptions, excepted })
     }
 
     /// What the program remembers is void. Called after a change of its tables, never before.
@@ -109,7 +112,11 @@ impl FlowTable {
         if !self.exceptions.insert(flow) {
             return Ok(());
         }
-        if let Err(errno) = bpf::map_update(&self.five, &five(flow), &PASSED) {
+        let installed = self.stand_ins.add(flow).and_then(|()| {
+            let written = bpf::map_update(&self.five, &five(flow), &PASSED);
+            written.inspect_err(|_| self.stand_ins.remove(flow))
+        });
+        if let Err(errno) = installed {
             self.exceptions.remove(&flow);
             return Err(errno);
         }
@@ -129,6 +136,7 @@ impl FlowTable {
             true => bpf::map_update(&self.five, &five(flow), &OURS),
             false => bpf::map_delete(&self.five, &five(flow)),
         };
+        self.stand_ins.remove(flow);
         let whole = whole(flow);
         if let Some(count) = self.excepted.get_mut(&whole) {
             *count -= 1;
@@ -165,10 +173,12 @@ impl FlowTable {
             return Ok(());
         }
         let value = self.value(flow);
+        self.stand_ins.add(flow)?;
         match flow {
             Flow::ThreeTuple { .. } => bpf::map_update(&self.three, &three(flow), &value),
             Flow::FiveTuple { .. } => bpf::map_update(&self.five, &five(flow), &value),
-        }?;
+        }
+        .inspect_err(|_| self.stand_ins.remove(flow))?;
         self.users.insert(flow, 1);
         self.end_exception(flow);
         Ok(())
@@ -182,6 +192,7 @@ impl FlowTable {
             return false;
         }
         self.users.remove(&flow);
+        self.stand_ins.remove(flow);
         if self.exceptions.contains(&flow) {
             return false;
         }

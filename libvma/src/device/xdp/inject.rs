@@ -4,6 +4,7 @@
 use rustix::io::Errno;
 
 use super::bpf::{self, Hook};
+use super::ipv6;
 use crate::sys::Fd;
 
 /// `r0 = XDP_PASS; exit`.
@@ -19,8 +20,14 @@ impl Injector {
         bpf::program_load(Hook::Xdp(0), &PASS.map(u64::to_le), license, &mut []).map(Injector)
     }
 
-    /// The kernel has dealt with the frame on return. At most some 3 KiB.
+    /// The kernel has dealt with the frame on return. At most some 3 KiB. One of IPv4 between stand-ins is of IPv6 again.
     pub fn inject(&self, interface: u32, frame: &[u8]) -> Result<(), Errno> {
-        bpf::program_run_live(&self.0, interface, frame)
+        match ipv6::is_ipv6(frame) {
+            true => {
+                let frame = ipv6::whole(frame).ok_or(Errno::INVAL)?;
+                bpf::program_run_live(&self.0, interface, &frame)
+            }
+            false => bpf::program_run_live(&self.0, interface, frame),
+        }
     }
 }

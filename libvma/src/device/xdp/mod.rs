@@ -4,6 +4,7 @@
 //! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
 //! in common, `outlet` the same for the two ways to send, `tx_rings` what threads send by at the same time,
+//! `send` what goes by them, `ipv6` the other headers of packets of IPv6,
 //! `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
 //! `inject` gives frames to the kernel, `establish` whole connections to its listeners, `count` what is told of
 //! all that. Works on any Linux interface.
@@ -17,10 +18,13 @@ mod flow;
 mod ingress;
 mod inject;
 mod inlet;
+mod ipv6;
 mod outlet;
 mod program;
 mod queue;
 mod ring;
+mod send;
+mod stand_ins;
 mod super_frame;
 mod tx_rings;
 mod umem;
@@ -31,6 +35,7 @@ pub use program::Mode;
 
 use std::collections::HashSet;
 
+use libvma_engine::drop_reason::DropReason;
 use libvma_engine::frame::{Extent, Frame, Pool};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
@@ -350,6 +355,18 @@ impl Ring {
         self.rx_memory().bytes(self.rx.extent(frame))
     }
 
+    /// Makes a received packet of IPv6 one of IPv4 (`ipv6`).
+    #[cold]
+    #[inline(never)]
+    pub fn translate(&mut self, received: &mut Received) -> Result<(), DropReason> {
+        let extent = self.rx.extent(&received.frame);
+        let memory = self.shared.as_mut().unwrap_or(&mut self.umem);
+        ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize)?;
+        self.rx.set_extent_at(received.frame.index(), ipv6::shrunk(extent));
+        received.len = received.len.saturating_sub(ipv6::DIFFERENCE as u32);
+        Ok(())
+    }
+
     /// All pieces of a received packet.
     #[inline]
     pub fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
@@ -369,96 +386,6 @@ impl Ring {
     pub fn is_short_of_frames(&self) -> bool {
         let least = self.most_posted / 2;
         self.rx.available() < least as usize && self.queues.iter().any(|queue| queue.posted < least)
-    }
-
-    /// Frames for a packet of `len` bytes, as a chain; None when all are under way.
-    pub fn allocate(&mut self, len: usize) -> Option<Frame> {
-        let wanted = len.div_ceil(CHUNK as usize).max(1);
-        if self.tx.available() < wanted {
-            self.reclaim_sent();
-            if self.tx.available() < wanted {
-                self.kick();
-                self.reclaim_sent();
-            }
-        }
-        if self.tx.available() < wanted || self.queues.is_empty() {
-            self.traffic.tx_none += 1;
-            return None;
-        }
-        let head = self.tx.allocate()?;
-        let mut last = head.index();
-        let mut left = len;
-        self.place(last, &mut left);
-        for _ in 1..wanted {
-            let Some(frame) = self.tx.allocate() else { break };
-            let index = frame.index();
-            last = self.tx.append(last, frame);
-            self.place(index, &mut left);
-        }
-        Some(head)
-    }
-
-    fn place(&mut self, index: u32, left: &mut usize) {
-        let len = (*left).min(CHUNK as usize);
-        *left -= len;
-        let offset = u64::from(self.tx_base + index) * u64::from(CHUNK);
-        self.tx.set_extent_at(index, Extent { offset, len: len as u32 });
-    }
-
-    /// Hands the pieces of an allocated chain, in order, to `write` with their offset in the
-    /// packet.
-    #[inline]
-    pub fn write(&mut self, frame: &Frame, mut write: impl FnMut(usize, &mut [u8])) {
-        let mut offset = 0;
-        for extent in self.tx.extents(frame) {
-            let bytes = self.umem.bytes_mut(extent);
-            write(offset, bytes);
-            offset += bytes.len();
-        }
-    }
-
-    /// The packets that come next are of this flow: they leave in order, whatever threads send them.
-    #[inline]
-    pub fn aim(&mut self, flow: u32) {
-        self.queues.first_mut().into_iter().for_each(|queue| queue.aim(flow));
-    }
-
-    /// Queues a written packet for sending; it leaves with the next [`Ring::kick`].
-    pub fn transmit(&mut self, frame: Frame) {
-        self.capture(&frame);
-        self.traffic.tx_packets += 1;
-        let mut next = Some(frame);
-        while let Some(frame) = next {
-            let extent = self.tx.extent(&frame);
-            let (frame, rest) = self.tx.split(frame);
-            let Some(queue) = self.queues.first_mut() else { return };
-            let options = if rest.is_some() { CONTINUED } else { 0 };
-            // The TX ring has a slot for every TX frame, so there is always room.
-            queue.outlet.produce(Descriptor { address: extent.offset, len: extent.len, options });
-            self.in_flight += 1;
-            self.traffic.tx_bytes += u64::from(extent.len);
-            let _surrendered = Pool::surrender(frame);
-            next = rest;
-        }
-    }
-
-    /// Takes back the packet that was queued last, which no kick has sent: nothing of it is left.
-    #[cold]
-    pub fn take_back(&mut self) {
-        let Some(queue) = self.queues.first_mut() else { return };
-        // Of a packet the last piece alone is without the mark.
-        let mut taken = 0;
-        while let Some(piece) = queue.outlet.take_back(taken > 0) {
-            taken = 1;
-            let index = ((piece.address / u64::from(CHUNK)) as u32).wrapping_sub(self.tx_base);
-            self.tx
-                .reclaim(index, Extent::default())
-                .into_iter()
-                .for_each(|it| self.tx.release(it));
-            self.in_flight = self.in_flight.saturating_sub(1);
-            self.traffic.tx_bytes = self.traffic.tx_bytes.saturating_sub(piece.len.into());
-        }
-        self.traffic.tx_packets = self.traffic.tx_packets.saturating_sub(taken);
     }
 
     /// Descriptors that wait for a kick.
@@ -534,37 +461,6 @@ impl Ring {
     #[inline]
     pub fn carries_trains(&self) -> bool {
         self.super_frames.carries_trains()
-    }
-
-    /// Sends a TCP segment, or a train of UDP datagrams, that may be larger than the MTU, behind everything queued
-    /// before it.
-    ///
-    /// `headers` are those of the whole: Ethernet, IPv4 without options (total length and checksum
-    /// of the whole) and TCP with its options, or UDP, whose checksum field holds the folded sum of the
-    /// pseudo-header (of the whole), not complemented. The segments that it is cut into carry
-    /// `segment_size` bytes of `payload` each, the last one the rest. The bytes are copied before
-    /// this returns.
-    ///
-    /// False if it did not leave: the kernel has no room now, or never will, if
-    /// [`Ring::segmentation_limit`] has become 0, of UDP if [`Ring::carries_trains`] says so.
-    #[inline]
-    pub fn transmit_segmented(
-        &mut self,
-        headers: &[u8],
-        payload: [&[u8]; 2],
-        segment_size: u16,
-    ) -> bool {
-        if self.queues.first_mut().is_some_and(|queue| !queue.drain(&self.umem)) {
-            return false;
-        }
-        let sent = self.super_frames.send(headers, payload, segment_size);
-        if sent {
-            let [first, second] = payload;
-            self.traffic.tx_packets += 1;
-            self.traffic.tx_bytes += (headers.len() + first.len() + second.len()) as u64;
-            capture::hand_in(self.tap.as_deref(), &[headers, first, second]);
-        }
-        sent
     }
 
     fn reclaim_sent(&mut self) {

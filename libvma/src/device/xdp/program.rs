@@ -135,8 +135,9 @@ impl Program {
         let (program, mut maps) = load(name, object, hook, memory, |_| Ok(()))?;
         let mut map = |name: &str| take_map(&mut maps, name);
         let interface = map("interface")?;
-        let flows = FlowTable::new(map("flows3")?, map("flows5")?, &map("epoch")?)
-            .map_err(system("mmap of the epoch"))?;
+        let flows =
+            FlowTable::new(map("flows3")?, map("flows5")?, map("stand_ins")?, &map("epoch")?)
+                .map_err(system("mmap of the epoch"))?;
         let (sockets, memory) = match hook {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
             Hook::Ingress | Hook::Establish => {

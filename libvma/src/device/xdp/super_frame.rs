@@ -32,6 +32,7 @@ const SEND_BUFFER: usize = 4 << 20;
 
 const ETHERNET_HEADER: u16 = 14;
 const IPV4_HEADER: u16 = 20;
+const IPV6_HEADER: u16 = 40;
 /// Where the checksum stands in a TCP header (RFC 9293 section 3.1), and in UDP's (RFC 768).
 const CHECKSUM_OFFSET: u16 = 16;
 const UDP_CHECKSUM_OFFSET: u16 = 6;
@@ -40,16 +41,19 @@ const UDP_CHECKSUM_OFFSET: u16 = 6;
 const NEEDS_CHECKSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
 const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
 /// VIRTIO_NET_HDR_GSO_UDP_L4 (Linux 6.2): datagrams, not fragments.
 const GSO_UDP: u8 = 5;
 /// VIRTIO_NET_HDR_GSO_ECN: only the first segment keeps CWR (RFC 3168 section 6.1.2).
 const GSO_ECN: u8 = 0x80;
 
-/// Where the control bits stand in the headers, and CWR among them (RFC 9293 section 3.1).
-const CONTROL_BITS: usize = 14 + 20 + 13;
+/// Where the control bits stand in a TCP header, and CWR among them (RFC 9293 section 3.1).
+const CONTROL_BITS: usize = 13;
 const CWR: u8 = 0x80;
-/// Where the protocol stands in them (RFC 791 section 3.1).
+/// Where the protocol stands in the headers (RFC 791 section 3.1, RFC 8200 section 3).
 const PROTOCOL: usize = 14 + 9;
+const NEXT_HEADER: usize = 14 + 6;
+const ETHERTYPE: usize = 12;
 const UDP: u8 = 17;
 
 /// `struct virtio_net_hdr`, in the host's byte order.
@@ -160,7 +164,12 @@ pub struct Socket {
 }
 
 fn is_udp(headers: &[u8]) -> bool {
-    headers.get(PROTOCOL) == Some(&UDP)
+    let place = if is_ipv6(headers) { NEXT_HEADER } else { PROTOCOL };
+    headers.get(place) == Some(&UDP)
+}
+
+fn is_ipv6(headers: &[u8]) -> bool {
+    headers.get(ETHERTYPE) == Some(&0x86)
 }
 
 impl Socket {
@@ -181,18 +190,23 @@ impl Socket {
         Ok(Socket { fd: socket, refuses_trains: false })
     }
 
-    /// Sends `headers` (Ethernet, IPv4 without options, TCP or UDP) and `payload` as one packet that is
+    /// Sends `headers` (Ethernet, IPv4 or IPv6 without options, TCP or UDP) and `payload` as one packet that is
     /// to be cut, at the latest on the wire, into segments with `segment_size` bytes of payload.
     #[inline]
     fn send(&self, headers: &[u8], payload: [&[u8]; 2], segment_size: u16) -> Sent {
         let [first, second] = payload;
         let udp = is_udp(headers);
         let whole = first.len() + second.len() <= usize::from(segment_size);
-        let gso_type = match headers.get(CONTROL_BITS) {
+        let (ip_header, gso_tcp) = match is_ipv6(headers) {
+            true => (IPV6_HEADER, GSO_TCPV6),
+            false => (IPV4_HEADER, GSO_TCPV4),
+        };
+        let checksum_start = ETHERNET_HEADER + ip_header;
+        let gso_type = match headers.get(usize::from(checksum_start) + CONTROL_BITS) {
             _ if whole => GSO_NONE,
             _ if udp => GSO_UDP,
-            Some(bits) if bits & CWR != 0 => GSO_TCPV4 | GSO_ECN,
-            _ => GSO_TCPV4,
+            Some(bits) if bits & CWR != 0 => gso_tcp | GSO_ECN,
+            _ => gso_tcp,
         };
         let virtio = VirtioHeader {
             flags: NEEDS_CHECKSUM,
@@ -200,7 +214,7 @@ impl Socket {
             // What the kernel keeps in one piece; the payload goes to whole pages.
             header_len: headers.len() as u16,
             gso_size: if whole { 0 } else { segment_size },
-            checksum_start: ETHERNET_HEADER + IPV4_HEADER,
+            checksum_start,
             checksum_offset: if udp { UDP_CHECKSUM_OFFSET } else { CHECKSUM_OFFSET },
         }
         .to_bytes();

@@ -1,5 +1,8 @@
 //! Segments in: from a frame to the connection or listener it is for.
 
+use core::net::Ipv4Addr;
+
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::ip::reassembly::Reassembled;
 use libvma_engine::tcp::lookup::FlowKey;
@@ -206,6 +209,9 @@ fn key(ip: &ipv4::Header, header: &Header) -> FlowKey {
     }
 }
 
+/// Where the source address stands in a packet.
+const SOURCE: usize = ethernet::HEADER_LEN + 12;
+
 /// The next hop by which a frame came: no route is looked up for an answer, a refresh follows.
 #[inline]
 pub(in crate::shard) fn way_back(
@@ -219,11 +225,13 @@ pub(in crate::shard) fn way_back(
         return Err(DropReason::NotForUs);
     }
     let interface = ring.interface();
+    let source = frame.get(SOURCE..).and_then(|rest| rest.first_chunk()).copied();
+    let source = source.map_or(Ipv4Addr::UNSPECIFIED, <[u8; 4]>::into);
     Ok(NextHop {
         ring: id,
         interface: interface.index,
         source_mac: link.dst,
         destination_mac: link.src,
-        mtu: interface.mtu,
+        mtu: ipv6_stand_ins::room(source, interface.mtu),
     })
 }

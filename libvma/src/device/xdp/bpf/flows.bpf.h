@@ -5,10 +5,12 @@
 // A frame is ours when an exact 5-tuple or a 3-tuple flow was installed for it; everything else, ARP
 // and ICMP included, is the kernel's. A 5-tuple can also be an exception from a 3-tuple: a connection
 // that came from a listener of ours and is the kernel's now. What cannot be judged is the kernel's,
-// too: IP options, other EtherTypes, frames for another host's MAC address, and trains of UDP datagrams
+// too: IP options, extension headers of IPv6, other EtherTypes, frames for another host's MAC address, and trains of UDP datagrams
 // in one buffer (GSO of a local peer) where their size is not known: only the kernel can cut them again.
 //
-// A fixed 20 byte IP header keeps every packet offset constant, so loading needs CAP_BPF and
+// The addresses of a flow of IPv6 are stand-ins, which table `stand_ins` gives: behind that look-up both families are the same.
+//
+// A fixed 20 or 40 byte IP header keeps every packet offset constant, so loading needs CAP_BPF and
 // CAP_NET_ADMIN but not CAP_PERFMON.
 
 #include "packet.bpf.h"
@@ -21,6 +23,7 @@ static long (*map_update)(void *map, const void *key, const void *value, __u64 f
 // the compiler would put there with less passes through this. (A test of program.rs looks for such stores.)
 #define as_64_bits(number) __asm__ volatile("" : "+r"(number))
 
+#define ETHERTYPE_IPV6 __builtin_bswap16(0x86dd)
 #define MMAPABLE (1 << 10) // BPF_F_MMAPABLE
 
 struct flow3 {
@@ -61,6 +64,21 @@ struct bpf_map_def SEC("maps") flows3 = {
 	.key_size = sizeof(struct flow3),
 	.value_size = sizeof(__u32),
 	.max_entries = 65536,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
+};
+
+struct ipv6_address {
+	__u64 upper;
+	__u64 lower;
+};
+
+// The stand-ins of the addresses that flows of ours have, in network byte order as all addresses.
+struct bpf_map_def SEC("maps") stand_ins = {
+	.type = BPF_MAP_TYPE_HASH,
+	.key_size = sizeof(struct ipv6_address),
+	.value_size = sizeof(__u32),
+	// A server's clients are not there: its flow has no source.
+	.max_entries = 131072,
 	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
@@ -119,7 +137,8 @@ static __attribute__((always_inline)) int look_up(const struct flow5 *flow, __u6
 	// Unconnected sockets are by far the more frequent case, but a connected socket on the
 	// same port must win: both answers are "ours", the shard decides between them.
 	const __u32 *found = map_lookup(&flows3, &three);
-	__u32 whole = found ? *found : NONE;
+	__u64 whole = found ? *found : NONE;
+	as_64_bits(whole);
 	if (whole == EVERY_PEER)
 		return 1;
 
@@ -140,12 +159,19 @@ static __attribute__((always_inline)) __u64 addresses_of(const struct ipv4_heade
 	return ip->saddr | (__u64)ip->daddr << 32;
 }
 
-static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
-						  const struct ports *ports)
+// What makes a packet one of a flow. Of IPv6 a stand-in, or 0, is each address.
+struct ends {
+	__u64 saddr;
+	__u64 daddr;
+	__u64 protocol;
+	__u64 ports; // source, destination << 16
+};
+
+static __attribute__((always_inline)) int is_ours(const struct ends *ends)
 {
 	struct flow5 flow = {
-		.addresses = addresses_of(ip),
-		.ports = ports->sport | (__u64)ports->dport << 16 | (__u64)ip->protocol << 32,
+		.addresses = ends->saddr | ends->daddr << 32,
+		.ports = ends->ports | ends->protocol << 32,
 	};
 	__u64 zero = 0;
 	const __u64 *current = map_lookup(&epoch, &zero);
@@ -153,7 +179,7 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 		return 0;
 	__u64 now = *(const volatile __u64 *)current;
 
-	__u64 place = (__u32)(ip->saddr ^ ports->sport ^ ports->dport);
+	__u64 place = (__u32)(ends->saddr ^ (ends->ports & 0xffff) ^ ends->ports >> 16);
 	place ^= place >> 16;
 	place = (place ^ place >> 8) % VERDICTS;
 	struct verdict *known = map_lookup(&verdicts, &place);
@@ -176,18 +202,66 @@ static __attribute__((always_inline)) int is_ours(const struct ipv4_header *ip,
 	return ours;
 }
 
+static __attribute__((always_inline)) int is_for_us(const struct ethernet_header *eth, const struct interface *link)
+{
+	if (eth->destination[0] & 1)
+		return 1;
+	// Compared in three pieces: the verifier wants no memcmp.
+	const __u16 *want = (const __u16 *)link->mac;
+	const __u16 *have = (const __u16 *)eth->destination;
+	return want[0] == have[0] && want[1] == have[1] && want[2] == have[2];
+}
+
+// The stand-in of an address; 0 if it has none.
+static __attribute__((always_inline)) __u64 stand_in_of(const __u64 *address)
+{
+	struct ipv6_address key = {address[0], address[1]};
+	const __u32 *found = map_lookup(&stand_ins, &key);
+	return found ? *found : 0;
+}
+
+// As `judge`, of a packet of IPv6.
+static __attribute__((always_inline)) int judge_ipv6(const void *data, const void *end, struct ends *ends)
+{
+	const struct ethernet_header *eth = data;
+	const struct ipv6_header *ip = (const void *)(eth + 1);
+	const struct ports *ports = (const void *)(ip + 1);
+	if ((const void *)(ports + 1) > end)
+		return KERNELS;
+	// All are TCP so far.
+	if (ip->next_header != IPPROTO_TCP || ip->version_and_class >> 4 != 6)
+		return KERNELS;
+	ends->daddr = stand_in_of(ip->daddr);
+	if (!ends->daddr)
+		return KERNELS;
+	ends->saddr = stand_in_of(ip->saddr);
+	ends->protocol = IPPROTO_TCP;
+	ends->ports = ports->sport | (__u64)ports->dport << 16;
+	if (!is_ours(ends))
+		return KERNELS;
+	__u64 zero = 0;
+	const struct interface *link = map_lookup(&interface, &zero);
+	return link && is_for_us(eth, link) ? OURS : KERNELS;
+}
+
 // Judges the frame that begins at `data`: KERNELS or OURS. If it holds several segments, each has `segment`
-// bytes; 0 if that is not known.
-static __attribute__((always_inline)) int judge(const void *data, const void *end, __u64 segment)
+// bytes; 0 if that is not known. `ends` are those of one that is ours; a later fragment has no ports.
+static __attribute__((always_inline)) int judge(const void *data, const void *end, __u64 segment,
+						struct ends *ends)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv4_header *ip = (const void *)(eth + 1);
 
 	if ((const void *)(ip + 1) > end)
 		return KERNELS;
+	if (eth->type == ETHERTYPE_IPV6)
+		return judge_ipv6(data, end, ends);
 	if (eth->type != __builtin_bswap16(0x0800) || ip->version_and_length != 0x45)
 		return KERNELS;
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
+		return KERNELS;
+	// An address of 0.0.0.0/8 is a stand-in, and not to be had by IPv4.
+	if (!(ip->daddr & 0xff))
 		return KERNELS;
 
 	__u64 fragment = __builtin_bswap16(ip->fragment);
@@ -199,6 +273,10 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 		.ident = ip->ident | (__u64)ip->protocol << 16,
 	};
 
+	ends->saddr = ip->saddr;
+	ends->daddr = ip->daddr;
+	ends->protocol = ip->protocol;
+	ends->ports = 0;
 	__u64 owner;
 	if (later_fragment) {
 		__u64 *known = map_lookup(&fragments, &datagram);
@@ -215,7 +293,8 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 		const struct ports *ports = (const void *)(ip + 1);
 		if ((const void *)(ports + 1) > end)
 			return KERNELS;
-		owner = is_ours(ip, ports) ? OURS : KERNELS;
+		ends->ports = ports->sport | (__u64)ports->dport << 16;
+		owner = is_ours(ends) ? OURS : KERNELS;
 		if (any_fragment) {
 			__u64 *known = map_lookup(&fragments, &datagram);
 			if (known && *known == OURS_SO_FAR)
@@ -234,13 +313,5 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	__u64 longest = segment ? segment + sizeof(*ip) + 8 : __builtin_bswap16(ip->total_length);
 	if (ip->protocol == IPPROTO_UDP && longest > link->mtu)
 		return KERNELS;
-	if (!(eth->destination[0] & 1)) {
-		// Compared in two pieces: the verifier wants no memcmp.
-		const __u16 *want = (const __u16 *)link->mac;
-		const __u16 *have = (const __u16 *)eth->destination;
-		if (want[0] != have[0] || want[1] != have[1] || want[2] != have[2])
-			return KERNELS;
-	}
-
-	return OURS;
+	return is_for_us(eth, link) ? OURS : KERNELS;
 }

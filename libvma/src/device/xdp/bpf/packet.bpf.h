@@ -47,6 +47,16 @@ struct ipv4_header {
 	__u32 daddr;
 } __attribute__((packed));
 
+struct ipv6_header {
+	__u8 version_and_class;
+	__u8 class_and_label[3];
+	__u16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u64 saddr[2];
+	__u64 daddr[2];
+} __attribute__((packed));
+
 // Of UDP and TCP alike; absent in a later fragment, which may carry less than these 4 bytes.
 struct ports {
 	__u16 sport;

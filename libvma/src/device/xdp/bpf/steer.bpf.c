@@ -19,8 +19,9 @@ int steer(struct xdp_md *ctx)
 {
 	const void *data = (const void *)(long)ctx->data;
 	const void *end = (const void *)(long)ctx->data_end;
+	struct ends ends;
 	// XDP does not say what is a train. One shorter than the MTU passes for a datagram.
-	if (judge(data, end, 0) != OURS)
+	if (judge(data, end, 0, &ends) != OURS)
 		return XDP_PASS;
 	return redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }

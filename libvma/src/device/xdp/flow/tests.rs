@@ -1,6 +1,6 @@
 //! What the steering program does with frames, over a veth pair in a network namespace of the test's own.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::time::Instant;
 
@@ -41,9 +41,11 @@ struct Cable {
 }
 
 impl Cable {
-    fn new(mode: Mode) -> Cable {
+    fn new(mode: Mode, protocol: i32) -> Cable {
+        let protocol = protocol as u16;
         let ring = open_in(mode, "v0", true);
-        Cable { ring, kernel: packet_socket("v0"), peer: packet_socket("v1"), sent: 0 }
+        let [kernel, peer] = ["v0", "v1"].map(|name| packet_socket(name, protocol));
+        Cable { ring, kernel, peer, sent: 0 }
     }
 
     /// Sends a datagram and tells who got it.
@@ -51,15 +53,40 @@ impl Cable {
         self.who_takes_from(PEERS, ports)
     }
 
-    fn who_takes_from(&mut self, source: Ipv4Addr, (source_port, port): (u16, u16)) -> Taker {
+    fn who_takes_from(&mut self, source: Ipv4Addr, ports: (u16, u16)) -> Taker {
+        self.who_takes_between(source, OURS, ports)
+    }
+
+    fn who_takes_between(
+        &mut self,
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        (source_port, port): (u16, u16),
+    ) -> Taker {
         self.sent += 1;
         let mut frame = Vec::new();
         PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1])
-            .ipv4(source.octets(), OURS.octets(), 64)
+            .ipv4(source.octets(), destination.octets(), 64)
             .udp(source_port, port)
             .write(&mut frame, &[self.sent; 16])
             .unwrap();
-        rustix::net::send(&self.peer, &frame, SendFlags::empty()).unwrap();
+        self.who_takes_frame(&frame)
+    }
+
+    /// A segment of TCP.
+    fn who_takes_ipv6(&mut self, source: Ipv6Addr, (source_port, port): (u16, u16)) -> Taker {
+        self.sent += 1;
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1])
+            .ipv6(source.octets(), OURS_OF_IPV6.octets(), 64)
+            .tcp(source_port, port, self.sent.into(), 100)
+            .write(&mut frame, &[])
+            .unwrap();
+        self.who_takes_frame(&frame)
+    }
+
+    fn who_takes_frame(&mut self, frame: &[u8]) -> Taker {
+        rustix::net::send(&self.peer, frame, SendFlags::empty()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
         while Instant::now() < deadline {
             if let Some(received) = self.ring.receive() {
@@ -70,7 +97,7 @@ impl Cable {
             let mut bytes = [0u8; 2048];
             let taken = rustix::net::recv(&self.kernel, &mut bytes[..], RecvFlags::DONTWAIT);
             if let Ok((_, len)) = taken {
-                assert_eq!(bytes[..len], frame);
+                assert_eq!(&bytes[..len], frame);
                 return Taker::Kernel;
             }
         }
@@ -79,15 +106,15 @@ impl Cable {
 }
 
 fn in_both_modes(test: fn(Cable)) {
-    MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode))));
+    MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode, libc::ETH_P_IP))));
 }
 
 /// Sees what comes in by an interface and reaches the kernel's stack, behind the steering program
 /// (a socket for all protocols would be before one at the tc hook).
-fn packet_socket(interface: &str) -> Fd {
+fn packet_socket(interface: &str, protocol: u16) -> Fd {
     let socket = rustix::net::socket(AddressFamily::PACKET, SocketType::RAW, None).unwrap();
     let socket = Fd::adopt(socket).unwrap();
-    let address = LinkAddress { interface: index(interface), protocol: libc::ETH_P_IP as u16 };
+    let address = LinkAddress { interface: index(interface), protocol };
     rustix::net::bind(&socket, &address).unwrap();
     socket
 }
@@ -140,4 +167,57 @@ fn a_flow_that_shares_its_place_in_memory_with_ours_is_not_ours() {
             assert_eq!(cable.who_takes(MIRRORED), Taker::Ring);
         }
     });
+}
+
+const OURS_OF_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xf10, 0, 0, 0, 0, 0, 1);
+const PEERS_OF_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xf10, 0, 0, 0, 0, 0, 2);
+const OTHERS_OF_IPV6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xf10, 0, 0, 0, 0, 0, 3);
+
+// covers: NET-40
+#[test]
+fn nobody_gets_at_a_flow_of_ipv6_by_its_stand_in() {
+    in_both_modes(|mut cable| {
+        let stand_in = libvma_dev::ipv6_stand_ins::of(OURS_OF_IPV6).unwrap();
+        let flow = Flow::ThreeTuple { protocol: UDP, destination: stand_in, port: PORTS.1 };
+        cable.ring.add_flow(flow).unwrap();
+        assert_eq!(cable.who_takes_between(PEERS, stand_in, PORTS), Taker::Kernel);
+    });
+}
+
+// covers: NET-40, LIM-23
+#[test]
+fn flows_of_ipv6_are_matched_by_their_addresses() {
+    const TCP: u8 = 6;
+    let test = |mut cable: Cable| {
+        let stand_in = |address| libvma_dev::ipv6_stand_ins::of(address).unwrap();
+        let (ours, peers) = (stand_in(OURS_OF_IPV6), stand_in(PEERS_OF_IPV6));
+        let whole = Flow::ThreeTuple { protocol: TCP, destination: ours, port: PORTS.1 };
+        let exact = Flow::FiveTuple {
+            protocol: TCP,
+            source: peers,
+            source_port: PORTS.0,
+            destination: ours,
+            port: PORTS.1,
+        };
+        let taken = |ring: &mut Cable| {
+            [PEERS_OF_IPV6, OTHERS_OF_IPV6].map(|source| ring.who_takes_ipv6(source, PORTS))
+        };
+        assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
+        cable.ring.add_flow(exact).unwrap();
+        for _ in 0..2 {
+            assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Kernel]);
+        }
+        cable.ring.remove_flow(exact);
+        assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
+        cable.ring.add_flow(whole).unwrap();
+        assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Ring]);
+        cable.ring.except_flow(exact).unwrap();
+        assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Ring]);
+        // The listener's flow goes, and the exception keeps its addresses.
+        cable.ring.end_exception(exact);
+        assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Ring]);
+        cable.ring.remove_flow(whole);
+        assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
+    };
+    MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6))));
 }

@@ -253,7 +253,7 @@ fn a_super_frame_with_cwr_says_so() {
         let mut ring = open("v0", true);
         let data = payload(5000, 0);
         let mut headers = headers(true, data.len());
-        headers[CONTROL_BITS] |= CWR;
+        headers[34 + CONTROL_BITS] |= CWR;
         assert!(ring.transmit_segmented(&headers, [&data, &[]], MSS));
         let (virtio, packet) = capture.next();
         assert_eq!(virtio.gso_type, GSO_TCPV4 | GSO_ECN);

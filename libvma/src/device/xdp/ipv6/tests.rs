@@ -1,0 +1,114 @@
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
+use libvma_dev::ipv6_stand_ins::{of, real};
+use libvma_engine::wire::tcp;
+use libvma_engine::wire::udp::PartialChecksum;
+
+use super::*;
+
+const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x6f, 0, 0, 0, 0, 1);
+const PEERS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x6f, 0, 0, 0, 0, 2);
+const DATA: &[u8] = b"some data of odd length";
+
+fn stand_in(address: Ipv6Addr) -> Ipv4Addr {
+    of(address).unwrap()
+}
+
+/// A segment of the peer's, as another implementation makes it.
+fn segment(from: Ipv6Addr, to: Ipv6Addr) -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1])
+        .ipv6(from.octets(), to.octets(), 61)
+        .tcp(4000, 80, 1000, 512)
+        .ack(7);
+    let mut bytes = Vec::new();
+    builder.write(&mut bytes, DATA).unwrap();
+    bytes
+}
+
+#[test]
+fn a_received_packet_is_one_of_ipv4_between_stand_ins_with_a_good_checksum() {
+    let (ours, peers) = (stand_in(OURS), stand_in(PEERS));
+    let mut packet = segment(PEERS, OURS);
+    let len = packet.len();
+    // Class 0x48.
+    packet[14..16].copy_from_slice(&[0x64, 0x80]);
+    // What a short frame is filled up with.
+    packet.extend([0; 3]);
+    to_ipv4(&mut packet, len + 3).unwrap();
+    let packet = &packet[DIFFERENCE..];
+    let link = ethernet::Header::parse(packet).unwrap();
+    assert_eq!((link.ethertype, link.src.0[5], link.dst.0[5]), (EtherType::IPV4, 2, 1));
+    let rest = &packet[ethernet::HEADER_LEN..];
+    let ip = ipv4::Header::parse(rest, rest.len()).unwrap();
+    assert_eq!((ip.src, ip.dst, ip.ttl, ip.tos), (peers, ours, 61, 0x48));
+    assert_eq!(ip.payload_len(), tcp::HEADER_LEN + DATA.len());
+    let segment = &rest[ip.header_len()..][..ip.payload_len()];
+    let (header, _) = tcp::Header::parse(segment, segment.len()).unwrap();
+    assert_eq!((header.src_port, header.dst_port, header.seq), (4000, 80, 1000));
+    header.verify(peers, ours, [segment], segment.len(), PartialChecksum::Reject).unwrap();
+}
+
+#[test]
+fn what_is_sent_is_whole_for_another_implementation() {
+    let mut packet = segment(PEERS, OURS);
+    let len = packet.len();
+    stand_in(OURS);
+    to_ipv4(&mut packet, len).unwrap();
+    let before = packet[DIFFERENCE..].to_vec();
+    assert!(is_ipv6(&before));
+    let after = whole(&before).unwrap();
+    let read = SlicedPacket::from_ethernet(&after).unwrap();
+    let Some(etherparse::NetSlice::Ipv6(ip)) = &read.net else { panic!("{read:?}") };
+    let header = ip.header();
+    assert_eq!((header.source_addr(), header.destination_addr()), (PEERS, OURS));
+    assert_eq!((header.hop_limit(), usize::from(header.payload_length())), (61, len - 54));
+    assert_ne!(header.flow_label().value(), 0);
+    let Some(TransportSlice::Tcp(segment)) = &read.transport else { panic!("{read:?}") };
+    assert_eq!(segment.payload(), DATA);
+    let sum = segment.to_header().calc_checksum_ipv6(&header.to_header(), DATA).unwrap();
+    assert_eq!(segment.checksum(), sum);
+    let mut room = [0; LONGEST_HEADERS];
+    let headers = &before[..before.len() - DATA.len()];
+    assert_eq!(longer(headers, &mut room), Some(&after[..after.len() - DATA.len()]));
+}
+
+#[test]
+fn what_nobody_here_can_have_asked_for_is_refused() {
+    let refused = |packet: &[u8]| to_ipv4(&mut packet.to_vec(), packet.len()).unwrap_err();
+    stand_in(OURS);
+    let good = segment(PEERS, OURS);
+    let nobody = Ipv6Addr::new(0x2001, 0xdb8, 0x6f, 0, 0, 0, 0, 99);
+    assert_eq!(refused(&segment(PEERS, nobody)), DropReason::NotForUs);
+    let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    for from in [group, Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED] {
+        assert_eq!(refused(&segment(from, OURS)), DropReason::BadSourceAddress, "{from}");
+    }
+    for (at, byte, reason) in [
+        (12, 8, DropReason::NotIpv4),
+        (14, 0x45, DropReason::BadIpVersion),
+        // A fragment header.
+        (20, 44, DropReason::UnknownProtocol),
+        (19, 200, DropReason::BadIpTotalLength),
+    ] {
+        let mut bad = good.clone();
+        bad[at] = byte;
+        assert_eq!(refused(&bad), reason, "byte {at}");
+    }
+    for len in 0..BEHIND_IPV6 {
+        assert!(to_ipv4(&mut good[..len].to_vec(), good.len()).is_err(), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_packet_of_ipv4_is_none_of_ipv6() {
+    let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
+    let mut packet = Vec::new();
+    builder.udp(1, 2).write(&mut packet, DATA).unwrap();
+    assert!(!is_ipv6(&packet) && !is_ipv6(&[]));
+    assert_eq!(to_ipv4(&mut packet.clone(), packet.len()), Err(DropReason::NotIpv4));
+    // Addresses that nobody has met.
+    packet[26..34].copy_from_slice(&[0, 7, 1, 2, 0, 7, 1, 3]);
+    assert!(is_ipv6(&packet) && real([0, 7, 1, 2].into()).is_none());
+    assert_eq!(headers(&packet), None);
+}

@@ -1,0 +1,81 @@
+//! The IPv6 addresses that flows of an interface have, as the steering program knows them: it reads a packet's addresses, and its
+//! flows have stand-ins ([`libvma_dev::ipv6_stand_ins`]).
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use libvma_dev::ipv6_stand_ins::real;
+use rustix::io::Errno;
+
+use super::bpf;
+use crate::device::Flow;
+use crate::sys::Fd;
+
+pub struct StandIns {
+    map: Fd,
+    /// How many flows have each.
+    users: HashMap<Ipv4Addr, u32>,
+}
+
+/// Key of map `stand_ins`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Address([u8; 16]);
+
+/// Its value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct StandIn([u8; 4]);
+
+// SAFETY: bytes alone.
+unsafe impl bpf::Plain for Address {}
+// SAFETY: bytes alone.
+unsafe impl bpf::Plain for StandIn {}
+
+impl StandIns {
+    pub fn new(map: Fd) -> StandIns {
+        StandIns { map, users: HashMap::new() }
+    }
+
+    /// Before the flow is installed.
+    pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
+        let [destination, source] = addresses(flow);
+        destination.map_or(Ok(()), |it| self.add_one(it))?;
+        let added = source.map_or(Ok(()), |it| self.add_one(it));
+        added.inspect_err(|_| destination.into_iter().for_each(|it| self.remove_one(it)))
+    }
+
+    /// After the flow is gone.
+    pub fn remove(&mut self, flow: Flow) {
+        addresses(flow).into_iter().flatten().for_each(|it| self.remove_one(it));
+    }
+
+    fn add_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) -> Result<(), Errno> {
+        if let Some(users) = self.users.get_mut(&stand_in) {
+            *users += 1;
+            return Ok(());
+        }
+        bpf::map_update(&self.map, &Address(address.octets()), &StandIn(stand_in.octets()))?;
+        self.users.insert(stand_in, 1);
+        Ok(())
+    }
+
+    fn remove_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) {
+        let Some(users) = self.users.get_mut(&stand_in) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.users.remove(&stand_in);
+            // ENOENT cannot hurt: it is gone.
+            let _ = bpf::map_delete(&self.map, &Address(address.octets()));
+        }
+    }
+}
+
+/// The destination and the source of a flow of IPv6.
+fn addresses(flow: Flow) -> [Option<(Ipv4Addr, Ipv6Addr)>; 2] {
+    let named = |stand_in| Some((stand_in, real(stand_in)?));
+    match flow {
+        Flow::ThreeTuple { destination, .. } => [named(destination), None],
+        Flow::FiveTuple { source, destination, .. } => [named(destination), named(source)],
+    }
+}
