@@ -17,6 +17,7 @@ use core::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::ipv6_loopback::is_stand_in;
+use crate::ipv6_stand_ins;
 
 pub use decide::{Moment, Protocol, Query, Ruling};
 pub use parse::{Parsed, Problem, parse};
@@ -99,10 +100,11 @@ impl Network {
 }
 
 impl End {
-    /// Of `::1` ([`is_stand_in`]) only what names no address.
+    /// Of IPv6 only what names no address.
     pub fn contains(&self, address: SocketAddrV4) -> bool {
         let ports = self.ports.is_none_or(|(first, last)| (first..=last).contains(&address.port()));
-        let holds = |network: Network| match is_stand_in(*address.ip()) {
+        let is_ipv6 = is_stand_in(*address.ip()) || ipv6_stand_ins::is_one(*address.ip());
+        let holds = |network: Network| match is_ipv6 {
             true => network.prefix == 0,
             false => network.contains(*address.ip()),
         };

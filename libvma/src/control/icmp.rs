@@ -1,5 +1,7 @@
-//! What routers and hosts say of our connections (ICMP, RFC 792): the kernel has no socket for
+//! What routers and hosts say of our connections (ICMP, RFC 792, and `ipv6`): the kernel has no socket for
 //! them, so it drops these messages, but hands every process with a raw socket a copy.
+
+mod ipv6;
 
 use std::net::Ipv4Addr;
 
@@ -30,7 +32,10 @@ pub enum Kind {
 }
 
 /// A raw socket for ICMP errors (icmp(7), raw(7)).
-pub struct Icmp(Fd);
+pub struct Icmp {
+    socket: Fd,
+    parse: fn(&[u8]) -> Option<Notice>,
+}
 
 impl Icmp {
     /// Needs CAP_NET_RAW.
@@ -42,11 +47,16 @@ impl Icmp {
         let socket = Fd::adopt(socket)?;
         let wanted = 1 << UNREACHABLE | 1 << TIME_EXCEEDED;
         shadow::set_int_option(socket.raw(), SOL_RAW, ICMP_FILTER, !wanted);
-        Ok(Icmp(socket))
+        Ok(Icmp { socket, parse })
+    }
+
+    /// The same for ICMPv6.
+    pub fn open_ipv6() -> Result<Icmp, Errno> {
+        Ok(Icmp { socket: ipv6::open()?, parse: ipv6::parse })
     }
 
     pub fn raw(&self) -> i32 {
-        self.0.raw()
+        self.socket.raw()
     }
 
     /// Hands what has arrived to `on`; a flood does not hold the caller.
@@ -54,9 +64,9 @@ impl Icmp {
         const MOST: usize = 256;
         let mut bytes = [0u8; 600];
         for _ in 0..MOST {
-            match recv(self.0.as_fd(), &mut bytes[..], RecvFlags::DONTWAIT) {
+            match recv(self.socket.as_fd(), &mut bytes[..], RecvFlags::DONTWAIT) {
                 Ok((len, _)) => {
-                    if let Some(notice) = bytes.get(..len).and_then(parse) {
+                    if let Some(notice) = bytes.get(..len).and_then(self.parse) {
                         on(notice);
                     }
                 }

@@ -14,6 +14,8 @@ mod udp_table;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
+
 use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
 use crate::log::log_line;
@@ -216,7 +218,10 @@ impl Control {
             }
             XdpInterfaces::Auto | XdpInterfaces::All | XdpInterfaces::Named(_) => {}
         }
-        let mut addresses = self.addresses.iter().filter(|address| address.ifindex == index);
+        let mut addresses = self
+            .addresses
+            .iter()
+            .filter(|address| address.ifindex == index && !ipv6_stand_ins::is_one(address.addr));
         Ok(Interface {
             index,
             name: link.name.clone(),

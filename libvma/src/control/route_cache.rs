@@ -5,6 +5,8 @@
 //! socket before the call that made the change returns. If no message is queued, the answers still hold.
 //! Path MTUs and redirects that the kernel learns are not announced, so answers expire after 100 ms.
 
+use libvma_dev::ipv6_stand_ins;
+
 use super::netlink::{Change, Error, Monitor, Netlink, Route, RouteKind, RouteQuery};
 use crate::sys::sysctl::Sysctl;
 use crate::sys::time::monotonic_nanos;
@@ -45,7 +47,10 @@ impl RouteCache {
         }
         let route = netlink.route(query)?;
         let is_first = !core::mem::replace(&mut self.was_asked, true);
-        let is_kept = !is_first && route.kind == RouteKind::Unicast && self.changes.is_some();
+        // Of IPv6 rules and settings are others.
+        let is_ipv6 = ipv6_stand_ins::is_one(query.dst);
+        let is_kept =
+            !is_first && !is_ipv6 && route.kind == RouteKind::Unicast && self.changes.is_some();
         if is_kept && self.known.len() < MOST && self.are_alike(netlink) {
             if self.known.is_empty() {
                 self.since = monotonic_nanos();

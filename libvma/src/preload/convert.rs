@@ -3,9 +3,10 @@
 use core::ffi::{c_int, c_uint};
 use core::mem::size_of;
 use std::io::{IoSlice, IoSliceMut};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{self, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 
 use super::errno;
 use crate::sys::shadow::from_sockaddr;
@@ -43,8 +44,7 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
     // SAFETY: at least that many bytes are readable; the program's pointer may be unaligned.
     let four = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
     match from_sockaddr(&four) {
-        // A broadcast address.
-        Some(address) if is_stand_in(*address.ip()) => Destination::Foreign,
+        Some(address) if is_reserved(*address.ip()) => Destination::Foreign,
         Some(address) => Destination::Given(address, Family::Ipv4),
         // SAFETY: as above.
         None => unsafe { mapped_destination(address, len) },
@@ -57,7 +57,7 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
 unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
     // SAFETY: as promised.
     match unsafe { named_by_ipv6(address, len) } {
-        Some(Named::Ipv4(to)) if !is_stand_in(*to.ip()) => Destination::Given(to, Family::Ipv6),
+        Some(Named::Ipv4(to)) if !is_reserved(*to.ip()) => Destination::Given(to, Family::Ipv6),
         Some(Named::Ipv6(to)) if to.ip().is_loopback() => {
             // SAFETY: it was just read as a `sockaddr_in6`.
             match unsafe { has_label(address) } {
@@ -69,7 +69,7 @@ unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_
     }
 }
 
-/// Reads the address that a stream of a family is to connect to: `::1` by its stand-in.
+/// Reads the address that a stream of a family is to connect to: of IPv6 its stand-in.
 ///
 /// # Safety
 /// As [`destination`].
@@ -86,8 +86,25 @@ pub unsafe fn peer(
         },
         Family::Ipv6 if address.is_null() => Destination::Absent,
         // SAFETY: as promised.
-        Family::Ipv6 => unsafe { mapped_destination(address, len) },
+        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
+            Some(Named::Ipv6(to)) if ipv6_stand_ins::is_served(*to.ip()) => {
+                // SAFETY: it was just read as a `sockaddr_in6`.
+                let is_labelled = unsafe { has_label(address) };
+                let stand_in = Some(*to.ip()).filter(|_| !is_labelled).and_then(ipv6_stand_ins::of);
+                stand_in.map_or(Destination::Foreign, |ip| {
+                    Destination::Given(SocketAddrV4::new(ip, to.port()), Family::Ipv6)
+                })
+            }
+            // SAFETY: as promised.
+            _ => unsafe { mapped_destination(address, len) },
+        },
     }
+}
+
+/// Does the address stand for one of IPv6 here? Of itself it is a broadcast address, or no host's: the kernel's to answer for.
+#[inline]
+fn is_reserved(address: Ipv4Addr) -> bool {
+    is_stand_in(address) || ipv6_stand_ins::is_one(address)
 }
 
 /// Has the address a flow label, which the connection's packets would have?

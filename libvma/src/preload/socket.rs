@@ -3,6 +3,8 @@
 use core::ffi::{c_int, c_ulong, c_void};
 use core::net::Ipv6Addr;
 
+use libvma_dev::ipv6_stand_ins;
+
 use super::cancel::cancellable;
 use super::{
     Found, convert, errno, export, extra, file, find, fresh, init, made, mux, ours, passed, real,
@@ -95,7 +97,10 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
     // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
     let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
     let to = Ipv6Addr::from(address.sin6_addr.s6_addr);
-    if address.sin6_port != 0 && !to.to_canonical().is_loopback() {
+    let is_stream =
+        || shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
+    let is_served = to.to_canonical().is_loopback() || ipv6_stand_ins::is_served(to) && is_stream();
+    if address.sin6_port != 0 && !is_served {
         let before = errno::get();
         WhyOs::Ipv6.tell(format_args!("fd {fd}"));
         errno::set(before);

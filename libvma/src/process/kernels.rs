@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use libvma_dev::ipv6_stand_ins;
+
 use super::{Process, inherit};
 use crate::fd::Object;
 use crate::shard::SocketId;
@@ -67,7 +69,8 @@ impl Process {
     /// Counts it if it is a connection over IPv6.
     fn count_ipv6(&self, fd: i32, listener: Family) -> bool {
         if listener == Family::Ipv6
-            && let Some(own @ Named::Ipv6(_)) = shadow::local_name(fd)
+            && let Some(own @ Named::Ipv6(address)) = shadow::local_name(fd)
+            && !ipv6_stand_ins::is_served(*address.ip())
         {
             if !own.is_loopback() {
                 WhyOs::Ipv6.tell(format_args!("fd {fd}"));

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fd::AsRawFd;
+use rustix::io::Errno;
 
 use super::Process;
 use super::drive::Drive;
@@ -60,9 +61,10 @@ const CHANGES: usize = 0;
 const SHADOWS: usize = 1;
 const WAKER: usize = 2;
 const ICMP: usize = 3;
-const LOCAL: usize = 4;
-const WATCH: usize = 5;
-const CHILDREN: usize = 6;
+const ICMP_OF_IPV6: usize = 4;
+const LOCAL: usize = 5;
+const WATCH: usize = 6;
+const CHILDREN: usize = 7;
 
 /// The thread's state from round to round.
 struct Rounds {
@@ -71,7 +73,8 @@ struct Rounds {
     readers: Attendant,
     drive: Drive,
     reviews: Reviews,
-    icmp: Option<Icmp>,
+    /// For IPv4 and IPv6.
+    icmp: [Option<Icmp>; 2],
     icmp_tried: bool,
     last_second: u64,
     last_refresh: u64,
@@ -95,7 +98,7 @@ impl Rounds {
             readers,
             drive: Drive::new(&process.stack),
             reviews: Reviews::default(),
-            icmp: None,
+            icmp: [None, None],
             icmp_tried: false,
             last_second: now,
             last_refresh: now,
@@ -144,7 +147,9 @@ impl Rounds {
         set.add_readable(self.monitor.as_fd().as_raw_fd());
         set.add_readable(stack.shadows.as_ref().map_or(-1, |fd| fd.raw()));
         set.add_readable(stack.internal_waker.as_ref().map_or(-1, |waker| waker.raw()));
-        set.add_readable(self.icmp.as_ref().map_or(-1, Icmp::raw));
+        for icmp in &self.icmp {
+            set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
+        }
         set.add_readable(stack.local.descriptor());
         let watch = stream::watch::prepare(stack, set);
         set.add_readable(self.guardian.descriptor());
@@ -191,17 +196,19 @@ impl Rounds {
         {
             self.guardian.attend(wards);
         }
-        if fired(fds, ICMP)
-            && let Some(icmp) = &self.icmp
-        {
-            icmp.read(|notice| stream::path::on_icmp(stack, &notice));
+        for (icmp, place) in self.icmp.iter().zip([ICMP, ICMP_OF_IPV6]) {
+            if fired(fds, place)
+                && let Some(icmp) = icmp
+            {
+                icmp.read(|notice| stream::path::on_icmp(stack, &notice));
+            }
         }
         if fired(fds, LOCAL) || stack.local.patience() == Some(0) {
             local::serve(stack);
         }
         if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_tcp()) {
             self.icmp_tried = true;
-            self.icmp = open_icmp();
+            self.icmp = [Icmp::open(), Icmp::open_ipv6()].map(heard);
         }
     }
 
@@ -274,8 +281,7 @@ fn set_served(process: &Process, served: bool) {
     }
 }
 
-fn open_icmp() -> Option<Icmp> {
-    let opened = Icmp::open();
+fn heard(opened: Result<Icmp, Errno>) -> Option<Icmp> {
     if let Err(errno) = &opened {
         log_line!(Debug, "ICMP errors about connections are not heard: {errno}");
     }

@@ -5,7 +5,7 @@ mod flows;
 
 use std::net::Ipv4Addr;
 
-use libvma_dev::ipv6_loopback;
+use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 
@@ -34,7 +34,8 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
         }
         let (shadow, device) = (socket.shadow(), socket.options.device);
         drop(state);
-        if let Some(local) = shadow::local_address(shadow) {
+        let local = shadow::local_address(shadow);
+        if let Some(local) = local.filter(|local| !ipv6_stand_ins::is_one(*local.ip())) {
             open_rings(stack, *local.ip(), device);
         }
     }
@@ -315,7 +316,9 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
 pub(super) fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
     match device {
         Some(device) => vec![device],
-        None if local.is_unspecified() || local.is_multicast() => control.addressed_interfaces(),
+        None if local.is_unspecified() || local.is_multicast() || local == ipv6_stand_ins::ANY => {
+            control.addressed_interfaces()
+        }
         None => control.interface_of(local).into_iter().collect(),
     }
 }

@@ -8,6 +8,7 @@ use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 
 use super::block::Guard;
 use super::stream::receive::read_as_judge;
@@ -351,7 +352,7 @@ fn is_still(descriptor: i32, source: SocketAddrV4, destination: SocketAddrV4) ->
 
 /// An address as callbacks get it, which have no IPv6 addresses: 0.0.0.0 with the port.
 fn told(address: SocketAddrV4) -> SocketAddrV4 {
-    match is_stand_in(*address.ip()) {
+    match is_stand_in(*address.ip()) || ipv6_stand_ins::is_one(*address.ip()) {
         true => SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, address.port()),
         false => address,
     }

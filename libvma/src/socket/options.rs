@@ -45,6 +45,9 @@ pub struct Options {
     /// IP_TTL; None is the route's or the host's default.
     pub ttl: Option<u8>,
     pub tos: u8,
+    /// Of a stream: IPV6_UNICAST_HOPS and IPV6_TCLASS, likewise.
+    pub ipv6_hops: Option<u8>,
+    pub ipv6_class: u8,
     /// IP_MTU_DISCOVER: DF on what fits.
     pub dont_fragment: bool,
     /// IP_PMTUDISC_DO, PROBE and INTERFACE: refuse what does not fit.
@@ -126,6 +129,20 @@ impl Ipv6Told {
 }
 
 impl Options {
+    /// TTL, if one was said, and TOS of what leaves by a stream; of IPv6 hop limit and traffic class.
+    pub fn wishes(&self, is_ipv6: bool) -> (Option<u8>, u8) {
+        match is_ipv6 {
+            true => (self.ipv6_hops, self.ipv6_class),
+            false => (self.ttl, self.tos),
+        }
+    }
+
+    /// The same where no route says more.
+    pub fn envelope(&self, is_ipv6: bool) -> (u8, u8) {
+        let (ttl, tos) = self.wishes(is_ipv6);
+        (ttl.unwrap_or(64), tos)
+    }
+
     pub fn new(config: &Config) -> Options {
         Options {
             receive_timeout: None,
@@ -147,6 +164,8 @@ impl Options {
             reuse_address: false,
             ttl: None,
             tos: 0,
+            ipv6_hops: None,
+            ipv6_class: 0,
             dont_fragment: true,
             never_fragment: false,
             ignore_path_mtu: false,

@@ -8,6 +8,7 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_dev::ipv6_loopback;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 
 use super::time::monotonic_nanos;
@@ -85,7 +86,9 @@ const PATIENCE: u32 = 20;
 impl Deferred {
     fn open(local: SocketAddrV4, remote: SocketAddrV4) -> Option<Deferred> {
         let flags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
+        let (local, remote) = (ipv6_loopback::named(local), ipv6_loopback::named(remote));
+        let family = if local.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+        let socket = socket_with(family, SocketType::STREAM, flags, None).ok()?;
         let deferred = Deferred(Fd::adopt_briefly(socket).ok()?);
         let fd = deferred.0.raw();
         // A socket in repair mode gets any port; without the right to it one that others let it have.

@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
 use libvma_dev::ipv6_loopback::{self, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use super::sockaddr::{Family, Named, SocketName};
@@ -80,13 +81,13 @@ pub fn peer(fd: c_int) -> Option<SocketAddrV4> {
     end(shadow::peer_name(fd)?)
 }
 
-/// An address that a listener is reached by: of one that takes IPv6 only, whatever its address, `::1`. `None`: it is not reached by
-/// an address that the library serves.
+/// The address of a listener: 0.0.0.0 is any of both families, [`ipv6_stand_ins::ANY`] any of IPv6. `None`: it is not reached by an
+/// address that the library serves.
 pub fn listening(fd: c_int) -> Option<SocketAddrV4> {
     match (shadow::local_address(fd), shadow::local_name(fd)?) {
         (Some(four), _) => Some(four).filter(|four| !is_stand_in(*four.ip())),
         (None, Named::Ipv6(own)) if own.ip().is_unspecified() => {
-            Some(ipv6_loopback::end(own.port()))
+            Some(SocketAddrV4::new(ipv6_stand_ins::ANY, own.port()))
         }
         (None, own) => end(own),
     }
@@ -95,13 +96,15 @@ pub fn listening(fd: c_int) -> Option<SocketAddrV4> {
 /// The source address of a socket that is about to connect to this peer; 0.0.0.0 if the kernel is to choose. `None`: the library
 /// cannot tell whether the socket's address fits the peer.
 pub fn source(fd: c_int, peer: SocketAddrV4) -> Option<SocketAddrV4> {
-    if !is_stand_in(*peer.ip()) {
-        return shadow::local_address(fd);
+    let is_ipv6 = ipv6_stand_ins::is_one(*peer.ip());
+    if !is_stand_in(*peer.ip()) && !is_ipv6 {
+        return shadow::local_address(fd).filter(|own| !ipv6_stand_ins::is_one(*own.ip()));
     }
     match shadow::local_name(fd)? {
         Named::Ipv6(own) if own.ip().is_unspecified() => {
             Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, own.port()))
         }
+        Named::Ipv6(_) if is_ipv6 => shadow::local_address(fd),
         own @ Named::Ipv6(_) => end(own),
         Named::Ipv4(_) => None,
     }
@@ -164,7 +167,8 @@ mod tests {
         sockopt::set_ipv6_v6only(&six, true).unwrap();
         rustix::net::bind(&six, &"[::]:0".parse::<std::net::SocketAddr>().unwrap()).unwrap();
         let Some(Named::Ipv6(own)) = shadow::local_name(six.as_raw_fd()) else { panic!("IPv6") };
-        assert_eq!(listening(six.as_raw_fd()), Some(ipv6_loopback::end(own.port())));
+        let any = SocketAddrV4::new(ipv6_stand_ins::ANY, own.port());
+        assert_eq!(listening(six.as_raw_fd()), Some(any));
     }
 
     #[test]

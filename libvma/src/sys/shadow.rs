@@ -5,17 +5,17 @@
 
 use core::ffi::c_int;
 use core::mem::size_of;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use libvma_dev::ipv6_loopback;
+use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 
 use super::Fd;
 use super::sockaddr::{Family, LONGEST, Named, SocketName};
 use super::wait::raw_syscall;
 
-/// The IPv4 address a socket is bound to. `None` if it has none: it is another kind of socket, bound to an IPv6
-/// address, or takes IPv6 only (IPV6_V6ONLY).
+/// The IPv4 address a socket is bound to, or the stand-in of an IPv6 one ([`ipv6_stand_ins`]). `None` if it has none: it is another kind
+/// of socket, bound to an address that has no stand-in, or takes IPv6 only (IPV6_V6ONLY).
 pub fn local_address(fd: c_int) -> Option<SocketAddrV4> {
     match local_name(fd)? {
         Named::Ipv4(address) => Some(address),
@@ -24,7 +24,7 @@ pub fn local_address(fd: c_int) -> Option<SocketAddrV4> {
             let v6_only = int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY)?;
             (v6_only == 0).then(|| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port()))
         }
-        Named::Ipv6(_) => None,
+        Named::Ipv6(own) => stand_in(own),
     }
 }
 
@@ -38,12 +38,16 @@ pub fn peer_name(fd: c_int) -> Option<Named> {
     name(libc::SYS_getpeername, fd)
 }
 
-/// The IPv4 address a socket is connected to, if it is.
+/// The IPv4 address a socket is connected to, or the stand-in of an IPv6 one, if it is.
 pub fn peer_address(fd: c_int) -> Option<SocketAddrV4> {
     match peer_name(fd)? {
         Named::Ipv4(address) => Some(address),
-        Named::Ipv6(_) => None,
+        Named::Ipv6(address) => stand_in(address),
     }
+}
+
+fn stand_in(address: SocketAddrV6) -> Option<SocketAddrV4> {
+    Some(SocketAddrV4::new(ipv6_stand_ins::of(*address.ip())?, address.port()))
 }
 
 /// Does the connection begin and end at the same address, or the loopback interface's? Others may be within the
@@ -164,8 +168,13 @@ pub fn has_filter(fd: c_int) -> bool {
 
 /// Sets an integer option.
 pub fn set_int_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
-    let at = core::ptr::from_ref(&value) as usize;
-    let arguments = [fd as usize, level as usize, name as usize, at, size_of::<c_int>(), 0];
+    set_option(fd, level, name, &value);
+}
+
+/// Sets an option to a value without pointers.
+pub fn set_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) {
+    let at = core::ptr::from_ref(value) as usize;
+    let arguments = [fd as usize, level as usize, name as usize, at, size_of::<T>(), 0];
     // SAFETY: `value` outlives the call, with its size.
     unsafe { raw_syscall(libc::SYS_setsockopt, arguments) };
 }

@@ -7,6 +7,8 @@ use core::ffi::c_int;
 use core::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 
+use libvma_dev::ipv6_stand_ins;
+
 /// How a socket names IPv4 addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Family {
@@ -42,7 +44,8 @@ const SHORTEST_V6: usize = 24;
 /// The address in a `sockaddr_in6`, behind the flow label.
 const V6_ADDRESS: core::ops::Range<usize> = 8..24;
 
-/// An IPv4 address as a socket of a family names it: the bytes of a `sockaddr_in` or `sockaddr_in6`.
+/// An IPv4 address as a socket of a family names it: the bytes of a `sockaddr_in` or `sockaddr_in6`. That of a stand-in
+/// ([`ipv6_stand_ins`]) is the IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketName {
     bytes: [u8; LONGEST],
@@ -68,7 +71,8 @@ impl SocketName {
             // Any address, of both families.
             Family::Ipv6 if ip.is_unspecified() => LONGEST,
             Family::Ipv6 => {
-                put(V6_ADDRESS.start, &ip.to_ipv6_mapped().octets());
+                let real = ipv6_stand_ins::real(ip).unwrap_or_else(|| ip.to_ipv6_mapped());
+                put(V6_ADDRESS.start, &real.octets());
                 LONGEST
             }
         };

@@ -10,6 +10,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -258,12 +259,13 @@ enum { WATCH_MS = 10000, PATIENCE_MS = 15000 };
 /* Tells the test to look at both ends. */
 static void stalled(int fd, const struct state *s)
 {
-	struct sockaddr_in own = {0}, peer = {0};
+	/* The port is at the same place in addresses of both families. */
+	struct sockaddr_in6 own = {0}, peer = {0};
 	socklen_t own_len = sizeof own, peer_len = sizeof peer;
 	getsockname(fd, (struct sockaddr *)&own, &own_len);
 	getpeername(fd, (struct sockaddr *)&peer, &peer_len);
 	fprintf(stderr, "STALL %s, process %d, fd %d, ports %d and %d: own change %s, the peer's %s; sent %llu of %llu, received %llu of %llu; seed %llu\n",
-	        s->is_client ? "client" : "server", getpid(), fd, ntohs(own.sin_port), ntohs(peer.sin_port), names[s->change], names[s->peer_change],
+	        s->is_client ? "client" : "server", getpid(), fd, ntohs(own.sin6_port), ntohs(peer.sin6_port), names[s->change], names[s->peer_change],
 	        (unsigned long long)s->sent, (unsigned long long)s->to_send, (unsigned long long)s->received,
 	        (unsigned long long)s->to_receive, (unsigned long long)s->seed);
 }
@@ -391,20 +393,21 @@ static void *serve_in_thread(void *argument)
 	return NULL;
 }
 
-static struct sockaddr_in address(char **words)
+static struct addrinfo *address(char **words)
 {
-	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(words[1]))};
-	inet_pton(AF_INET, words[0], &to.sin_addr);
+	struct addrinfo hints = {.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *to = NULL;
+	if (getaddrinfo(words[0], words[1], &hints, &to) != 0)
+		abort();
 	return to;
 }
 
 static int server(char **words)
 {
-	struct sockaddr_in to = address(words);
+	struct addrinfo *to = address(words);
 	int forks = strcmp(words[2], "fork") == 0, count = atoi(words[3]), one = 1;
-	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int listener = socket(to->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	if (bind(listener, (struct sockaddr *)&to, sizeof to) != 0 || listen(listener, 256) != 0)
+	if (bind(listener, to->ai_addr, to->ai_addrlen) != 0 || listen(listener, 256) != 0)
 		return perror("listen"), 1;
 	pthread_t *threads = calloc((size_t)count, sizeof *threads);
 	for (int i = 0; i < count; i++) {
@@ -432,7 +435,7 @@ static int server(char **words)
 	return 0;
 }
 
-static struct sockaddr_in target;
+static struct addrinfo *target;
 static uint64_t first_seed;
 static int connections;
 static _Atomic int number;
@@ -452,8 +455,8 @@ static void *client_thread(void *argument)
 		uint64_t all = s.to_send + s.to_receive + 1;
 		s.change_at = next(&s.random) % all;
 		struct header h = {s.seed, s.to_send, s.to_receive, next(&s.random) % all, s.peer_change, s.change};
-		int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-		if (connect(fd, (struct sockaddr *)&target, sizeof target) != 0) {
+		int fd = socket(target->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+		if (connect(fd, target->ai_addr, target->ai_addrlen) != 0) {
 			fail(&s, "connect", errno);
 			close(fd);
 			continue;

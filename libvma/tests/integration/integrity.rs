@@ -9,8 +9,11 @@
 
 mod watch;
 
+use std::net::IpAddr;
+
 use watch::Bench;
 
+use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{
     Ends, Library, Output, Program, Relay, Sandbox, Side, compile, compile_in, is_long,
 };
@@ -95,13 +98,20 @@ fn within_the_host(at_server: bool, at_client: bool) {
 /// Connections over a cable that loses so many percent.
 #[track_caller]
 fn over_a_cable(library: Library, loss: u32) {
+    over_a_cable_to(|side| side.ip().into(), library, loss);
+}
+
+/// The same to an address of either family.
+#[track_caller]
+fn over_a_cable_to(of: impl Fn(Side) -> IpAddr, library: Library, loss: u32) {
     for (model, round) in runs() {
         let count = connections(if loss > 0 { 40 } else { 80 });
         let ends = Ends::new(library);
         let relay = (loss > 0).then(|| Relay::splice(&ends.net, &format!("seed=3 loss={loss}")));
+        with_ipv6(&ends.net);
         let program = compile(&ends.net, "integrity", SOURCE, &[]);
         let program = program.to_str().expect("a path in UTF-8");
-        let at = Side::A.ip().to_string();
+        let at = of(Side::A).to_string();
         let running = server(ends.server(program), &at, model, count).start_shown();
         ends.net.wait_for_listener(Side::A, 7000);
         let clients = client(ends.client(program), &at, count, round).start_shown();
@@ -160,4 +170,18 @@ fn bytes_survive_all_changes_over_a_cable_with_library_on_the_client() {
 fn bytes_survive_all_changes_over_a_cable_that_loses() {
     let ends: &[Library] = if is_long() { &Library::ALL } else { &[Library::Both] };
     ends.iter().for_each(|library| over_a_cable(*library, 1));
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_ipv6() {
+    for library in [Library::Server, Library::Both] {
+        over_a_cable_to(|side| of(side).into(), library, 0);
+    }
+}
+
+// covers: THR-04
+#[test]
+fn bytes_survive_all_changes_over_ipv6_by_a_cable_that_loses() {
+    over_a_cable_to(|side| of(side).into(), Library::Client, 1);
 }

@@ -191,6 +191,8 @@ pub enum Error {
     HostUnreachable,
     /// ENETUNREACH.
     NetworkUnreachable,
+    /// EACCES: a router, or the host, does not let it pass (of IPv6).
+    Prohibited,
     /// ENOPROTOOPT: the host said that it has no TCP.
     ProtocolUnreachable,
     /// EPIPE: the sending side is shut down.

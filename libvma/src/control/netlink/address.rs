@@ -1,20 +1,21 @@
-//! An IPv4 address of an interface as rtnetlink(7) describes it.
+//! An address of an interface as rtnetlink(7) describes it, of IPv6 its stand-in ([`ipv6_stand_ins`]).
 
 use core::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::address::AddressHeader;
 
 use super::wire;
 
-/// An IPv4 address of an interface.
+/// An address of an interface that the library may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     pub ifindex: u32,
     /// The interface's own address, also where a point-to-point peer has another one.
     #[doc(alias = "IFA_LOCAL")]
     pub addr: Ipv4Addr,
-    /// Bits, 0 to 32.
+    /// Bits, 0 to 32, or 128.
     pub prefix_len: u8,
     /// The directed broadcast address, where one was set.
     #[doc(alias = "IFA_BROADCAST")]
@@ -22,17 +23,20 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads an `RTM_NEWADDR` or `RTM_DELADDR`; `None` if it is not about IPv4.
+    /// Reads an `RTM_NEWADDR` or `RTM_DELADDR`; `None` if it is not about an address of IPv4, or of IPv6 one that has a stand-in, or if that
+    /// is not the host's yet (RFC 4862 section 5.4: another host may have it).
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let header = AddressHeader::parse(payload).ok()?;
-        if header.family != AddressFamily::Inet {
+        if !matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6) {
             return None;
         }
         let (mut address, mut local, mut broadcast) = (None, None, None);
+        let own = |value: &[u8]| wire::address(value, ipv6_stand_ins::of);
         for attribute in wire::attributes(payload, HEADER) {
             match attribute.kind() {
-                IFA_ADDRESS => address = wire::ipv4(attribute.value()),
-                IFA_LOCAL => local = wire::ipv4(attribute.value()),
+                IFA_ADDRESS => address = own(attribute.value()),
+                IFA_LOCAL => local = own(attribute.value()),
+                IFA_FLAGS if wire::number(attribute.value())? & NOT_YET_OURS != 0 => return None,
                 IFA_BROADCAST => broadcast = wire::ipv4(attribute.value()),
                 _ => {}
             }
@@ -61,3 +65,6 @@ const HEADER: usize = 8;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_BROADCAST: u16 = 4;
+const IFA_FLAGS: u16 = 8;
+/// IFA_F_TENTATIVE and IFA_F_DADFAILED.
+const NOT_YET_OURS: u32 = 0x40 | 0x08;

@@ -8,13 +8,14 @@
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use core::time::Duration;
 
+use libvma_dev::ipv6_stand_ins;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR};
 
 use super::{Errno, Error, wire};
 use crate::sys::netlink::{Deadline, Received, Socket};
 
-/// The two ends of each connection over IPv4, the own one first; those with this own port only,
-/// if one is given.
+/// The two ends of each connection, the own one first; those with this own port only, if one is given. Of those over IPv6 the
+/// stand-ins: with a port each address that can has one now, without one only those are told that have one.
 ///
 /// # Errors
 /// Those of [`Socket::open_diag`], and the request's errno: ENOENT if the kernel has no inet_diag,
@@ -24,6 +25,7 @@ pub fn connections(port: Option<u16>) -> Result<Vec<(SocketAddrV4, SocketAddrV4)
     let socket = Socket::open_diag()?;
     socket.send(&request(port))?;
     let deadline = Deadline::after(PATIENCE);
+    let stand_in = if port.is_some() { ipv6_stand_ins::of } else { ipv6_stand_ins::known };
     let mut found = Vec::new();
     let mut buffer = Vec::with_capacity(BUFFER);
     loop {
@@ -39,7 +41,7 @@ pub fn connections(port: Option<u16>) -> Result<Vec<(SocketAddrV4, SocketAddrV4)
         };
         for message in wire::messages(datagram) {
             match message.kind {
-                TCPDIAG_GETSOCK => found.extend(connection(message.payload)),
+                TCPDIAG_GETSOCK => found.extend(connection(message.payload, stand_in)),
                 NLMSG_DONE | NLMSG_ERROR => {
                     return match message.errno() {
                         None => Ok(found),
@@ -90,15 +92,21 @@ fn filter(port: u16) -> Vec<u8> {
     bytes
 }
 
-/// The ends in a `struct inet_diag_msg`; `None` if they are IPv6 addresses.
-fn connection(payload: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4)> {
+/// The ends in a `struct inet_diag_msg`; `None` if they are IPv6 addresses without stand-ins.
+fn connection(
+    payload: &[u8],
+    stand_in: fn(Ipv6Addr) -> Option<Ipv4Addr>,
+) -> Option<(SocketAddrV4, SocketAddrV4)> {
     let family = *payload.first()?;
     let port = |at: usize| Some(u16::from_be_bytes(*payload.get(at..)?.first_chunk()?));
     let address = |at: usize| {
         let bytes: &[u8; 16] = payload.get(at..)?.first_chunk()?;
         match family {
             AF_INET => Some(Ipv4Addr::from(*bytes.first_chunk::<4>()?)),
-            AF_INET6 => Ipv6Addr::from(*bytes).to_ipv4_mapped(),
+            AF_INET6 => {
+                let address = Ipv6Addr::from(*bytes);
+                address.to_ipv4_mapped().or_else(|| stand_in(address))
+            }
             _ => None,
         }
     };
@@ -194,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_short_message_is_no_connection() {
-        assert_eq!(connection(&[AF_INET; 39]), None);
-        assert_eq!(connection(&[]), None);
+        assert_eq!(connection(&[AF_INET; 39], |_| None), None);
+        assert_eq!(connection(&[], |_| None), None);
     }
 }

@@ -2,8 +2,8 @@
 //! and followed ([`Monitor`]).
 //!
 //! The kernel is the one source of truth: a route is looked up by the kernel itself (policy rules,
-//! multipath and path MTU included), never recomputed here. IPv4 only, because only IPv4 is
-//! offloaded.
+//! multipath and path MTU included), never recomputed here. Addresses of IPv6 are told by their stand-ins
+//! ([`libvma_dev::ipv6_stand_ins`]), and asked for by them.
 //!
 //! To keep a table current, open the `Monitor` first, then read the table with `Netlink`, then
 //! apply the changes: what happens in between arrives twice, never not at all. Both belong to the

@@ -55,12 +55,12 @@ impl Monitor {
         Ok(Self { socket: Socket::open(GROUPS)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
-    /// As [`Monitor::open`], but for what moves routes of IPv4 only.
+    /// As [`Monitor::open`], but for what moves routes only.
     ///
     /// # Errors
     /// Those of [`Socket::open`].
     pub fn open_routes() -> Result<Self, Error> {
-        let groups = GROUPS & !(NEIGHBOURS | IPV6_ADDRESSES);
+        let groups = GROUPS & !NEIGHBOURS;
         Ok(Self { socket: Socket::open(groups)?, buffer: Vec::with_capacity(BUFFER), lost: false })
     }
 
@@ -148,7 +148,7 @@ fn decode(message: &Message<'_>) -> Option<Change> {
 /// Whether route lookups may have other answers after this message, which meant this change.
 fn moves_routes(message: &Message<'_>, change: Option<&Change>) -> bool {
     match message.kind {
-        // Of IPv6 only `::1` matters, and whether the host has it.
+        // It matters whether the host has `::1`.
         wire::RTM_NEWADDR | wire::RTM_DELADDR if address::is_ipv6_of_loopback(message.payload) => {
             true
         }
@@ -166,14 +166,13 @@ fn moves_routes(message: &Message<'_>, change: Option<&Change>) -> bool {
     }
 }
 
-/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR and _NEXTHOP: group n is bit n - 1.
-const GROUPS: u32 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 31;
+/// RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV4_RULE, _IPV6_IFADDR, _IPV6_ROUTE, _IPV6_RULE and _NEXTHOP: group n is bit
+/// n - 1.
+const GROUPS: u32 =
+    1 << 0 | 1 << 2 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18 | 1 << 31;
 
 /// RTNLGRP_NEIGH
 const NEIGHBOURS: u32 = 1 << 2;
-
-/// RTNLGRP_IPV6_IFADDR
-const IPV6_ADDRESSES: u32 = 1 << 8;
 
 /// How many datagrams one `read` takes at most.
 const DATAGRAMS: u32 = 1024;

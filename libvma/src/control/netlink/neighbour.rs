@@ -1,7 +1,8 @@
-//! An entry of the kernel's ARP table as rtnetlink(7) describes it.
+//! An entry of the kernel's neighbour table as rtnetlink(7) describes it, of IPv6 by its stand-in ([`ipv6_stand_ins`]).
 
 use core::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
@@ -56,7 +57,7 @@ impl NudState {
     }
 }
 
-/// An entry of the kernel's ARP table.
+/// An entry of the kernel's neighbour table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     pub ifindex: u32,
@@ -67,17 +68,17 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Reads an `RTM_NEWNEIGH` or `RTM_DELNEIGH`; `None` if it is not about an IPv4 neighbour.
+    /// Reads an `RTM_NEWNEIGH` or `RTM_DELNEIGH`; `None` if it is about a neighbour that nobody here has asked for.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let header = NeighbourHeader::parse(payload).ok()?;
-        // RTNLGRP_NEIGH has every family's: IPv6 neighbours, and AF_BRIDGE for forwarding tables.
-        if header.family != AddressFamily::Inet {
+        // RTNLGRP_NEIGH has every family's, AF_BRIDGE's forwarding tables among them.
+        if !matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6) {
             return None;
         }
         let (mut addr, mut mac) = (None, None);
         for attribute in wire::attributes(payload, HEADER) {
             match attribute.kind() {
-                NDA_DST => addr = wire::ipv4(attribute.value()),
+                NDA_DST => addr = wire::address(attribute.value(), ipv6_stand_ins::known),
                 NDA_LLADDR => mac = wire::mac(attribute.value()),
                 _ => {}
             }
@@ -100,10 +101,14 @@ impl Neighbour {
 /// A message that names one neighbour, for a request.
 pub(super) fn named(ifindex: u32, addr: Ipv4Addr, flags: NeighbourFlags) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
-    message.header.family = AddressFamily::Inet;
+    let (family, address) = match ipv6_stand_ins::real(addr) {
+        Some(real) => (AddressFamily::Inet6, NeighbourAddress::Inet6(real)),
+        None => (AddressFamily::Inet, NeighbourAddress::Inet(addr)),
+    };
+    message.header.family = family;
     message.header.ifindex = ifindex;
     message.header.flags = flags;
-    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet(addr)));
+    message.attributes.push(NeighbourAttribute::Destination(address));
     message
 }
 

@@ -54,11 +54,18 @@ impl Netlink {
         )
     }
 
-    /// All IPv4 addresses.
+    /// All addresses that the library may serve.
     #[doc(alias = "RTM_GETADDR")]
     pub fn addresses(&mut self) -> Result<Vec<Address>, Error> {
+        let mut addresses = self.addresses_of(AddressFamily::Inet)?;
+        // The kernel may do without IPv6.
+        addresses.extend(self.addresses_of(AddressFamily::Inet6).unwrap_or_default());
+        Ok(addresses)
+    }
+
+    fn addresses_of(&mut self, family: AddressFamily) -> Result<Vec<Address>, Error> {
         let mut message = AddressMessage::default();
-        message.header.family = AddressFamily::Inet;
+        message.header.family = family;
         self.dump(
             "RTM_GETADDR",
             &RouteNetlinkMessage::GetAddress(message),
@@ -80,7 +87,7 @@ impl Netlink {
         )
     }
 
-    /// One entry of the ARP table, if it is there. Linux 5.0; before that EOPNOTSUPP.
+    /// One entry of the ARP table, or of IPv6's, if it is there. Linux 5.0; before that EOPNOTSUPP.
     pub fn neighbour(&mut self, ifindex: u32, addr: Ipv4Addr) -> Result<Option<Neighbour>, Error> {
         let call = "RTM_GETNEIGH";
         let message = RouteNetlinkMessage::GetNeighbour(neighbour::named(

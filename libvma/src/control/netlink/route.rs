@@ -3,6 +3,7 @@
 
 use core::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use netlink_packet_route::AddressFamily;
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
@@ -61,14 +62,16 @@ impl RouteQuery {
 
     pub(super) fn message(&self) -> RouteMessage {
         let mut message = RouteMessage::default();
-        message.header.address_family = AddressFamily::Inet;
-        message.header.destination_prefix_length = 32;
+        let (family, bits, dst) = named(self.dst);
+        message.header.address_family = family;
+        message.header.destination_prefix_length = bits;
         message.header.tos = self.tos;
         let attributes = &mut message.attributes;
-        attributes.push(RouteAttribute::Destination(RouteAddress::Inet(self.dst)));
+        attributes.push(RouteAttribute::Destination(dst));
         if let Some(src) = self.src {
-            message.header.source_prefix_length = 32;
-            attributes.push(RouteAttribute::Source(RouteAddress::Inet(src)));
+            let (_, bits, src) = named(src);
+            message.header.source_prefix_length = bits;
+            attributes.push(RouteAttribute::Source(src));
         }
         attributes.extend(self.oif.map(RouteAttribute::Oif));
         if self.mark != 0 {
@@ -83,6 +86,14 @@ impl RouteQuery {
         attributes.extend(self.sport.map(RouteAttribute::Sport));
         attributes.extend(self.dport.map(RouteAttribute::Dport));
         message
+    }
+}
+
+/// An address as the kernel has it: its family, its bits and itself.
+fn named(address: Ipv4Addr) -> (AddressFamily, u8, RouteAddress) {
+    match ipv6_stand_ins::real(address) {
+        Some(real) => (AddressFamily::Inet6, 128, RouteAddress::Inet6(real)),
+        None => (AddressFamily::Inet, 32, RouteAddress::Inet(address)),
     }
 }
 
@@ -115,7 +126,7 @@ pub struct Route {
     pub gateway: Option<Ipv4Addr>,
     /// The source address for a socket that has none; the query's, if it had one.
     pub prefsrc: Option<Ipv4Addr>,
-    /// Bytes of an IP packet: the route's own MTU or the path MTU learnt so far, `None` where the
+    /// Bytes of a packet with an IPv4 header ([`ipv6_stand_ins::room`]): the route's own MTU or the path MTU learnt so far, `None` where the
     /// interface's holds.
     pub mtu: Option<u32>,
     /// The TTL set on the route, `None` where the host's default holds.
@@ -145,13 +156,21 @@ impl Route {
             let value = attribute.value();
             match attribute.kind() {
                 RTA_OIF => route.oif = wire::number(value).unwrap_or(0),
-                RTA_GATEWAY => route.gateway = wire::ipv4(value),
-                RTA_PREFSRC => route.prefsrc = wire::ipv4(value),
+                RTA_GATEWAY => {
+                    route.gateway = wire::address(value, ipv6_stand_ins::of_neighbour);
+                    // Read as on-link, it would send packets to nowhere.
+                    if route.gateway.is_none() {
+                        route.kind = RouteKind::Other;
+                    }
+                }
+                RTA_PREFSRC => route.prefsrc = wire::address(value, ipv6_stand_ins::of),
                 RTA_METRICS => {
                     for metric in wire::attributes(value, 0) {
                         let number = wire::number(metric.value()).filter(|number| *number != 0);
                         match metric.kind() {
-                            RTAX_MTU => route.mtu = number,
+                            RTAX_MTU => {
+                                route.mtu = number.map(|mtu| ipv6_stand_ins::room(query.dst, mtu))
+                            }
                             RTAX_HOPLIMIT => {
                                 route.hop_limit = number.and_then(|hops| hops.try_into().ok())
                             }
@@ -159,7 +178,7 @@ impl Route {
                         }
                     }
                 }
-                // Read as on-link, either would send packets to nowhere.
+                // So would either.
                 RTA_VIA | RTA_ENCAP => route.kind = RouteKind::Other,
                 _ => {}
             }

@@ -4,7 +4,7 @@
 //! all of them and refuse the whole message if one is in a shape they do not know, and every kernel
 //! release adds some.
 
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use netlink_packet_core::{NLA_ALIGNTO, NLMSG_ALIGNTO, NetlinkBuffer, NlaBuffer, NlasIterator};
 
@@ -97,6 +97,17 @@ pub fn number(value: &[u8]) -> Option<u32> {
 
 pub fn ipv4(value: &[u8]) -> Option<Ipv4Addr> {
     <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+}
+
+/// An address of either family, of IPv6 its stand-in.
+pub fn address(
+    value: &[u8],
+    stand_in: impl FnOnce(Ipv6Addr) -> Option<Ipv4Addr>,
+) -> Option<Ipv4Addr> {
+    match <[u8; 16]>::try_from(value) {
+        Ok(octets) => stand_in(octets.into()),
+        Err(_) => ipv4(value),
+    }
 }
 
 /// An Ethernet address; `None` for other lengths (InfiniBand's is 20 bytes, a tunnel's 4).

@@ -1,8 +1,9 @@
 //! The passive side: listeners by address and port, and the connections that wait for accept().
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::SocketAddrV4;
 use core::time::Duration;
 
+use libvma_dev::ipv6_stand_ins::{self, covers};
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::tcp::connection::own_mss;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
@@ -14,7 +15,7 @@ use libvma_engine::wire::tcp::Flags;
 use super::receive::Arrival;
 use super::watch::Watched;
 use super::way::{Envelope, Way};
-use super::{Block, Body, InheritedState, Io, NEVER, Owner, Tcp, covers, path};
+use super::{Block, Body, InheritedState, Io, NEVER, Owner, Tcp, path};
 use crate::device::Ring;
 use crate::shard::{Flow, NextHop, RingId, SocketId, State, clock};
 
@@ -26,7 +27,9 @@ pub(super) struct Listening {
     /// What accepted connections start with.
     settings: Settings,
     inherited_state: InheritedState,
-    envelope: Envelope,
+    takes_ipv6: bool,
+    /// For segments of IPv4 and of IPv6.
+    envelopes: [Envelope; 2],
     /// The ways back to those whose handshake is under way, for retransmissions.
     ways: FlowTable<NextHop>,
     seed: u64,
@@ -81,8 +84,9 @@ pub struct ListenSpec {
     pub settings: Settings,
     /// What accept() gets of it.
     pub inherited_state: InheritedState,
-    pub ttl: u8,
-    pub tos: u8,
+    pub takes_ipv6: bool,
+    /// TTL and TOS; hop limit and traffic class of IPv6.
+    pub envelopes: [(u8, u8); 2],
 }
 
 /// A connection taken off the accept queue: give it a socket with [`State::adopt`], or drop it with
@@ -100,14 +104,15 @@ impl<S> State<S> {
     pub fn listen(&mut self, id: SocketId, spec: ListenSpec) {
         let known = self.socket(id).and_then(|(endpoint, _)| endpoint.listener);
         let Some((tcp, _)) = self.tcp() else { return };
-        let ListenSpec { local, backlog, listen, settings, inherited_state, ttl, tos } = spec;
-        let envelope = Envelope { ttl, tos };
+        let ListenSpec { local, backlog, listen, settings, inherited_state, takes_ipv6, envelopes } =
+            spec;
+        let envelopes = envelopes.map(|(ttl, tos)| Envelope { ttl, tos });
         if let Some(listening) = known.and_then(|index| tcp.listener(index)) {
             listening.engine.set_backlog(backlog);
             listening.settings = settings;
             listening.inherited_state = inherited_state;
             *listening.engine.settings_mut() = listen;
-            listening.envelope = envelope;
+            listening.envelopes = envelopes;
             return;
         }
         // Not the time of a batch: there is none, and the next one must not start with it.
@@ -121,7 +126,8 @@ impl<S> State<S> {
             local,
             settings,
             inherited_state,
-            envelope,
+            takes_ipv6,
+            envelopes,
             ways,
             seed,
             settled,
@@ -322,13 +328,14 @@ impl Tcp {
 
     fn listener_for(&self, key: &FlowKey) -> Option<u32> {
         let at_port = self.listening.get(&key.local_port)?;
-        let bound = |index: &u32| Some(*self.listeners.get(*index as usize)?.as_ref()?.local.ip());
+        let is_ipv6 = ipv6_stand_ins::is_one(key.local);
         for specific in [true, false] {
-            let fits = |address: Ipv4Addr| match specific {
-                true => address == key.local,
-                false => address.is_unspecified(),
+            let fits = |one: &Listening| match specific {
+                true => *one.local.ip() == key.local,
+                false => covers(*one.local.ip(), key.local) && (one.takes_ipv6 || !is_ipv6),
             };
-            let among = || at_port.iter().filter(|index| bound(index).is_some_and(fits));
+            let at = |index: &u32| self.listeners.get(*index as usize)?.as_deref();
+            let among = || at_port.iter().filter(|index| at(index).is_some_and(fits));
             let count = among().count();
             if count > 0 {
                 let chosen = key.keyed_hash(self.seed) % count as u64;
@@ -398,7 +405,9 @@ impl Tcp {
         // A peer that connects sends a request first, as a rule.
         let settings = Settings { first_ack_waits: true, ..listening.settings.clone() };
         let connection = Connection::accept(&request, path, settings, now);
-        let (socket, envelope) = (listening.socket, listening.envelope);
+        let [ipv4, ipv6] = listening.envelopes;
+        let is_ipv6 = ipv6_stand_ins::is_one(arrival.key.local);
+        let (socket, envelope) = (listening.socket, if is_ipv6 { ipv6 } else { ipv4 });
         let inherited_state = Some(Box::new(listening.inherited_state.clone()));
         let flows = listening.take_flow(&arrival.key);
         let index = self.insert(Block {

@@ -23,7 +23,6 @@ mod way;
 mod wire;
 mod work;
 
-use core::net::Ipv4Addr;
 use std::any::Any;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -430,10 +429,6 @@ impl<S> State<S> {
 }
 
 /// Is this the address of the key, or any?
-fn covers(bound: Ipv4Addr, address: Ipv4Addr) -> bool {
-    bound.is_unspecified() || bound == address
-}
-
 #[cfg(test)]
 mod tests {
     use libvma_engine::tcp::lookup::FlowKey;

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::udp::lookup::Filter;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -152,7 +153,8 @@ impl Wanted {
                 .control
                 .addresses()
                 .iter()
-                .filter(|own| local.is_unspecified() && own.ifindex == interface);
+                .filter(|own| local.is_unspecified() && own.ifindex == interface)
+                .filter(|own| !ipv6_stand_ins::is_one(own.addr));
             let named = Some(local).filter(|own| !own.is_unspecified() && !own.is_multicast());
             for address in of_interface.map(|own| own.addr).chain(named) {
                 if self.may_have(stack, place, Moment::Bind, address) {

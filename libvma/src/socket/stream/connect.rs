@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_loopback::{self, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::lookup::FlowKey;
 
@@ -13,7 +14,7 @@ use crate::control::netlink::{Protocol, RouteQuery};
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;
-use crate::sys::{Fd, fd, kernel_start, repair, shadow};
+use crate::sys::{Fd, fd, kernel_start, loopback_end, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
 pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
@@ -97,7 +98,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
         return Err(Refusal::Os(WhyOs::Arguments));
     }
     // Otherwise it takes IPv6 only.
-    let bound = shadow::local_address(descriptor).ok_or(WhyOs::Ipv6)?;
+    let bound = loopback_end::source(descriptor, peer).ok_or(WhyOs::Ipv6)?;
     if !repair::is_allowed() {
         return Err(Refusal::Os(WhyOs::CannotBeGivenBack));
     }
@@ -110,17 +111,22 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
         stream.bound_by_us |= bound.port() == 0 && bound.ip().is_unspecified();
         let chosen = !stream.bound_by_us && !bound.ip().is_unspecified();
         let options = &socket.options;
+        let is_ipv6 = ipv6_stand_ins::is_one(*peer.ip());
+        if is_ipv6 && options.sends_ipv6_by_kernel {
+            return Err(Refusal::Os(WhyOs::Ipv6));
+        }
+        let (ttl, tos) = options.wishes(is_ipv6);
         let query = RouteQuery {
             src: Some(*bound.ip()).filter(|_| chosen),
             oif: options.device,
-            tos: options.tos,
+            tos,
             mark: options.mark,
             protocol: Some(Protocol::Tcp),
             sport: Some(bound.port()).filter(|port| *port != 0),
             dport: Some(peer.port()),
             ..RouteQuery::to(*peer.ip())
         };
-        (query, options.ttl, options.tos, stream.settings.clone())
+        (query, ttl, tos, stream.settings.clone())
     };
 
     let mut plane = stack.plane.lock().map_err(|_| WhyOs::Reentered)?;
@@ -225,8 +231,10 @@ fn choose_port(
 fn hold_port(local: SocketAddrV4) -> Option<Fd> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok()?;
-    bind(&socket, &local).ok()?;
+    let name = ipv6_loopback::named(local);
+    let family = if name.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::STREAM, flags, None).ok()?;
+    bind(&socket, &name).ok()?;
     Fd::adopt_briefly(socket).ok()
 }
 

@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_stand_ins::covers;
 use libvma_engine::tcp::lookup::FlowKey;
 
 use super::Stack;
@@ -19,9 +20,7 @@ use crate::sys::fd;
 /// of the listener are added, and again afterwards. They may be of sockets of the other family: a former
 /// listener's, whose workers still serve its clients.
 pub fn except_older(stack: &Stack, local: SocketAddrV4) {
-    let ours = |key: &FlowKey| {
-        key.local_port == local.port() && (local.ip().is_unspecified() || key.local == *local.ip())
-    };
+    let ours = |key: &FlowKey| key.local_port == local.port() && covers(*local.ip(), key.local);
     let Some(mut older) = read(Some(local.port())) else { return };
     older.retain(ours);
     let Ok(mut state) = stack.shard.lock() else { return };

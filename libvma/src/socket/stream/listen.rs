@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::Settings;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -66,7 +67,7 @@ pub fn prepare(stack: &Stack, id: SocketId) {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some(view) = view(&mut state, id) else { return };
         let device = state.socket(id).and_then(|(_, socket)| socket.options.device);
-        shadow::local_address(view.shadow).map(|local| (local, device))
+        loopback_end::listening(view.shadow).map(|local| (local, device))
     };
     if let Some((local, device)) = place
         && stack.config.rules.decide(Moment::Listen, local, None).is_none()
@@ -282,14 +283,14 @@ fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec
             low_water: stream.low_water,
             inherited: stream.inherited.clone(),
         }),
-        ttl: socket.options.ttl.unwrap_or(64),
-        tos: socket.options.tos,
+        takes_ipv6: stream.family == Family::Ipv6,
+        envelopes: [false, true].map(|is_ipv6| socket.options.envelope(is_ipv6)),
     })
 }
 
 /// Brings the flows of a listener in line with the interfaces and addresses there are.
 pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, device) = {
+    let (local, device, takes_ipv6) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let listens = socket
@@ -300,7 +301,9 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             return Ok(());
         }
         let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
-        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device);
+        let takes_ipv6 = socket.stream.as_ref().is_some_and(|stream| stream.family == Family::Ipv6)
+            && !socket.options.sends_ipv6_by_kernel;
+        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device, takes_ipv6);
         if left {
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
@@ -312,7 +315,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         place
     };
     if is_stand_in(*local.ip()) {
-        // Of IPv6 only what comes from within the host is served: for that it is posted.
+        // What comes to `::1` comes from within the host: for that it is posted.
         return Err(WhyOs::NoInterface);
     }
     if let Some(rule) = stack.config.rules.decide(Moment::Listen, local, None) {
@@ -335,8 +338,10 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             destination,
             port: local.port(),
         };
-        if local.ip().is_unspecified() {
+        if local.ip().is_unspecified() || *local.ip() == ipv6_stand_ins::ANY {
             let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
+            let own = own.filter(|own| takes_ipv6 || !ipv6_stand_ins::is_one(own.addr));
+            let own = own.filter(|own| ipv6_stand_ins::covers(*local.ip(), own.addr));
             wanted.extend(own.map(|own| (ring, flow(own.addr))));
         } else {
             wanted.push((ring, flow(*local.ip())));

@@ -41,6 +41,7 @@ pub use unaccepted::hand_over as hand_over_unaccepted;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_engine::tcp::{Connection, Error, Settings};
 
 use super::block::Guard;
@@ -48,8 +49,8 @@ use super::filter::Judgement;
 use super::{Outcome, Socket, Stack, WhyOs};
 use crate::shard::tcp::Body;
 use crate::shard::{self, SocketId};
-use crate::sys::shadow;
 use crate::sys::sockaddr::{Family, SocketName};
+use crate::sys::{loopback_end, shadow};
 
 /// What only a stream socket has.
 #[derive(Clone)]
@@ -220,7 +221,7 @@ pub fn serves_no_family(stack: &Stack, id: SocketId) -> bool {
         }
         socket.shadow()
     };
-    shadow::local_address(shadow).is_none()
+    loopback_end::listening(shadow).is_none_or(|local| is_stand_in(*local.ip()))
 }
 
 /// Neither connected nor listening?
@@ -317,6 +318,7 @@ pub fn errno(error: Error) -> i32 {
         Error::TimedOut => libc::ETIMEDOUT,
         Error::HostUnreachable => libc::EHOSTUNREACH,
         Error::NetworkUnreachable => libc::ENETUNREACH,
+        Error::Prohibited => libc::EACCES,
         Error::ProtocolUnreachable => libc::ENOPROTOOPT,
         Error::BrokenPipe => libc::EPIPE,
         Error::NotConnected => libc::ENOTCONN,

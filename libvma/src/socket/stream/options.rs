@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::congestion::Algorithm;
 use libvma_engine::tcp::{Buffer, Millis, Settings};
 
@@ -167,6 +168,7 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         match (level, name) {
             (libc::SOL_SOCKET, _) => socket_level(socket, descriptor, name, value),
             (libc::IPPROTO_IP, _) => ip_level(socket, descriptor, name),
+            (libc::IPPROTO_IPV6, _) => ipv6_level(socket, descriptor, name),
             _ => {}
         }
     }
@@ -176,6 +178,7 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         && !matches!(number, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO);
     if FOREIGN.contains(&option)
         || unusual_discovery
+        || level == libc::IPPROTO_IPV6 && is_foreign_to_ipv6(stack, id, name, number)
         || number != 0 && FOREIGN_IF_ON.contains(&option)
     {
         return Effect::Os(WhyOs::Option { level, name });
@@ -184,7 +187,8 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => quick_ack(stack, id, number != 0),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => defer_accept(stack, id),
         (libc::IPPROTO_TCP, _) => tcp_level(stack, id, name),
-        (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS) => envelope(stack, id),
+        (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS)
+        | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => envelope(stack, id),
         (libc::SOL_SOCKET, _) => engine_socket_level(stack, id, name),
         _ => {}
     }
@@ -423,11 +427,54 @@ fn ip_level(socket: &mut Socket, descriptor: i32, name: i32) {
     }
 }
 
+/// Options that a connection over IPv6 cannot have in user space. The others do not know them.
+const FOREIGN_TO_IPV6: &[i32] = &[
+    libc::IPV6_RECVERR,
+    libc::IPV6_MINHOPCOUNT,
+    libc::IPV6_FLOWLABEL_MGR,
+    libc::IPV6_FLOWINFO_SEND,
+    libc::IPV6_PKTINFO,
+    libc::IPV6_2292PKTOPTIONS,
+    libc::IPV6_MTU,
+    libc::IPV6_HOPOPTS,
+    libc::IPV6_RTHDRDSTOPTS,
+    libc::IPV6_RTHDR,
+    libc::IPV6_DSTOPTS,
+    IPV6_UNICAST_IF,
+];
+const IPV6_UNICAST_IF: i32 = 76;
+
+/// Is the socket connected over IPv6 and cannot be any more? Else what it connects to, or accepts, over IPv6 is the kernel's from
+/// now on, if it cannot.
+fn is_foreign_to_ipv6(stack: &Stack, id: SocketId, name: i32, number: i32) -> bool {
+    let unusual_discovery = name == libc::IPV6_MTU_DISCOVER
+        && !matches!(number, libc::IP_PMTUDISC_WANT | libc::IP_PMTUDISC_DO);
+    if !FOREIGN_TO_IPV6.contains(&name) && !unusual_discovery {
+        return false;
+    }
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let Some((_, socket)) = state.socket(id) else { return false };
+    socket.options.sends_ipv6_by_kernel = true;
+    socket.peer.is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip()))
+}
+
+fn ipv6_level(socket: &mut Socket, descriptor: i32, name: i32) {
+    let value = shadow::int_option(descriptor, libc::IPPROTO_IPV6, name);
+    let value = value.and_then(|value| u8::try_from(value).ok());
+    match name {
+        // -1 is read back as the host's default.
+        libc::IPV6_UNICAST_HOPS => socket.options.ipv6_hops = value,
+        libc::IPV6_TCLASS => socket.options.ipv6_class = value.unwrap_or(0),
+        _ => {}
+    }
+}
+
 /// TTL and TOS go into every segment.
 fn envelope(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };
     let Some((_, socket)) = state.socket(id) else { return };
-    let (ttl, tos) = (socket.options.ttl, socket.options.tos);
+    let is_ipv6 = socket.peer.is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip()));
+    let (ttl, tos) = socket.options.wishes(is_ipv6);
     state.set_envelope(id, ttl, tos);
 }
 

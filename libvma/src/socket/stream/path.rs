@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::seq::Seq;
 use libvma_engine::tcp::{Error, Events};
@@ -87,7 +88,7 @@ impl Wishes {
         let Some(id) = state.owner_of(key) else { return Wishes::default() };
         state.socket(id).map_or(Wishes::default(), |(_, socket)| Wishes {
             device: socket.options.device,
-            tos: socket.options.tos,
+            tos: socket.options.wishes(ipv6_stand_ins::is_one(key.remote)).1,
             mark: socket.options.mark,
         })
     }

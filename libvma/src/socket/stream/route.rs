@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ethernet::MacAddr;
 
 use crate::control::netlink::{RouteKind, RouteQuery};
@@ -45,7 +46,8 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let mtu = stack.config.limit_mtu(route.mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
+    let longest = ipv6_stand_ins::room(destination, link.mtu);
+    let mtu = stack.config.limit_mtu(route.mtu.map_or(longest, |mtu| mtu.min(longest)));
     let neighbour = route.gateway.unwrap_or(destination);
     let hop = plane.control.neighbour(route.oif, neighbour).map(|mac| NextHop {
         ring,

@@ -7,6 +7,7 @@
 
 use core::fmt;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::connection::{Counters, Resumed};
 use libvma_engine::tcp::lookup::FlowKey;
@@ -112,6 +113,10 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
         remote: *peer.ip(),
         remote_port: peer.port(),
     };
+    if plan.candidate.is_of_many && ipv6_stand_ins::is_one(key.remote) {
+        // Those guards know IPv4 only.
+        return Err(Refusal::Never(WhyOs::Ipv6));
+    }
     if plan.candidate.origin == Origin::Connected
         && let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(local))
     {
@@ -210,8 +215,8 @@ fn read_out(
 ) -> Result<(), Refusal> {
     let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
     let descriptor = socket.shadow();
-    let ttl = socket.options.ttl.or(way.hop_limit).unwrap_or(super::connect::DEFAULT_TTL);
-    let tos = socket.options.tos;
+    let (ttl, tos) = socket.options.wishes(ipv6_stand_ins::is_one(key.remote));
+    let ttl = ttl.or(way.hop_limit).unwrap_or(super::connect::DEFAULT_TTL);
     let settings = socket.stream.as_ref().ok_or(WhyOs::NotOurs)?.settings.clone();
     let (max_segment, window_clamp) = (settings.max_segment, settings.window_clamp);
     let (mut is_made, mut is_published) = (false, false);
@@ -330,10 +335,13 @@ fn find_way(
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let options = &socket.options;
+        if ipv6_stand_ins::is_one(key.remote) && options.sends_ipv6_by_kernel {
+            return Err(WhyOs::Ipv6.into());
+        }
         RouteQuery {
             src: Some(key.local),
             oif: options.device,
-            tos: options.tos,
+            tos: options.wishes(ipv6_stand_ins::is_one(key.remote)).1,
             mark: options.mark,
             protocol: Some(Protocol::Tcp),
             sport: Some(key.local_port),

@@ -5,9 +5,11 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_dev::ipv6_loopback::named;
+use libvma_dev::ipv6_stand_ins::real;
+use libvma_engine::wire::ipv6;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrV4 as Destination, SocketFlags, SocketType, ipproto,
-    sendto, socket_with,
+    AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with,
 };
 
 use super::{Error, Snapshot, received_data};
@@ -27,16 +29,17 @@ pub fn send(snapshot: &Snapshot<'_>, segment: Segment) -> Result<(), Error> {
     let packet = build(snapshot, segment, &mut room);
     let failed = |call| move |errno: rustix::io::Errno| Error { call, errno: errno.raw_os_error() };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))
+    // Of IPv6 such a socket, too, sends packets with their headers (raw(7), IPV6_HDRINCL).
+    let destination = named(SocketAddrV4::new(*snapshot.local.ip(), 0));
+    let family = if destination.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let socket = socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW))
         .and_then(Fd::adopt_briefly)
         .map_err(failed("socket"))?;
-    let destination = Destination::new(*snapshot.local.ip(), 0);
     sendto(&socket, packet, SendFlags::empty(), &destination).map_err(failed("sendto"))?;
     Ok(())
 }
 
-const MOST: usize = IP + TCP + TIMESTAMPS;
-const IP: usize = 20;
+const MOST: usize = ipv6::HEADER_LEN + TCP + TIMESTAMPS;
 const TCP: usize = 20;
 /// Two NOPs and the option, as everybody has them (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
@@ -46,13 +49,9 @@ fn build<'r>(snapshot: &Snapshot<'_>, segment: Segment, room: &'r mut [u8; MOST]
     const RST: u8 = 0x04;
     const ACK: u8 = 0x10;
     let mut packet = Writer { room, len: 0 };
-    // The kernel fills in the total length, the identification and the checksum. TTL 255: the
-    // program may demand it (IP_MINTTL).
-    packet.put(&[0x45, 0, 0, 0, 0, 0, 0, 0, 255, 6, 0, 0]);
-    packet.put(&snapshot.remote.ip().octets());
-    packet.put(&snapshot.local.ip().octets());
-
     let options = if snapshot.timestamps.is_some() { TIMESTAMPS } else { 0 };
+    packet.put_ip_header(snapshot, TCP + options);
+    let start = packet.len;
     let flags = match segment {
         Segment::Reset => RST | ACK,
         Segment::Fin => FIN | ACK,
@@ -73,8 +72,9 @@ fn build<'r>(snapshot: &Snapshot<'_>, segment: Segment, room: &'r mut [u8; MOST]
         packet.put(&timestamps.value.to_be_bytes());
     }
     let Writer { room, len } = packet;
-    let sum = checksum(snapshot.remote, snapshot.local, room.get(IP..len).unwrap_or_default());
-    if let Some(field) = room.get_mut(IP + 16..IP + 18) {
+    // Of IPv6, too, for stand-ins have the sums of their addresses.
+    let sum = checksum(snapshot.remote, snapshot.local, room.get(start..len).unwrap_or_default());
+    if let Some(field) = room.get_mut(start + 16..start + 18) {
         field.copy_from_slice(&sum.to_be_bytes());
     }
     room.get(..len).unwrap_or_default()
@@ -86,6 +86,35 @@ struct Writer<'r> {
 }
 
 impl Writer<'_> {
+    /// From the peer. TTL 255: the program may demand it (IP_MINTTL).
+    fn put_ip_header(&mut self, snapshot: &Snapshot<'_>, payload: usize) {
+        let (from, to) = (*snapshot.remote.ip(), *snapshot.local.ip());
+        match (real(from), real(to)) {
+            (Some(src), Some(dst)) => {
+                let (payload_len, next_header, hop_limit) = (payload as u16, 6, 255);
+                let (traffic_class, flow_label) = (0, 0);
+                let mut header = [0; ipv6::HEADER_LEN];
+                ipv6::Header {
+                    src,
+                    dst,
+                    traffic_class,
+                    flow_label,
+                    payload_len,
+                    next_header,
+                    hop_limit,
+                }
+                .emit(&mut header);
+                self.put(&header);
+            }
+            _ => {
+                // The kernel fills in the total length, the identification and the checksum.
+                self.put(&[0x45, 0, 0, 0, 0, 0, 0, 0, 255, 6, 0, 0]);
+                self.put(&from.octets());
+                self.put(&to.octets());
+            }
+        }
+    }
+
     fn put(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         if let Some(slot) = self.room.get_mut(self.len..end) {

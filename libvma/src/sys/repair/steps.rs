@@ -8,6 +8,7 @@ use super::forge::{self, Segment};
 use super::{Error, REPAIR_OFF_SILENTLY, REPAIR_ON, Snapshot, State, WindowScale};
 use super::{received_data, sent_data, total};
 use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
 use crate::sys::wait::{self, PollFd};
 
 /// The socket installed into.
@@ -97,10 +98,12 @@ impl Target {
     /// so for a socket that may have any address, nor for one that is bound to a device, whose link
     /// it then takes the peer to be on.
     fn beyond_routes(&self, call: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
-        let options = [
-            (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
-            (libc::SOL_SOCKET, BIND_TO_INDEX, LOOPBACK_INDEX),
-        ];
+        let transparent = match shadow::family(self.fd) {
+            Family::Ipv4 => (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+            // Of a mapped address, too: the kernel keeps one flag for both.
+            Family::Ipv6 => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+        };
+        let options = [transparent, (libc::SOL_SOCKET, BIND_TO_INDEX, LOOPBACK_INDEX)];
         let before = options.map(|(level, name, value)| {
             let before = shadow::int_option(self.fd, level, name).unwrap_or(0);
             shadow::set_int_option(self.fd, level, name, value);

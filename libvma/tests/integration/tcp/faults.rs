@@ -1,6 +1,7 @@
 //! A cable that loses, duplicates, reorders, delays and corrupts: every byte arrives all the same,
 //! and as fast as over the kernel's TCP.
 
+use crate::dual_stack::with_ipv6;
 use crate::harness::{Ends, Faults, Library, Namespaces, PYTHON, Relay, Side};
 
 use super::curl::{assert_same, random_file};
@@ -8,17 +9,26 @@ use super::curl::{assert_same, random_file};
 /// A file each way at once; the library is at one end only, so that its peer is the kernel.
 #[track_caller]
 fn transfer(faults: &str, len: u64, happened: impl Fn(&Faults) -> bool) {
+    transfer_to("10.99.0.1", faults, len, happened);
+}
+
+/// The same to an address of either family.
+#[track_caller]
+pub fn transfer_to(address: &str, faults: &str, len: u64, happened: impl Fn(&Faults) -> bool) {
     for library in [Library::Server, Library::Client] {
         let ends = Ends::new(library);
         let relay = Relay::splice(&ends.net, faults);
+        with_ipv6(&ends.net);
         let watch = ends.watch();
         let file = |name: &str| ends.net.file(name);
         random_file(&file("down"), len, 7);
         random_file(&file("up"), len, 8);
         std::fs::write(file("transfer.py"), include_str!("transfer.py")).unwrap();
-        let server = ends.server(PYTHON).args("transfer.py server down up.got").start_shown();
+        let server = ends.server(PYTHON).args("transfer.py server down up.got").args(address);
+        let server = server.start_shown();
         ends.net.wait_for_listener(Side::A, 7000);
-        let client = ends.client(PYTHON).args("transfer.py client up down.got").start_shown();
+        let client = ends.client(PYTHON).args("transfer.py client up down.got").args(address);
+        let client = client.start_shown();
         client.wait().ok();
         server.wait().ok();
         watch.still(4);

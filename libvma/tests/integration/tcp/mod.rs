@@ -8,6 +8,7 @@ mod departure;
 mod faults;
 mod half_close;
 mod iperf3;
+mod ipv6;
 mod listener;
 mod neighbours;
 mod nginx;

@@ -10,6 +10,12 @@ const MIB: u64 = 1 << 20;
 /// Starts nginx in `ends`' directory, where `www` is what it serves.
 #[track_caller]
 pub fn start(ends: &Ends, has_worker: bool, sendfile: bool) -> Shown {
+    start_at("10.99.0.1:8080", ends, has_worker, sendfile)
+}
+
+/// As [`start`], with another address to listen at.
+#[track_caller]
+pub fn start_at(address: &str, ends: &Ends, has_worker: bool, sendfile: bool) -> Shown {
     let dir = ends.net.dir.display();
     std::fs::create_dir_all(ends.net.file("www")).unwrap();
     std::fs::write(ends.net.file("www/small"), "small answer\n").unwrap();
@@ -25,7 +31,7 @@ pub fn start(ends: &Ends, has_worker: bool, sendfile: bool) -> Shown {
              client_body_temp_path {dir}/body; proxy_temp_path {dir}/proxy;
              fastcgi_temp_path {dir}/fastcgi; uwsgi_temp_path {dir}/uwsgi;
              scgi_temp_path {dir}/scgi;
-             server {{ listen 10.99.0.1:8080; root {dir}/www; }}
+             server {{ listen {address}; root {dir}/www; }}
          }}",
         switch(has_worker),
         switch(sendfile)

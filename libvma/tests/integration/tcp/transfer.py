@@ -1,6 +1,6 @@
 """Sends one file and receives another over one connection, both at once.
 
-usage: transfer.py server|client <file to send> <file to write>
+usage: transfer.py server|client <file to send> <file to write> [address]
 """
 import fcntl
 import socket
@@ -10,10 +10,11 @@ import termios
 import threading
 import time
 
-AT = ("10.99.0.1", 7000)
+AT = (sys.argv[4] if len(sys.argv) > 4 else "10.99.0.1", 7000)
 
 if sys.argv[1] == "server":
-    connection, _ = socket.create_server(AT).accept()
+    family = socket.AF_INET6 if ":" in AT[0] else socket.AF_INET
+    connection, _ = socket.create_server(AT, family=family).accept()
 else:
     connection = socket.create_connection(AT)
 

@@ -68,7 +68,7 @@ fn monitor_follows_addresses() {
 }
 
 #[test]
-fn of_ipv6_only_the_loopback_interfaces_addresses_count() {
+fn routes_change_with_the_loopback_address_of_ipv6() {
     in_namespace(|| {
         pair();
         ip("link set lo up\n");
@@ -76,10 +76,35 @@ fn of_ipv6_only_the_loopback_interfaces_addresses_count() {
         for line in ["addr del ::1/128 dev lo", "addr add ::1/128 dev lo"] {
             ip(&format!("{line}\n"));
             assert_eq!(changes(&mut monitor), [Change::RouteChanged], "{line}");
+            assert_eq!(changes(&mut routes), [Change::RouteChanged], "{line}");
         }
-        ip("addr add fd00::1/64 dev v0\n");
-        assert_eq!(changes(&mut monitor), []);
-        assert_eq!(changes(&mut routes), []);
+    });
+}
+
+// covers: LIM-25
+#[test]
+fn an_address_of_ipv6_counts_when_no_other_host_has_it() {
+    in_namespace(|| {
+        pair();
+        let mut monitor = Monitor::open().unwrap();
+        let own = Address {
+            ifindex: index("v0"),
+            addr: ipv6_stand_ins::of("fd00:5::1".parse().unwrap()).unwrap(),
+            prefix_len: 64,
+            broadcast: None,
+        };
+        ip("addr add fd00:5::1/64 dev v0\n");
+        assert!(!changes(&mut monitor).contains(&Change::AddressAdded(own)), "it is tentative");
+        until(&mut monitor, |change| *change == Change::AddressAdded(own));
+        let mut netlink = Netlink::open().unwrap();
+        assert!(netlink.addresses().unwrap().contains(&own));
+        ip("addr del fd00:5::1/64 dev v0\n");
+        until(&mut monitor, |change| *change == Change::AddressGone(own));
+        assert!(!netlink.addresses().unwrap().contains(&own));
+        // It means nothing without its interface.
+        ip("addr add fe80::5/64 dev v0 nodad\n");
+        let seen = changes(&mut monitor);
+        assert!(!seen.iter().any(|change| matches!(change, Change::AddressAdded(_))), "{seen:?}");
     });
 }
 

@@ -16,6 +16,7 @@ use std::io::Write;
 use std::os::fd::BorrowedFd;
 use std::process::{Command, Stdio};
 
+use libvma_dev::ipv6_stand_ins;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{UnshareFlags, unshare};
 

@@ -181,3 +181,35 @@ fn multipath_loses_the_next_hop_whose_link_goes_down() {
         assert!((1..=64).all(|host| route_to(&format!("10.7.0.{host}")).oif == v0));
     });
 }
+
+fn stand_in(address: &str) -> Ipv4Addr {
+    ipv6_stand_ins::of_neighbour(address.parse().unwrap()).unwrap()
+}
+
+// covers: LIM-23
+#[test]
+fn a_route_of_ipv6_is_told_by_stand_ins() {
+    in_namespace(|| {
+        pair();
+        ip("addr add fd00:6::1/64 dev v0 nodad\n\
+            route add fd00:7::/32 via fe80::9 dev v0 mtu 1400\n\
+            route add fd00:8::/32 via fd00:6::9\n\
+            route add unreachable fd00:9::/32\n");
+        let own = Some(stand_in("fd00:6::1"));
+        let on_link = route(RouteQuery::to(stand_in("fd00:6::2")));
+        let expected = (RouteKind::Unicast, index("v0"), own, None, None);
+        let told = |route: Route| (route.kind, route.oif, route.prefsrc, route.gateway, route.mtu);
+        assert_eq!(told(on_link), expected);
+        let behind = route(RouteQuery::to(stand_in("fd00:7::2")));
+        // 1400 bytes with the longer header.
+        let expected =
+            (RouteKind::Unicast, index("v0"), own, Some(stand_in("fe80::9")), Some(1380));
+        assert_eq!(told(behind), expected);
+        let query = RouteQuery { src: own, ..RouteQuery::to(stand_in("fd00:8::2")) };
+        let expected = (RouteKind::Unicast, index("v0"), own, Some(stand_in("fd00:6::9")), None);
+        assert_eq!(told(route(query)), expected);
+        assert_eq!(route(RouteQuery::to(stand_in("fd00:6::1"))).kind, RouteKind::Local);
+        let refused = route(RouteQuery::to(stand_in("fd00:9::1"))).kind;
+        assert!(matches!(refused, RouteKind::Refused(_) | RouteKind::Other), "{refused:?}");
+    });
+}

@@ -1,6 +1,7 @@
 //! listen() and accept(): others find the listener; whose connection the kernel accepted may have
 //! offered a pipe.
 
+use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
 use libvma_engine::wire::ipv4::protocol;
 
 use super::super::candidate::Model;
@@ -23,9 +24,13 @@ pub fn post(stack: &Stack, id: SocketId) {
         socket.local.filter(|_| wanted).map(|local| (socket.shadow(), local))
     };
     let Some((descriptor, address)) = place else { return };
-    if !address.ip().is_unspecified() && !connect::is_own(stack, *address.ip()) {
-        return;
-    }
+    let address = match *address.ip() {
+        // From within the host it is reached by `::1`.
+        ipv6_stand_ins::ANY => ipv6_loopback::end(address.port()),
+        own if ipv6_stand_ins::is_one(own) => return,
+        own if !own.is_unspecified() && !connect::is_own(stack, own) => return,
+        _ => address,
+    };
     let Some(posted) = local::post(stack, protocol::TCP, descriptor, address) else { return };
     let mut unused = Some(posted);
     if let Ok(mut state) = stack.shard.lock()

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -25,7 +26,8 @@ pub fn connect(
     descriptor: i32,
     peer: SocketAddrV4,
 ) -> Option<Outcome<()>> {
-    if !stack.config.local || peer.port() == 0 || !is_own(stack, *peer.ip()) {
+    let is_ipv6 = ipv6_stand_ins::is_one(*peer.ip());
+    if !stack.config.local || peer.port() == 0 || is_ipv6 || !is_own(stack, *peer.ip()) {
         return None;
     }
     if stack.short_streams.expects(peer, clock::now().as_nanos()) {
