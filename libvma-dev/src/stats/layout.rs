@@ -1,9 +1,13 @@
 //! The statistics file, byte for byte. A change of any of these types is a new [`VERSION`].
 
+use core::net::{Ipv6Addr, SocketAddr, SocketAddrV4};
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::ipv6_loopback;
+
 pub const MAGIC: [u8; 8] = *b"libvmaST";
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Places for rings, buffer pools, epoll instances and reasons of a drop.
 pub const RINGS: usize = 16;
@@ -235,6 +239,10 @@ plain! {
         pub peer_port: u16,
         /// Address of the interface for multicast, 0.0.0.0 is none.
         pub multicast_interface: [u8; 4],
+        /// The addresses that the local one and the peer's stand for in the process ([`crate::ipv6_stand_ins`]), if they do;
+        /// else zeros.
+        pub local_ipv6: [u8; 16],
+        pub peer_ipv6: [u8; 16],
         /// Wait to be read.
         pub ready_packets: u64,
         pub ready_bytes: u64,
@@ -297,6 +305,26 @@ pub const SOCKETS_AT: u64 = SNAPSHOT_AT + size_of::<Snapshot>() as u64;
 /// Bytes of a file with so many places for sockets.
 pub const fn size(sockets: u32) -> u64 {
     SOCKETS_AT + sockets as u64 * size_of::<Socket>() as u64
+}
+
+impl Socket {
+    /// The local address as the kernel has it.
+    pub fn local_end(&self) -> SocketAddr {
+        end(self.local, self.local_ipv6, self.local_port)
+    }
+
+    /// The peer's.
+    pub fn peer_end(&self) -> SocketAddr {
+        end(self.peer, self.peer_ipv6, self.peer_port)
+    }
+}
+
+/// Stand-ins that are the same in all processes need no other word.
+fn end(address: [u8; 4], ipv6: [u8; 16], port: u16) -> SocketAddr {
+    match Ipv6Addr::from(ipv6) {
+        Ipv6Addr::UNSPECIFIED => ipv6_loopback::named(SocketAddrV4::new(address.into(), port)),
+        ipv6 => SocketAddr::from((ipv6, port)),
+    }
 }
 
 impl Counters {
@@ -364,7 +392,7 @@ mod tests {
         ];
         assert_eq!(
             (VERSION, sizes),
-            (2, [40, 288, 8352, 528, 224]),
+            (3, [40, 288, 8352, 560, 224]),
             "a new layout is a new version"
         );
     }

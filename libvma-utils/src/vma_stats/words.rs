@@ -1,8 +1,7 @@
 //! The words for what the snapshot says in numbers, as JSON, OpenMetrics and the live view use them.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 
-use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::stats::{
     CLOSED, OFFLOADED, POOL_RX, POOL_TX, RING_SHM, RING_TAP, RING_VERBS, RING_XDP, Socket,
     WITHIN_HOST,
@@ -73,22 +72,36 @@ pub fn is_closed(socket: &Socket) -> bool {
 }
 
 pub fn local(socket: &Socket) -> Option<String> {
-    address(socket.local, socket.local_port)
+    address(socket.local, socket.local_end())
 }
 
 pub fn peer(socket: &Socket) -> Option<String> {
-    address(socket.peer, socket.peer_port)
+    address(socket.peer, socket.peer_end())
 }
 
-fn address(address: [u8; 4], port: u16) -> Option<String> {
-    let is_there = address != [0; 4] || port != 0;
-    let address = SocketAddrV4::new(Ipv4Addr::from(address), port);
-    is_there.then(|| Shown(address).to_string())
+fn address(address: [u8; 4], end: SocketAddr) -> Option<String> {
+    let is_there = address != [0; 4] || end.port() != 0;
+    is_there.then(|| end.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_of_ipv6_is_shown_as_what_it_is() {
+        let six: std::net::Ipv6Addr = "2001:db8::7".parse().unwrap();
+        let peer_of = |peer_ipv6| Socket {
+            peer: [0, 1, 2, 3],
+            peer_ipv6,
+            peer_port: 443,
+            ..Socket::default()
+        };
+        assert_eq!(peer(&peer_of(six.octets())).as_deref(), Some("[2001:db8::7]:443"));
+        let any = libvma_dev::ipv6_stand_ins::ANY.octets();
+        let listener = Socket { local: any, local_port: 80, ..Socket::default() };
+        assert_eq!(local(&listener).as_deref(), Some("[::]:80"));
+    }
 
     #[test]
     fn the_loopback_address_of_ipv6_is_shown_as_what_it_is() {

@@ -9,6 +9,7 @@ pub mod traffic;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_dev::stats::{self, Counters, Drop, Pool, Ring, Snapshot, Socket as Told, Tcp};
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::tcp::Info;
@@ -220,6 +221,10 @@ impl Report {
                 (told.peer, told.peer_port) = told_address(peer);
             }
         }
+        for told in self.sockets.iter_mut().filter(|told| told.used > 0) {
+            told.local_ipv6 = ipv6_of(told.local);
+            told.peer_ipv6 = ipv6_of(told.peer);
+        }
         let counts = DropReason::ALL.iter().zip(drops.iter().zip(self.drops_before));
         let mut slots = snapshot.drops.iter_mut();
         for (reason, (count, before)) in counts {
@@ -232,6 +237,11 @@ impl Report {
         }
         slots.for_each(|slot| *slot = Drop::default());
     }
+}
+
+/// The address that this one stands for, if it does.
+fn ipv6_of(address: [u8; 4]) -> [u8; 16] {
+    ipv6_stand_ins::real(address.into()).map_or([0; 16], |real| real.octets())
 }
 
 /// Tells the amount that the program has of a socket.

@@ -12,7 +12,8 @@ mod netstat;
 #[cfg(test)]
 mod tests;
 
-use libvma_dev::ipv6_loopback;
+use std::net::SocketAddr;
+
 use libvma_dev::stats::{Multiplexer, Snapshot, Socket, Taken};
 
 use crate::options::{Details, Selection};
@@ -66,10 +67,10 @@ fn percent(hits: u64, misses: u64) -> f64 {
 }
 
 /// The address of an end of a socket.
-fn ip_of(ip: [u8; 4]) -> String {
-    match ip.into() {
-        ipv6_loopback::STAND_IN => "[::1]".to_owned(),
-        ip => ip.to_string(),
+fn ip_of(end: SocketAddr) -> String {
+    match end {
+        SocketAddr::V6(end) => format!("[{}]", end.ip()),
+        SocketAddr::V4(end) => end.ip().to_string(),
     }
 }
 

@@ -1,6 +1,7 @@
 //! View 5: the sockets of all processes, a line each.
 
 use std::fmt::Write;
+use std::net::SocketAddr;
 
 use libvma_dev::stats::{OFFLOADED, Socket, Taken};
 
@@ -44,18 +45,18 @@ fn local(socket: &Socket) -> String {
     if socket.local == [0; 4] && socket.local_port == 0 {
         return " ".repeat(22);
     }
-    column(end(socket.local, socket.local_port))
+    column(end(socket.local_end()))
 }
 
 fn foreign(socket: &Socket) -> String {
     if socket.peer == [0; 4] && socket.peer_port == 0 {
         return column("0.0.0.0:*".into());
     }
-    column(end(socket.peer, socket.peer_port))
+    column(end(socket.peer_end()))
 }
 
-fn end(ip: [u8; 4], port: u16) -> String {
-    format!("{}:{port:<5}", ip_of(ip))
+fn end(end: SocketAddr) -> String {
+    format!("{}:{:<5}", ip_of(end), end.port())
 }
 
 /// As the original pads: no space behind an address that fills the column.

@@ -50,12 +50,12 @@ fn configuration(text: &mut String, socket: &Socket) {
         }
     }
     text.push('\n');
-    for (what, ip, port) in [
-        ("Local Address  ", socket.local, socket.local_port),
-        ("Foreign Address", socket.peer, socket.peer_port),
+    for (what, ip, end) in [
+        ("Local Address  ", socket.local, socket.local_end()),
+        ("Foreign Address", socket.peer, socket.peer_end()),
     ] {
-        if ip != [0; 4] || port > 0 {
-            let _ = writeln!(text, "- {what} = [{}:{port}]", ip_of(ip));
+        if ip != [0; 4] || end.port() > 0 {
+            let _ = writeln!(text, "- {what} = [{}:{}]", ip_of(end), end.port());
         }
     }
     for group in groups(socket) {
