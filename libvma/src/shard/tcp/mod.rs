@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 pub use body::Body;
 pub use command::{AddressInUse, Opening};
-use libvma_engine::tcp::State::TimeWait;
+use libvma_engine::tcp::State::{Closed, TimeWait};
 use libvma_engine::tcp::isn::Secret;
 use libvma_engine::tcp::lookup::FlowTable;
 use libvma_engine::tcp::{Connection, Events, Path};
@@ -250,9 +250,11 @@ impl Tcp {
     }
 
     /// Would a connection give its addresses and ports to a new one? What the peer may remember of it is
-    /// earlier than the new one, so that TIME-WAIT may be cut short (RFC 6191).
+    /// earlier than the new one, so that TIME-WAIT may be cut short (RFC 6191). One that the last batch of
+    /// segments ended may still be in the table ([`State::may_put_off`]).
     fn makes_room(&mut self, index: u32) -> bool {
-        self.block(index).is_none_or(|block| block.connection.state() == TimeWait)
+        let state = self.block(index).map(|block| block.connection.state());
+        state.is_none_or(|state| matches!(state, Closed | TimeWait))
     }
 
     /// Calls `call` with a connection and its way out.

@@ -91,12 +91,13 @@ impl Tcp {
             let replaced = self
                 .block(index)
                 .is_some_and(|block| block.connection.may_be_replaced_by(arrival.header, now));
-            // Only a listener could take the SYN: for nobody the wait is not cut short (RFC 1337).
+            // Only a listener could take the SYN: without one the wait is not cut short (RFC 1337).
             if !replaced || !self.is_listened_to(&arrival.key) {
                 self.feed(io, index, arrival, body);
                 return Ok(());
             }
-            // A new connection in the place of one in TIME-WAIT (RFC 6191).
+            // A new connection in the place of one in TIME-WAIT (RFC 6191), or of one that ended earlier
+            // in this batch.
             self.tear_down(io, index);
         }
         self.passive_input(io, arrival, body)
@@ -235,3 +236,6 @@ pub(in crate::shard) fn way_back(
         mtu: ipv6_stand_ins::room(source, interface.mtu),
     })
 }
+
+#[cfg(test)]
+mod tests;

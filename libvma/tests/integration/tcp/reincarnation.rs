@@ -1,10 +1,13 @@
 //! Connections between the same endpoints, one after the other, from processes under the library and
 //! from others: each must look later than the one before it to a server that holds TIME-WAIT.
 
+use std::fs::DirEntry;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Side};
+use rustix::process::Signal;
+
+use crate::harness::{Namespaces, PYTHON, Puppet, Side, wait_for};
 
 const SERVE: &str = "
 import threading
@@ -62,6 +65,48 @@ fn clients_with_and_without_the_library_take_turns_on_one_port() {
     let clients = [true, false, false, true, true, false, true, false];
     nobody_waits(&connect_in_turn(false, &clients));
     nobody_waits(&connect_in_turn(true, &clients));
+}
+
+/// Every thread of the process stands still.
+fn stop(process: &Puppet) {
+    process.signal(Signal::STOP);
+    let is_stopped = |task: DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    wait_for("the process stands still", || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).ok()?;
+        tasks.flatten().all(is_stopped).then_some(())
+    });
+}
+
+// covers: NET-04
+#[test]
+fn a_client_may_reset_a_connection_and_make_it_anew_before_the_server_looks() {
+    let net = Namespaces::new();
+    let mut server = Puppet::start(net.program(Side::B, PYTHON).with_library());
+    server.run("l = create_server(('10.99.0.2', 7000)); l.settimeout(15)");
+    net.wait_for_listener(Side::B, 7000);
+    let mut client = Puppet::start(net.program(Side::A, PYTHON));
+    client.run("reset = struct.pack('ii', 1, 0)");
+    let watch = net.watch_tcp(Side::B);
+    client.run("c = socket(); c.settimeout(15); c.bind(('10.99.0.1', 5000))");
+    client.run("c.setsockopt(SOL_SOCKET, SO_LINGER, reset); c.connect(('10.99.0.2', 7000))");
+    server.run("a = l.accept()[0]; a.settimeout(15); a.sendall(b'first')");
+    assert_eq!(client.run("c.recv(9)"), "b'first'");
+    // The reset and the SYN wait in the ring, so that they come in one batch.
+    stop(&server);
+    client.run("c.close()");
+    client.run("c = socket(); c.bind(('10.99.0.1', 5000)); c.setblocking(False)");
+    assert_eq!(client.run("c.connect_ex(('10.99.0.2', 7000)) == errno.EINPROGRESS"), "True");
+    server.signal(Signal::CONT);
+    client.run("select.select([], [c], [], 15)");
+    assert_eq!(client.run("c.getsockopt(SOL_SOCKET, SO_ERROR)"), "0");
+    server.run("b = l.accept()[0]; b.sendall(b'second')");
+    assert!(server.raises("a.recv(9)").starts_with("ConnectionResetError"));
+    client.run("c.settimeout(15)");
+    assert_eq!(client.run("c.recv(9)"), "b'second'");
+    watch.still(0);
 }
 
 /// More connections that wait for their end than keep their ports from the kernel's other sockets.

@@ -450,11 +450,20 @@ impl<B> Connection<B> {
 
     /// May a new connection take this one's place (RFC 6191; RFC 9293 section 3.10.7.4)? Its SYN
     /// must be newer, by its time stamp or its sequence number. If so: drop this connection, and
-    /// treat the SYN as one for LISTEN.
+    /// treat the SYN as one for LISTEN. A connection that an earlier segment of the same batch has ended
+    /// gives way to any SYN.
+    #[inline]
     pub fn may_be_replaced_by(&self, header: &Header, now: Instant) -> bool {
-        let is_syn = header.flags.contains(Flags::SYN)
-            && !header.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::FIN));
-        if self.state != State::TimeWait || !is_syn {
+        match self.state {
+            State::TimeWait => self.is_older_than(header, now),
+            State::Closed => is_opening(header),
+            _ => false,
+        }
+    }
+
+    #[cold]
+    fn is_older_than(&self, header: &Header, now: Instant) -> bool {
+        if !is_opening(header) {
             return false;
         }
         let is_beyond = Seq::new(header.seq) > self.rcv_nxt;
@@ -469,6 +478,12 @@ impl<B> Connection<B> {
             None => is_beyond,
         }
     }
+}
+
+/// A SYN that answers nothing.
+fn is_opening(header: &Header) -> bool {
+    header.flags.contains(Flags::SYN)
+        && !header.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::FIN))
 }
 
 pub(super) fn give_back<B>(piece: Option<Piece<B>>, link: &mut impl Link<B>) {

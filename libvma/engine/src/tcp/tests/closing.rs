@@ -114,6 +114,31 @@ fn time_wait_gives_way_to_a_newer_syn() {
     assert!(script.connection.may_be_replaced_by(&syn(100, Some(1_000_100)), script.now));
 }
 
+/// The caller takes a closed connection out after a batch of segments; the next connection of the same
+/// ports may begin in that batch.
+#[test]
+fn a_closed_connection_gives_way_to_any_syn() {
+    let mut reset = Script::established(plain());
+    let syn = Header { flags: Flags::SYN, seq: IRS, ..Header::default() };
+    assert!(!reset.connection.may_be_replaced_by(&syn, reset.now));
+    reset.give_silently(segment(RST, 1, 0, 0));
+
+    let mut script = Script::established(plain());
+    script.give(segment(FIN.with(ACK), 1, 1, 0));
+    script.shutdown();
+    assert_eq!(script.state(), State::LastAck);
+    assert!(!script.connection.may_be_replaced_by(&syn, script.now));
+    script.give_silently(segment(ACK, 2, 2, 0));
+    for it in [&reset, &script] {
+        assert_eq!(it.state(), State::Closed);
+        assert!(it.connection.may_be_replaced_by(&syn, it.now));
+    }
+    for flags in [ACK, RST, Flags::SYN.with(ACK), Flags::SYN.with(RST), Flags::SYN.with(FIN)] {
+        let other = Header { flags, ..syn };
+        assert!(!script.connection.may_be_replaced_by(&other, script.now), "{flags:?}");
+    }
+}
+
 #[test]
 fn a_reset_ends_time_wait_unless_told_otherwise() {
     for (rfc_1337, state) in [(false, State::Closed), (true, State::TimeWait)] {

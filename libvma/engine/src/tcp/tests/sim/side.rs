@@ -317,8 +317,9 @@ impl Side {
     }
 
     fn segment(&mut self, now: Instant, header: &Header, payload: &[u8], ce: bool) {
-        let replaced =
-            self.connection.as_ref().is_some_and(|it| it.may_be_replaced_by(header, now));
+        // A closed one stays until its program has read what came.
+        let waits = self.connection.as_ref().filter(|it| it.state() == State::TimeWait);
+        let replaced = waits.is_some_and(|it| it.may_be_replaced_by(header, now));
         if replaced || self.is_over() {
             self.was_over = self.is_over();
             self.drop_connection();
