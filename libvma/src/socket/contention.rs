@@ -49,9 +49,12 @@ pub fn give_turn(load: &Load) -> bool {
     let before = monotonic_nanos();
     thread::yield_now();
     let turn = monotonic_nanos().saturating_sub(before);
-    // All of them may have had one.
-    let long = turn > LONG_TURN && turn > load.threads_per_cpu().saturating_mul(LONG_TURN);
-    TURNS.with(|mood| mood.note(long, LONGEST_BY_YIELD));
+    TURNS.with(|mood| mood.note_turn(turn, || load.threads_per_cpu()));
+    was_taken(turn)
+}
+
+/// Did another thread run meanwhile?
+fn was_taken(turn: u64) -> bool {
     turn > load::EMPTY_YIELD_NANOS
 }
 
@@ -89,6 +92,16 @@ pub fn look(load: &Load, thorough: bool) -> bool {
 }
 
 impl Mood {
+    /// The others had the CPU for so many nanoseconds. A turn that no thread took tells nothing of how long
+    /// theirs are.
+    fn note_turn(&self, turn: u64, threads_per_cpu: impl FnOnce() -> u64) {
+        if was_taken(turn) {
+            // All of them may have had one.
+            let is_long = turn > LONG_TURN && turn > threads_per_cpu().saturating_mul(LONG_TURN);
+            self.note(is_long, LONGEST_BY_YIELD);
+        }
+    }
+
     fn note(&self, crowded: bool, longest: u64) {
         let pause = self.pause.load(Ordering::Relaxed);
         let (pause, until) = if crowded {
@@ -106,6 +119,21 @@ impl Mood {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn turns_that_no_thread_took_do_not_shorten_the_pauses() {
+        let mood = Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) };
+        let pause = || mood.pause.load(Ordering::Relaxed);
+        for doubled in [SHORTEST, 2 * SHORTEST, 4 * SHORTEST] {
+            mood.note_turn(3_000_000, || 2);
+            let until = mood.until.load(Ordering::Relaxed);
+            mood.note_turn(load::EMPTY_YIELD_NANOS, || 2);
+            assert_eq!((pause(), mood.until.load(Ordering::Relaxed)), (doubled, until));
+        }
+        // Not long where two threads share the CPU.
+        mood.note_turn(2 * LONG_TURN, || 2);
+        assert_eq!((pause(), mood.until.load(Ordering::Relaxed)), (SHORTEST, 0));
+    }
 
     #[test]
     fn pauses_grow_while_the_cpus_are_crowded_and_shrink_after() {
