@@ -1,24 +1,36 @@
 //! Settings of the kernel, as /proc/sys shows them to the calling thread's network namespace (sysctl(8)).
 
+use std::cell::OnceCell;
+
 use rustix::fd::{AsFd, IntoRawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::Fd;
 
-/// A folder of /proc/sys. To read one of its files costs two thirds of what it costs by the whole path, and a
-/// program reads some twenty at its first socket.
-pub struct Sysctl(Option<Fd>);
+/// A folder of /proc/sys, opened by the first question. To read one of its files costs two thirds of what it costs by
+/// the whole path, and a program reads some twenty at its first socket.
+pub struct Sysctl<'a> {
+    folder: &'a str,
+    opened: OnceCell<Option<Fd>>,
+}
 
-impl Sysctl {
+impl<'a> Sysctl<'a> {
     /// The settings below this folder; none is there if the folder is not.
-    pub fn below(folder: &str) -> Sysctl {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Sysctl(openat(CWD, folder, flags, Mode::empty()).and_then(Fd::adopt).ok())
+    pub fn below(folder: &'a str) -> Sysctl<'a> {
+        Sysctl { folder, opened: OnceCell::new() }
+    }
+
+    fn opened(&self) -> Option<&Fd> {
+        let open = || {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            openat(CWD, self.folder, flags, Mode::empty()).and_then(Fd::adopt_briefly).ok()
+        };
+        self.opened.get_or_init(open).as_ref()
     }
 
     /// The line of this file, without the blanks at its ends; None if it is not there or not to be read.
     pub fn text(&self, name: &str) -> Option<String> {
-        let folder = self.0.as_ref()?;
+        let folder = self.opened()?;
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = openat(folder.as_fd(), name, flags, Mode::empty()).ok()?;
         let mut line = [0u8; 1024];

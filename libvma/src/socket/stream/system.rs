@@ -43,11 +43,18 @@ pub struct Known(Option<(u64, Arc<System>)>);
 impl Known {
     /// The settings of a moment, or of [`AGE_NANOS`] before it at most; or the last ones that could be read, as a program may have lost sight of
     /// /proc since then (chroot(2), seccomp(2)).
-    fn at(&mut self, nanos: u64, sysctl: &Sysctl, read: impl FnOnce() -> System) -> Arc<System> {
-        let is_young = |since: u64| nanos.saturating_sub(since) < AGE_NANOS;
-        let is_lost = || sysctl.text("ipv4/tcp_rmem").is_none();
-        match &self.0 {
-            Some((since, system)) if is_young(*since) || is_lost() => system.clone(),
+    fn at(
+        &mut self,
+        nanos: u64,
+        sysctl: &Sysctl<'_>,
+        read: impl FnOnce() -> System,
+    ) -> Arc<System> {
+        match &mut self.0 {
+            Some((since, system)) if nanos.saturating_sub(*since) < AGE_NANOS => system.clone(),
+            Some((since, system)) if sysctl.text("ipv4/tcp_rmem").is_none() => {
+                *since = nanos;
+                system.clone()
+            }
             _ => {
                 let system = Arc::new(read());
                 self.0 = Some((nanos, system.clone()));
@@ -72,13 +79,13 @@ pub fn of(stack: &Stack) -> Arc<System> {
 }
 
 /// The second and third of the three numbers of tcp_rmem and tcp_wmem.
-fn triple(sysctl: &Sysctl, name: &str) -> Option<(u32, u32)> {
+fn triple(sysctl: &Sysctl<'_>, name: &str) -> Option<(u32, u32)> {
     let text = sysctl.text(name)?;
     let mut numbers = text.split_whitespace().skip(1).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-fn read(config: &Config, sysctl: &Sysctl) -> System {
+fn read(config: &Config, sysctl: &Sysctl<'_>) -> System {
     let mut settings = Settings::default();
     if let Some((initial, most)) = triple(sysctl, "ipv4/tcp_wmem") {
         // The kernel counts its own overhead, which for a queue of full segments is little.
@@ -129,7 +136,7 @@ fn read(config: &Config, sysctl: &Sysctl) -> System {
     System { settings, ecn, listening: OnceLock::new() }
 }
 
-fn byte(sysctl: &Sysctl, name: &str) -> Option<u8> {
+fn byte(sysctl: &Sysctl<'_>, name: &str) -> Option<u8> {
     sysctl.number(name).map(|value| value.min(255) as u8)
 }
 

@@ -1,10 +1,11 @@
-//! Connections of one question and one answer: how many segments they take. What is counted are those that the kernel's
-//! sockets at the other end received.
+//! Connections of one question and one answer: how many segments and system calls they take. The segments that are counted
+//! are those that the kernel's sockets at the other end received.
 
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
+use crate::harness::{Ends, Library, Namespaces, PATIENCE, PYTHON, Puppet, Side};
 
 const COUNT: u64 = 100;
 /// Some connections may take a segment or two more, where the programs are late.
@@ -96,4 +97,56 @@ fn a_question_in_two_parts_does_not_wait_for_a_server_that_forks_between_them() 
     }
     took.sort();
     assert!(took[2] < 100, "{took:?} ms until the second part came");
+}
+
+/// The system calls of a client, but for those of the internal thread, by name. It makes so many connections one after the other.
+fn calls_of_client(net: &Namespaces, connections: usize) -> HashMap<String, usize> {
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+    let server = std::thread::spawn(move || {
+        for _ in 0..connections {
+            let mut peer = listener.accept().unwrap().0;
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            peer.read_exact(&mut [0; 60]).unwrap();
+            peer.write_all(&[b'a'; 90]).unwrap();
+        }
+    });
+    // The bound socket has the interface attached at once.
+    let code = format!(
+        "from socket import *\nu = socket(AF_INET, SOCK_DGRAM); u.bind(('10.99.0.1', 5000))\n\
+         for _ in range({connections}):\n s = socket(); s.connect(('10.99.0.2', 7000)); s.sendall(b'q' * 60)\n \
+         while s.recv(100): pass\n s.close()"
+    );
+    let trace = net.file("trace");
+    let watch = net.watch_tcp(Side::A);
+    let program = net.program(Side::A, "strace").with_library().arg("-o");
+    program.arg(trace.to_str().unwrap()).arg(PYTHON).arg("-c").arg(&code).run().ok();
+    server.join().unwrap();
+    watch.still(10);
+    let mut calls = HashMap::new();
+    for line in std::fs::read_to_string(trace).unwrap().lines() {
+        if let Some((name, _)) = line.split_once('(') {
+            *calls.entry(name.to_owned()).or_default() += 1;
+        }
+    }
+    calls
+}
+
+#[test]
+fn a_connection_asks_the_kernel_for_little() {
+    let net = Namespaces::new();
+    let (few, many) = (calls_of_client(&net, 50), calls_of_client(&net, 150));
+    // What it takes in hundredths of a call, with the program's own calls. Once a second the settings of the host are read.
+    for (name, most) in [
+        ("socket", 100),
+        ("bind", 100),
+        ("bpf", 200),
+        ("fcntl", 100),
+        ("prlimit64", 0),
+        ("openat", 0),
+        ("close", 200),
+    ] {
+        let count = |calls: &HashMap<String, usize>| calls.get(name).copied().unwrap_or(0);
+        let more = count(&many).saturating_sub(count(&few));
+        assert!(more <= most + 40, "{name}: {more} calls for 100 connections");
+    }
 }
