@@ -3,8 +3,8 @@
 
 use core::ffi::{c_char, c_int, c_void};
 
-use super::{convert, export, file, ours, real};
-use crate::socket::{WhyOs, attach};
+use super::{Found, convert, export, file, find, ours, real};
+use crate::socket::{WhyOs, attach, stream};
 
 /// Hands over what a control block of asynchronous I/O is for.
 ///
@@ -164,6 +164,9 @@ export! {
 
     /// bindresvport(3).
     fn bindresvport(fd: c_int, address: *mut libc::sockaddr_in) -> c_int {
+        if let Found::Stream(process, id) = find(fd) {
+            stream::before_bind(&process.stack, id);
+        }
         // SAFETY: passed on.
         let result = unsafe { real::bindresvport(fd, address) };
         if result == 0

@@ -213,13 +213,15 @@ export! {
 
     /// bind(2).
     fn bind(fd: c_int, address: SockAddr, len: libc::socklen_t) -> c_int {
-        if let Found::Stream(process, id) = find(fd)
-            && socket::stream::is_connected(&process.stack, id)
-        {
-            // The shadow of an accepted connection is not bound. The kernel reads the address first.
-            let unreadable = convert::is_sane(len) && !convert::asked_readable(address, len as usize);
-            errno::set(if unreadable { libc::EFAULT } else { libc::EINVAL });
-            return -1;
+        if let Found::Stream(process, id) = find(fd) {
+            if socket::stream::is_connected(&process.stack, id) {
+                // The shadow of an accepted connection is not bound. The kernel reads the address first.
+                let unreadable =
+                    convert::is_sane(len) && !convert::asked_readable(address, len as usize);
+                errno::set(if unreadable { libc::EFAULT } else { libc::EINVAL });
+                return -1;
+            }
+            socket::stream::before_bind(&process.stack, id);
         }
         // SAFETY: passed on.
         let result = unsafe { real::bind(fd, address, len) };

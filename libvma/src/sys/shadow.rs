@@ -80,6 +80,11 @@ pub fn bind(fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
     call_with_name(libc::SYS_bind, fd, address)
 }
 
+/// Binds a socket to the address of this name. The errno if that fails.
+pub fn bind_as(fd: c_int, name: &SocketName) -> Result<(), c_int> {
+    call_as(libc::SYS_bind, fd, name)
+}
+
 /// Connects a socket of either family to an IPv4 address. The errno if that fails.
 pub fn connect(fd: c_int, address: SocketAddrV4) -> Result<(), c_int> {
     call_with_name(libc::SYS_connect, fd, address)

@@ -55,7 +55,7 @@ impl Candidate {
         let mut stream = stream.clone();
         stream.phase = Phase::Connected;
         // The taken over shadow keeps its port, as if it had been bound.
-        stream.holds_port = true;
+        (stream.holds_port, stream.unbound) = (true, false);
         let model = Model { options: socket.options.clone(), stream };
         Some(Candidate::new(Origin::Connected, Arc::new(model)))
     }

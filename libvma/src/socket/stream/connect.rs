@@ -14,6 +14,7 @@ use crate::control::netlink::{Protocol, RouteQuery};
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
 use crate::socket::State;
+use crate::sys::sockaddr::{Family, SocketName};
 use crate::sys::{Fd, fd, kernel_start, loopback_end, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
@@ -27,18 +28,21 @@ pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
             return local::connect::go_on(stack, id, view.shadow, peer);
         }
         Phase::Connecting => false,
-        Phase::Fresh
-            if let Some(outcome) = local::connect::connect(stack, id, view.shadow, peer) =>
-        {
-            return outcome;
+        Phase::Fresh => {
+            let Some(shadow) = Shadow::of(stack, id) else { return Outcome::Os(WhyOs::NotOurs) };
+            if let Some(outcome) = local::connect::connect(stack, id, view.shadow, peer) {
+                return outcome;
+            }
+            if is_stand_in(*peer.ip()) {
+                return Outcome::Os(WhyOs::Ipv6);
+            }
+            match start(stack, id, &shadow, peer) {
+                Ok(()) => true,
+                Err(Refusal::Os(why)) => return Outcome::Os(why),
+                Err(Refusal::Errno(errno)) => return Outcome::Errno(errno),
+                Err(Refusal::UnderWay) => false,
+            }
         }
-        Phase::Fresh if is_stand_in(*peer.ip()) => return Outcome::Os(WhyOs::Ipv6),
-        Phase::Fresh => match start(stack, id, view.shadow, peer) {
-            Ok(()) => true,
-            Err(Refusal::Os(why)) => return Outcome::Os(why),
-            Err(Refusal::Errno(errno)) => return Outcome::Errno(errno),
-            Err(Refusal::UnderWay) => false,
-        },
     };
     finish(stack, id, view.nonblocking, started)
 }
@@ -92,13 +96,61 @@ impl From<WhyOs> for Refusal {
     }
 }
 
+/// What is known of the shadow of a fresh socket without asking the kernel.
+struct Shadow {
+    descriptor: i32,
+    family: Family,
+    /// No call has given it an address yet.
+    is_unbound: bool,
+    /// The program has set IP_BIND_ADDRESS_NO_PORT, to whatever value.
+    may_bind_late: bool,
+}
+
+impl Shadow {
+    /// For an attempt to connect, which may give it an address: the next attempt asks the kernel.
+    fn of(stack: &Stack, id: SocketId) -> Option<Shadow> {
+        let mut state = stack.shard.lock().ok()?;
+        let (_, socket) = state.socket(id)?;
+        let descriptor = socket.shadow();
+        let stream = socket.stream.as_mut()?;
+        let is_unbound = core::mem::take(&mut stream.unbound);
+        let may_bind_late = stream.has_set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+        Some(Shadow { descriptor, family: stream.family, is_unbound, may_bind_late })
+    }
+
+    /// The address that it is bound to. None: it does not take the peer's family.
+    fn address(&self, peer: SocketAddrV4) -> Option<SocketAddrV4> {
+        // Whether an unbound socket of IPv6 takes IPv4, too, is an option.
+        match self.is_unbound && self.family == Family::Ipv4 {
+            true => Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0)),
+            false => loopback_end::source(self.descriptor, peer),
+        }
+    }
+
+    /// The port is the kernel's to give, so that no other socket of the host gets it.
+    fn reserve(&self, bound: SocketAddrV4, source: Ipv4Addr) -> Option<SocketAddrV4> {
+        if bound.port() != 0 {
+            return Some(bound);
+        }
+        if self.may_bind_late {
+            // It would leave the port to the kernel's connect(), which never comes.
+            let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+            if shadow::int_option(self.descriptor, level, name).is_some_and(|late| late != 0) {
+                shadow::set_int_option(self.descriptor, level, name, 0);
+            }
+        }
+        let name = SocketName::new(SocketAddrV4::new(source, 0), self.family);
+        shadow::bind_as(self.descriptor, &name).ok()?;
+        shadow::local_address(self.descriptor).filter(|local| local.port() != 0)
+    }
+}
+
 /// Sends the SYN, or finds out that the kernel must do it.
-fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Result<(), Refusal> {
+fn start(stack: &Stack, id: SocketId, shadow: &Shadow, peer: SocketAddrV4) -> Result<(), Refusal> {
     if peer.port() == 0 {
         return Err(Refusal::Os(WhyOs::Arguments));
     }
-    // Otherwise it takes IPv6 only.
-    let bound = loopback_end::source(descriptor, peer).ok_or(WhyOs::Ipv6)?;
+    let bound = shadow.address(peer).ok_or(WhyOs::Ipv6)?;
     if !repair::is_allowed() {
         return Err(Refusal::Os(WhyOs::CannotBeGivenBack));
     }
@@ -138,7 +190,7 @@ fn start(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -> Re
     if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(own)) {
         return Err(Refusal::Os(WhyOs::Rule(place)));
     }
-    let key = choose_port(stack, descriptor, bound, way.source, peer)?;
+    let key = choose_port(stack, shadow, bound, way.source, peer)?;
     let flow = match stack.config.tcp_3t_rules {
         true => three_tuple(&key),
         false => five_tuple(&key),
@@ -201,7 +253,7 @@ const PORTS_TRIED: usize = 256;
 /// our connection is not at its end yet; only to another peer it is free then.
 fn choose_port(
     stack: &Stack,
-    descriptor: i32,
+    shadow: &Shadow,
     bound: SocketAddrV4,
     source: Ipv4Addr,
     peer: SocketAddrV4,
@@ -209,7 +261,7 @@ fn choose_port(
     // The kernel would give the same ones again.
     let mut tried = Vec::new();
     while tried.len() < PORTS_TRIED {
-        let local = reserve(descriptor, bound, source).ok_or(WhyOs::Unbound)?;
+        let local = shadow.reserve(bound, source).ok_or(WhyOs::Unbound)?;
         let key = FlowKey {
             local: source,
             local_port: local.port(),
@@ -221,7 +273,7 @@ fn choose_port(
         if is_free || bound.port() != 0 {
             return Ok(key);
         }
-        release_port(descriptor).ok_or(WhyOs::Unbound)?;
+        release_port(shadow.descriptor).ok_or(WhyOs::Unbound)?;
         tried.push(hold_port(local));
     }
     Err(Refusal::Errno(libc::EADDRNOTAVAIL))
@@ -238,7 +290,7 @@ fn hold_port(local: SocketAddrV4) -> Option<Fd> {
     Fd::adopt_briefly(socket).ok()
 }
 
-/// Undoes [`reserve`]. The kernel takes a port that it chose back only from a socket that leaves a state:
+/// Undoes [`Shadow::reserve`]. The kernel takes a port that it chose back only from a socket that leaves a state:
 /// for these microseconds it listens.
 fn release_port(descriptor: i32) -> Option<()> {
     fd::with_borrowed(descriptor, |fd| {
@@ -246,20 +298,6 @@ fn release_port(descriptor: i32) -> Option<()> {
         rustix::net::connect_unspec(fd)
     })?
     .ok()
-}
-
-/// The port is the kernel's to give, so that no other socket of the host gets it.
-fn reserve(descriptor: i32, bound: SocketAddrV4, source: Ipv4Addr) -> Option<SocketAddrV4> {
-    if bound.port() != 0 {
-        return Some(bound);
-    }
-    // IP_BIND_ADDRESS_NO_PORT would leave the port to the kernel's connect(), which never comes.
-    let late = shadow::int_option(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
-    if late.is_some_and(|late| late != 0) {
-        shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0);
-    }
-    shadow::bind(descriptor, SocketAddrV4::new(source, 0)).ok()?;
-    shadow::local_address(descriptor).filter(|local| local.port() != 0)
 }
 
 /// Waits for the handshake, as far as the socket waits; `started` in this call.

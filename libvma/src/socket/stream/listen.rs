@@ -66,7 +66,12 @@ pub fn prepare(stack: &Stack, id: SocketId) {
     let place = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some(view) = view(&mut state, id) else { return };
-        let device = state.socket(id).and_then(|(_, socket)| socket.options.device);
+        let Some((_, socket)) = state.socket(id) else { return };
+        let device = socket.options.device;
+        if let Some(stream) = socket.stream.as_mut() {
+            // The kernel binds a socket that listens.
+            stream.unbound = false;
+        }
         loopback_end::listening(view.shadow).map(|local| (local, device))
     };
     if let Some((local, device)) = place

@@ -60,6 +60,8 @@ pub struct Stream {
     pub family: Family,
     /// What options have set, until a connection takes it over; of a listener for those it accepts.
     pub settings: Settings,
+    /// The shadow is as socket(2) made it: no call that may give it an address has come since.
+    pub unbound: bool,
     /// The shadow is bound to the connection's port.
     pub holds_port: bool,
     /// The program did not bind it, we did, for a connection.
@@ -132,11 +134,17 @@ impl Stream {
         self.linger.or(self.settings.reset_on_close.then_some(0))
     }
 
+    /// Has the program set this option, to whatever value?
+    pub fn has_set(&self, level: i32, name: i32) -> bool {
+        self.inherited.iter().any(|known| (known.level, known.name) == (level, name))
+    }
+
     pub fn new(settings: Settings, family: Family) -> Stream {
         Stream {
             phase: Phase::Fresh,
             family,
             settings,
+            unbound: false,
             holds_port: false,
             bound_by_us: false,
             reading_shut: false,
@@ -167,10 +175,19 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -
         shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
-    socket.stream = Some(Box::new(Stream::new(system.settings.clone(), family)));
+    let stream = Stream { unbound: true, ..Stream::new(system.settings.clone(), family) };
+    socket.stream = Some(Box::new(stream));
     let mut state = stack.shard.lock().ok()?;
     state.enable_tcp(|| system::setup(stack));
     Some(state.attach(socket, 0))
+}
+
+/// bind() is about to give it an address.
+pub fn before_bind(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    if let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) {
+        stream.unbound = false;
+    }
 }
 
 /// What a call sees of its socket first.

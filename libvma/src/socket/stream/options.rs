@@ -186,6 +186,7 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => quick_ack(stack, id, number != 0),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => defer_accept(stack, id),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => no_delay(stack, id, number != 0),
         (libc::IPPROTO_TCP, _) => tcp_level(stack, id, name),
         (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS)
         | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => envelope(stack, id),
@@ -333,6 +334,13 @@ fn engine_socket_level(stack: &Stack, id: SocketId, name: i32) {
     }
 }
 
+/// A flag, which clients set for each connection: the kernel is not asked for what it has made of it.
+fn no_delay(stack: &Stack, id: SocketId, on: bool) {
+    change(stack, id, |settings| settings.nodelay = on);
+    // Data that a cork holds leaves, too; data written from here on is held again.
+    push_if(stack, id, on);
+}
+
 fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let Some(descriptor) = shadow_of(stack, id) else { return };
     let Some(value) = shadow::int_option(descriptor, libc::IPPROTO_TCP, name) else { return };
@@ -340,11 +348,6 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let byte = positive.min(255) as u8;
     let seconds = Millis::from_secs(positive);
     match name {
-        // Data that a cork holds leaves, too; data written from here on is held again.
-        libc::TCP_NODELAY => {
-            change(stack, id, |settings| settings.nodelay = value != 0);
-            push_if(stack, id, value != 0);
-        }
         libc::TCP_CORK => {
             change(stack, id, |settings| settings.cork = value != 0);
             push_if(stack, id, value == 0);
