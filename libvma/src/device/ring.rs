@@ -106,8 +106,13 @@ impl Ring {
     }
 
     pub fn remove_flow(&mut self, flow: Flow) {
+        self.remove_flows(core::iter::once(flow));
+    }
+
+    /// The same of some, which costs hardly more than one of them.
+    pub fn remove_flows(&mut self, flows: impl Iterator<Item = Flow>) {
         if let Ring::Xdp(ring) = self {
-            ring.remove_flow(flow);
+            ring.remove_flows(flows);
         }
     }
 

@@ -7,8 +7,8 @@ use libvma_dev::ipv6_stand_ins;
 
 use super::cancel::cancellable;
 use super::{
-    Found, convert, errno, export, extra, file, find, fresh, init, made, mux, ours, passed, real,
-    retried, stream, take_over, xtreme,
+    Found, convert, errno, export, extra, file, find, fork, fresh, init, made, mux, ours, passed,
+    real, retried, stream, take_over, xtreme,
 };
 use crate::config::rules::Protocol;
 use crate::extra::Role;
@@ -222,6 +222,11 @@ export! {
                 return -1;
             }
             socket::stream::before_bind(&process.stack, id);
+        }
+        if let Some(process) = process::current()
+            && !fork::is_vfork_child(process)
+        {
+            socket::stream::free_ports(&process.stack);
         }
         // SAFETY: passed on.
         let result = unsafe { real::bind(fd, address, len) };

@@ -350,6 +350,7 @@ impl<S> State<S> {
 
     /// Gives a ring's interface free if nothing is steered there. True if it did.
     pub fn shut_idle_ring(&mut self, ring: RingId) -> bool {
+        self.free_ports();
         let Some(ring) = self.rings.get_mut(ring.index()) else { return false };
         let idle = !ring.has_flows();
         if idle {

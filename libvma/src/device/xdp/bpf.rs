@@ -17,6 +17,7 @@ const PROG_TEST_RUN: usize = 10;
 const PROG_GET_FD_BY_ID: usize = 13;
 const OBJ_GET_INFO_BY_FD: usize = 15;
 const PROG_QUERY: usize = 16;
+const MAP_DELETE_BATCH: usize = 27;
 const LINK_CREATE: usize = 28;
 const PROGRAM_TYPE_SCHED_CLS: u32 = 3;
 const PROGRAM_TYPE_XDP: u32 = 6;
@@ -61,6 +62,16 @@ struct MapElement {
     key: u64,
     value: u64,
     flags: u64,
+}
+
+#[repr(C)]
+struct MapBatch {
+    _before: [u64; 2],
+    keys: u64,
+    _values: u64,
+    count: u32,
+    map: u32,
+    _flags: [u64; 2],
 }
 
 #[repr(C)]
@@ -237,6 +248,31 @@ pub fn map_update<K: Plain, V: Plain>(map: &Fd, key: &K, value: &V) -> Result<()
 /// BPF_MAP_DELETE_ELEM.
 pub fn map_delete<K: Plain>(map: &Fd, key: &K) -> Result<(), Errno> {
     element(MAP_DELETE_ELEM, map, key, 0)
+}
+
+/// Deletes the elements of these keys, as far as they are there.
+pub fn map_delete_all<K: Plain>(map: &Fd, mut keys: &[K]) {
+    // BPF_MAP_DELETE_BATCH, Linux 5.6, ends at a key that is not there, and says how many were.
+    while keys.len() > 1 {
+        let mut attributes = MapBatch {
+            _before: [0; 2],
+            keys: keys.as_ptr().expose_provenance() as u64,
+            _values: 0,
+            count: keys.len() as u32,
+            map: map.raw() as u32,
+            _flags: [0; 2],
+        };
+        match bpf(MAP_DELETE_BATCH, &mut attributes) {
+            Ok(_) => return,
+            Err(Errno::NOENT) => {
+                keys = keys.get(attributes.count as usize + 1..).unwrap_or_default();
+            }
+            Err(_) => break,
+        }
+    }
+    for key in keys {
+        let _ = map_delete(map, key);
+    }
 }
 
 fn element<K: Plain>(command: usize, map: &Fd, key: &K, value: usize) -> Result<(), Errno> {

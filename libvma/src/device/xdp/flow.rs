@@ -92,12 +92,36 @@ impl FlowTable {
         self.count(any).inspect_err(|_| self.remove_flow(flow))
     }
 
-    pub fn remove(&mut self, flow: Flow) {
-        self.remove_flow(flow);
-        let any = any_port(flow);
-        if any != flow {
-            // For fragments, which nobody remembers.
-            self.remove_one(any);
+    /// Counts one user less of each, by as few system calls as the kernel allows.
+    pub fn remove(&mut self, flows: impl Iterator<Item = Flow>) {
+        let mut keys = [five(NO_FLOW); BATCH];
+        let mut count = 0;
+        let mut ends = false;
+        for flow in flows {
+            match flow {
+                Flow::FiveTuple { .. } if self.forget(flow) => {
+                    if let Some(key) = keys.get_mut(count) {
+                        *key = five(flow);
+                    }
+                    count += 1;
+                    if count == BATCH {
+                        bpf::map_delete_all(&self.five, &keys);
+                        count = 0;
+                    }
+                    ends = true;
+                }
+                Flow::FiveTuple { .. } => {}
+                Flow::ThreeTuple { .. } => ends |= self.remove_one(flow),
+            }
+            let any = any_port(flow);
+            if any != flow {
+                // For fragments, which the program does not remember.
+                self.remove_one(any);
+            }
+        }
+        bpf::map_delete_all(&self.five, keys.get(..count).unwrap_or_default());
+        if ends {
+            self.end_epoch();
         }
     }
 
@@ -184,8 +208,8 @@ impl FlowTable {
         Ok(())
     }
 
-    /// True if it is gone from the program's maps.
-    fn remove_one(&mut self, flow: Flow) -> bool {
+    /// Counts one user less. True if the flow is to go from the program's maps.
+    fn forget(&mut self, flow: Flow) -> bool {
         let Some(users) = self.users.get_mut(&flow) else { return false };
         *users -= 1;
         if *users > 0 {
@@ -193,7 +217,12 @@ impl FlowTable {
         }
         self.users.remove(&flow);
         self.stand_ins.remove(flow);
-        if self.exceptions.contains(&flow) {
+        !self.exceptions.contains(&flow)
+    }
+
+    /// True if it is gone from the program's maps.
+    fn remove_one(&mut self, flow: Flow) -> bool {
+        if !self.forget(flow) {
             return false;
         }
         // ENOENT cannot hurt: the flow is gone, which is what was wanted.
@@ -204,6 +233,12 @@ impl FlowTable {
         true
     }
 }
+
+/// So many entries are deleted by one system call.
+const BATCH: usize = 16;
+
+const NO_FLOW: Flow =
+    Flow::ThreeTuple { protocol: 0, destination: core::net::Ipv4Addr::UNSPECIFIED, port: 0 };
 
 /// The 3-tuple that covers a flow.
 fn whole(flow: Flow) -> Flow {

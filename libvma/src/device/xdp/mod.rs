@@ -233,8 +233,8 @@ impl Ring {
         self.program.flows.add(flow)
     }
 
-    pub fn remove_flow(&mut self, flow: Flow) {
-        self.program.flows.remove(flow);
+    pub fn remove_flows(&mut self, flows: impl Iterator<Item = Flow>) {
+        self.program.flows.remove(flows);
     }
 
     /// Packets of this 5-tuple go to the kernel from now on, also if a 3-tuple of ours covers it.

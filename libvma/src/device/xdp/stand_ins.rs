@@ -45,7 +45,7 @@ impl StandIns {
         added.inspect_err(|_| destination.into_iter().for_each(|it| self.remove_one(it)))
     }
 
-    /// After the flow is gone.
+    /// The flow is gone, or about to go.
     pub fn remove(&mut self, flow: Flow) {
         addresses(flow).into_iter().flatten().for_each(|it| self.remove_one(it));
     }

@@ -372,7 +372,7 @@ impl<S> State<S> {
     /// many that were. As in `Tcp::keep` those in TIME-WAIT end early, because their ports are free now.
     pub fn release_kept(&mut self) -> usize {
         let Some((tcp, mut io)) = self.tcp() else { return 0 };
-        let mut released = 0;
+        let mut released = tcp.end_retired(&mut io);
         while let Some((oldest, serial)) = tcp.keepers.pop_front() {
             let block = tcp.block(oldest).filter(|block| block.serial == serial);
             let Some(waits) = block.map(|block| block.waits) else { continue };
@@ -403,11 +403,10 @@ impl Tcp {
                 break;
             }
             self.keepers.pop_front();
-            if keeps {
+            if keeps && waits {
+                self.tear_down(io, oldest);
+            } else if keeps {
                 self.kept.remove(&oldest);
-                if waits {
-                    self.tear_down(io, oldest);
-                }
             }
         }
         if let Some(serial) = self.block(index).map(|block| block.serial) {

@@ -15,6 +15,7 @@ mod pass;
 mod read;
 mod receive;
 mod rehearsal;
+mod retired;
 mod take_over;
 mod transplant;
 mod unaccepted;
@@ -47,6 +48,7 @@ pub use wire::Wire;
 use self::body::Heaps;
 use self::first_word::FirstWords;
 use self::listen::Listening;
+use self::retired::Retired;
 use self::watch::{Watch, Watched};
 use self::way::Way;
 use super::clock::Clock;
@@ -146,6 +148,7 @@ pub(super) struct Tcp {
     keepers: VecDeque<Named>,
     /// What they keep, by the connection's index: what keeps its port from others.
     kept: HashMap<u32, Attachment>,
+    retired: Retired,
     /// Connections in TIME-WAIT without a socket, the oldest first.
     waiting: VecDeque<Named>,
     /// Of the last connection made.
@@ -200,6 +203,7 @@ impl Tcp {
             listeners_due: None,
             keepers: VecDeque::new(),
             kept: HashMap::new(),
+            retired: Retired::default(),
             waiting: VecDeque::new(),
             serial: 0,
             touched: Vec::new(),
@@ -334,15 +338,23 @@ impl Tcp {
         let Some(block) = self.blocks.get_mut(index as usize).and_then(Option::as_deref_mut) else {
             return;
         };
-        for (ring, flow) in core::mem::take(&mut block.flows) {
-            if let Some(ring) = io.rings.get_mut(ring.index()) {
-                ring.remove_flow(flow);
-            }
-        }
+        let flows = core::mem::take(&mut block.flows);
+        let is_orphan = block.owner == Owner::Orphan;
         if core::mem::replace(&mut block.armed, NEVER) != NEVER {
             self.timers.cancel(index);
         }
-        if block.owner == Owner::Orphan {
+        let kept = if is_orphan { self.kept.remove(&index) } else { None };
+        match kept {
+            Some(kept) => self.retire(io, flows, kept),
+            None => {
+                for (ring, flow) in flows {
+                    if let Some(ring) = io.rings.get_mut(ring.index()) {
+                        ring.remove_flow(flow);
+                    }
+                }
+            }
+        }
+        if is_orphan {
             self.drop_block(io, index);
         }
     }

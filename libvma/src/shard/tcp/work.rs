@@ -153,7 +153,7 @@ impl<S> State<S> {
     /// When TCP has something to do though nothing comes; None if never.
     pub fn tcp_deadline(&self) -> Option<Instant> {
         let tcp = self.tcp.as_deref()?;
-        let due = [tcp.timers.next(), tcp.listeners_due];
+        let due = [tcp.timers.next(), tcp.listeners_due, tcp.retired.due()];
         let next = due.into_iter().flatten().min();
         if tcp.touched.is_empty() {
             return next;
@@ -166,7 +166,9 @@ impl<S> State<S> {
     /// Are there connections or listeners that somebody must drive?
     pub fn has_tcp(&self) -> bool {
         self.tcp.as_deref().is_some_and(|tcp| {
-            tcp.blocks.len() > tcp.free.len() || tcp.listeners.iter().any(Option::is_some)
+            tcp.blocks.len() > tcp.free.len()
+                || !tcp.retired.is_empty()
+                || tcp.listeners.iter().any(Option::is_some)
         })
     }
 }
@@ -229,6 +231,9 @@ impl Tcp {
         }
         if self.listeners_due.is_some_and(|due| due <= now) {
             self.run_listeners(io, now);
+        }
+        if self.retired.due().is_some_and(|due| due <= now) {
+            self.end_retired(io);
         }
     }
 

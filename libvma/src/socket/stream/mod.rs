@@ -182,6 +182,13 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -
     Some(state.attach(socket, 0))
 }
 
+/// Frees the ports of connections that are over, which are kept some milliseconds longer than the kernel keeps its own.
+pub fn free_ports(stack: &Stack) {
+    if let Ok(mut state) = stack.shard.lock() {
+        state.free_ports();
+    }
+}
+
 /// bind() is about to give it an address.
 pub fn before_bind(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };

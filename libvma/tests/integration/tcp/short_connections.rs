@@ -142,7 +142,7 @@ fn a_connection_asks_the_kernel_for_little() {
         ("getsockopt", 0),
         ("bind", 100),
         ("getsockname", 100),
-        ("bpf", 200),
+        ("bpf", 107),
         ("fcntl", 100),
         ("prlimit64", 0),
         ("openat", 0),

@@ -129,7 +129,7 @@ fn a_flow_is_the_kernels_again_as_soon_as_it_is_removed() {
             // Found in the tables, then remembered.
             assert_eq!(cable.who_takes(PORTS), Taker::Ring);
             assert_eq!(cable.who_takes(PORTS), Taker::Ring);
-            cable.ring.remove_flow(flow);
+            cable.ring.remove_flows([flow].into_iter());
             assert_eq!(cable.who_takes(PORTS), Taker::Kernel);
         }
     });
@@ -207,7 +207,7 @@ fn flows_of_ipv6_are_matched_by_their_addresses() {
         for _ in 0..2 {
             assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Kernel]);
         }
-        cable.ring.remove_flow(exact);
+        cable.ring.remove_flows(core::iter::once(exact));
         assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
         cable.ring.add_flow(whole).unwrap();
         assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Ring]);
@@ -216,7 +216,7 @@ fn flows_of_ipv6_are_matched_by_their_addresses() {
         // The listener's flow goes, and the exception keeps its addresses.
         cable.ring.end_exception(exact);
         assert_eq!(taken(&mut cable), [Taker::Ring, Taker::Ring]);
-        cable.ring.remove_flow(whole);
+        cable.ring.remove_flows(core::iter::once(whole));
         assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
     };
     MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6))));
