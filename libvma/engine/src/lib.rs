@@ -38,5 +38,6 @@ pub mod siphash;
 pub mod tcp;
 pub mod time;
 pub mod timer_wheel;
+pub mod translation;
 pub mod udp;
 pub mod wire;

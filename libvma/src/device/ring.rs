@@ -8,8 +8,8 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 
 use libvma_dev::stats;
-use libvma_engine::drop_reason::DropReason;
 use libvma_engine::frame::Frame;
+use libvma_engine::translation::DropReason;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 

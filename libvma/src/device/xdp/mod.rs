@@ -35,8 +35,8 @@ pub use program::Mode;
 
 use std::collections::HashSet;
 
-use libvma_engine::drop_reason::DropReason;
 use libvma_engine::frame::{Extent, Frame, Pool};
+use libvma_engine::translation::DropReason;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 

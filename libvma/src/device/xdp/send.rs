@@ -146,7 +146,7 @@ impl Ring {
         payload: [&[u8]; 2],
         segment_size: u16,
     ) -> bool {
-        let mut room = [0; ipv6::LONGEST_HEADERS];
+        let mut room = ipv6::Room::new();
         match ipv6::longer(headers, &mut room) {
             Some(headers) => self.send_segmented(headers, payload, segment_size),
             // Lost, as on any network.

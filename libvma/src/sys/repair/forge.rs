@@ -7,7 +7,6 @@ use std::net::SocketAddrV4;
 
 use libvma_dev::ipv6_loopback::named;
 use libvma_dev::ipv6_stand_ins::real;
-use libvma_engine::wire::ipv6;
 use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with,
 };
@@ -39,7 +38,8 @@ pub fn send(snapshot: &Snapshot<'_>, segment: Segment) -> Result<(), Error> {
     Ok(())
 }
 
-const MOST: usize = ipv6::HEADER_LEN + TCP + TIMESTAMPS;
+const MOST: usize = IPV6 + TCP + TIMESTAMPS;
+const IPV6: usize = 40;
 const TCP: usize = 20;
 /// Two NOPs and the option, as everybody has them (RFC 7323 appendix A).
 const TIMESTAMPS: usize = 12;
@@ -91,20 +91,11 @@ impl Writer<'_> {
         let (from, to) = (*snapshot.remote.ip(), *snapshot.local.ip());
         match (real(from), real(to)) {
             (Some(src), Some(dst)) => {
-                let (payload_len, next_header, hop_limit) = (payload as u16, 6, 255);
-                let (traffic_class, flow_label) = (0, 0);
-                let mut header = [0; ipv6::HEADER_LEN];
-                ipv6::Header {
-                    src,
-                    dst,
-                    traffic_class,
-                    flow_label,
-                    payload_len,
-                    next_header,
-                    hop_limit,
-                }
-                .emit(&mut header);
-                self.put(&header);
+                self.put(&[0x60, 0, 0, 0]);
+                self.put(&(payload as u16).to_be_bytes());
+                self.put(&[6, 255]);
+                self.put(&src.octets());
+                self.put(&dst.octets());
             }
             _ => {
                 // The kernel fills in the total length, the identification and the checksum.

@@ -2,8 +2,9 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use libvma_dev::ipv6_stand_ins::{of, real};
-use libvma_engine::wire::tcp;
+use libvma_engine::wire::ethernet::{self, EtherType};
 use libvma_engine::wire::udp::PartialChecksum;
+use libvma_engine::wire::{ipv4, tcp};
 
 use super::*;
 
@@ -68,7 +69,7 @@ fn what_is_sent_is_whole_for_another_implementation() {
     assert_eq!(segment.payload(), DATA);
     let sum = segment.to_header().calc_checksum_ipv6(&header.to_header(), DATA).unwrap();
     assert_eq!(segment.checksum(), sum);
-    let mut room = [0; LONGEST_HEADERS];
+    let mut room = Room::new();
     let headers = &before[..before.len() - DATA.len()];
     assert_eq!(longer(headers, &mut room), Some(&after[..after.len() - DATA.len()]));
 }

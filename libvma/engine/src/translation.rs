@@ -1,0 +1,92 @@
+//! Headers of IPv6 as headers of IPv4, and back: for the rest of the engine, which knows IPv4, and for devices, which know no protocol.
+//!
+//! An IPv6 address and the IPv4 address that stands for it have the same ones' complement sum, so that no checksum changes. Who
+//! stands for whom is the caller's to say.
+
+use core::net::{Ipv4Addr, Ipv6Addr};
+
+pub use crate::drop_reason::DropReason;
+use crate::wire::ethernet::{self, EtherType};
+use crate::wire::{ipv4, ipv6, tcp};
+
+/// The header of IPv6 is longer by so much.
+pub const DIFFERENCE: usize = ipv6::HEADER_LEN - ipv4::HEADER_LEN;
+
+/// Where the next header lies behind each of the two.
+pub const BEHIND_IPV4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+pub const BEHIND_IPV6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+
+/// The longest headers: those of TCP with all options.
+pub const LONGEST_HEADERS: usize = BEHIND_IPV6 + tcp::MAX_HEADER_LEN;
+
+/// Makes a packet of IPv6, of which `first` is the first piece and `len` the whole length, one of IPv4 that begins [`DIFFERENCE`] bytes
+/// later. The stand-ins are those that `own` and `peer` have for the destination and the source.
+pub fn to_ipv4(
+    first: &mut [u8],
+    len: usize,
+    own: impl Fn(Ipv6Addr) -> Option<Ipv4Addr>,
+    peer: impl Fn(Ipv6Addr) -> Option<Ipv4Addr>,
+) -> Result<(), DropReason> {
+    let Some((link, rest)) = first.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() else {
+        return Err(DropReason::TooShort);
+    };
+    let mut link_header = ethernet::Header::parse(link)?;
+    if link_header.ethertype != EtherType::IPV6 {
+        return Err(DropReason::NotIpv4);
+    }
+    let header = ipv6::Header::parse(rest, len.saturating_sub(ethernet::HEADER_LEN))?;
+    if !matches!(header.next_header, ipv4::protocol::TCP | ipv4::protocol::UDP) {
+        return Err(DropReason::UnknownProtocol);
+    }
+    let dst = own(header.dst).ok_or(DropReason::NotForUs)?;
+    let src = peer(header.src).ok_or(DropReason::BadSourceAddress)?;
+    let payload = usize::from(header.payload_len);
+    let mut ip = ipv4::Header::new(src, dst, header.next_header, payload)
+        .ok_or(DropReason::BadIpTotalLength)?;
+    ip.tos = header.traffic_class;
+    ip.ttl = header.hop_limit;
+    ip.dont_fragment = true;
+    link_header.ethertype = EtherType::IPV4;
+    let place = first.get_mut(DIFFERENCE..).and_then(|place| place.split_first_chunk_mut());
+    let Some((link, rest)) = place else { return Err(DropReason::TooShort) };
+    link_header.emit(link);
+    rest.first_chunk_mut().into_iter().for_each(|place| ip.emit(place));
+    Ok(())
+}
+
+/// The Ethernet and IPv6 header in the place of a packet's Ethernet and IPv4 header. None: it is no packet of IPv4 without options, or its
+/// addresses stand for none.
+pub fn headers(
+    packet: &[u8],
+    real: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
+) -> Option<[u8; BEHIND_IPV6]> {
+    let (link, rest) = packet.split_first_chunk::<{ ethernet::HEADER_LEN }>()?;
+    let (&[_, tos, l0, l1, _, _, _, _, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3], rest) =
+        rest.split_first_chunk::<{ ipv4::HEADER_LEN }>()?;
+    let ports = rest.first_chunk::<4>().map_or(0, |ports| u32::from_be_bytes(*ports));
+    let (src, dst) = ([s0, s1, s2, s3], [d0, d1, d2, d3]);
+    let header = ipv6::Header {
+        src: real(src.into())?,
+        dst: real(dst.into())?,
+        traffic_class: tos,
+        flow_label: flow_label(u32::from_be_bytes(src), u32::from_be_bytes(dst), ports),
+        payload_len: u16::from_be_bytes([l0, l1]).checked_sub(ipv4::HEADER_LEN as u16)?,
+        next_header: protocol,
+        hop_limit: ttl,
+    };
+    let mut out = [0; BEHIND_IPV6];
+    let (place, rest) = out.split_first_chunk_mut()?;
+    *place = *link;
+    let [.., high, low] = place;
+    [*high, *low] = EtherType::IPV6.0.to_be_bytes();
+    header.emit(rest.first_chunk_mut()?);
+    Some(out)
+}
+
+/// Routers that share load look at it, and not at ports (RFC 6438): each flow has its own (RFC 6437 section 2), as Linux's
+/// net.ipv6.auto_flowlabels gives one.
+fn flow_label(src: u32, dst: u32, ports: u32) -> u32 {
+    let mixed = (src ^ dst.rotate_left(16) ^ ports).wrapping_mul(0x9e37_79b1);
+    // 0 says that there is none.
+    (mixed >> 12).max(1)
+}
