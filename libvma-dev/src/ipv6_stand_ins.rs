@@ -8,14 +8,14 @@
 //! A stand-in has the ones' complement sum of its address (as the prefixes of RFC 6296 have), so that TCP's and UDP's checksums, of the
 //! pseudo-header of either family, are the same: a translation touches no checksum.
 //!
-//! The table only grows, and is of this process: a child has its parent's entries, another process has others. It is read and
+//! The table only grows, to what fits; what finds no place is the kernel's. It is of this process: a child has its parent's entries, another process has others. It is read and
 //! extended without a lock, from any thread.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Addresses that may have the same sum. Whatever has no place is the kernel's.
-const LEVELS: usize = 8;
+const LEVELS: usize = 16;
 /// Ones' complement sums.
 const SUMS: usize = 65_535;
 
@@ -120,6 +120,12 @@ pub fn room(address: Ipv4Addr, mtu: u32) -> u32 {
     if is_one(address) { mtu.saturating_sub(20) } else { mtu }
 }
 
+/// The MTU of a link or path with this room.
+#[inline]
+pub fn mtu(address: Ipv4Addr, room: u32) -> u32 {
+    if is_one(address) { room.saturating_add(20) } else { room }
+}
+
 fn halves(address: Ipv6Addr) -> (u64, u64) {
     let bits = u128::from(address);
     ((bits >> 64) as u64, bits as u64)
@@ -199,7 +205,7 @@ mod tests {
         assert!(of_neighbour(address("ff02::2")).is_none());
         // Of the same half as the disguise, and of no other.
         assert!(of(address("2001:db8::5bd1:e995:9e37:79b9")).is_none());
-        for foreign in [[0, 0, 0, 0], [0, 9, 0, 0], [10, 1, 2, 3], [127, 255, 255, 255]] {
+        for foreign in [[0, 0, 0, 0], [0, 99, 0, 0], [10, 1, 2, 3], [127, 255, 255, 255]] {
             assert_eq!(real(Ipv4Addr::from(foreign)), None);
         }
         assert!(!is_one(Ipv4Addr::UNSPECIFIED));

@@ -20,12 +20,13 @@ pub const BEHIND_IPV6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 pub const LONGEST_HEADERS: usize = BEHIND_IPV6 + tcp::MAX_HEADER_LEN;
 
 /// Makes a packet of IPv6, of which `first` is the first piece and `len` the whole length, one of IPv4 that begins [`DIFFERENCE`] bytes
-/// later. The stand-ins are those that `own` and `peer` have for the destination and the source.
+/// later. The stand-ins are those that `own` and `peer` have for the destination and the source; if there is none, `peer` says what becomes
+/// of the packet.
 pub fn to_ipv4(
     first: &mut [u8],
     len: usize,
     own: impl Fn(Ipv6Addr) -> Option<Ipv4Addr>,
-    peer: impl Fn(Ipv6Addr) -> Option<Ipv4Addr>,
+    peer: impl FnOnce(Ipv6Addr) -> Result<Ipv4Addr, DropReason>,
 ) -> Result<(), DropReason> {
     let Some((link, rest)) = first.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() else {
         return Err(DropReason::TooShort);
@@ -39,7 +40,7 @@ pub fn to_ipv4(
         return Err(DropReason::UnknownProtocol);
     }
     let dst = own(header.dst).ok_or(DropReason::NotForUs)?;
-    let src = peer(header.src).ok_or(DropReason::BadSourceAddress)?;
+    let src = peer(header.src)?;
     let payload = usize::from(header.payload_len);
     let mut ip = ipv4::Header::new(src, dst, header.next_header, payload)
         .ok_or(DropReason::BadIpTotalLength)?;

@@ -3,8 +3,9 @@
 //! Only a ring that the steering program fills at the tc ingress hook ([`Ingress`]) has bells; on other rings
 //! these calls do nothing, and a thread sleeps on the ring's own descriptors.
 
-use core::net::SocketAddrV4;
+use core::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_stand_ins;
 use rustix::fd::BorrowedFd;
 
 use super::Ring;
@@ -46,6 +47,11 @@ impl Ring {
 
     /// The threads that read the frames which this peer sends to this own address, by TCP.
     pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
+        // The program knows no stand-in of a peer whose connection is on a listener's flow.
+        let is_unknown =
+            ipv6_stand_ins::is_one(*peer.ip()) && !self.program.flows.stand_ins().has(*peer.ip());
+        let seen = if is_unknown { Ipv4Addr::UNSPECIFIED } else { *peer.ip() };
+        let peer = SocketAddrV4::new(seen, peer.port());
         if let Some(ingress) = self.ingress_mut() {
             ingress.own_bells().expect(peer, own, taker);
         }

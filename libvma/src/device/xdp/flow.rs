@@ -81,6 +81,10 @@ impl FlowTable {
         self.users.is_empty()
     }
 
+    pub fn stand_ins(&mut self) -> &mut StandIns {
+        &mut self.stand_ins
+    }
+
     /// Steers a flow to us, or counts one more user of it.
     pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
         let any = any_port(flow);

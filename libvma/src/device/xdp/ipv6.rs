@@ -1,6 +1,8 @@
 //! Packets of IPv6, which everybody above has as packets of IPv4 between the stand-ins of their addresses
 //! ([`libvma_dev::ipv6_stand_ins`]). Only the header changes, in place, by [`libvma_engine::translation`].
 
+use core::net::Ipv6Addr;
+
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::frame::Extent;
 use libvma_engine::translation::{self, BEHIND_IPV4, BEHIND_IPV6, DropReason, LONGEST_HEADERS};
@@ -11,9 +13,22 @@ pub use libvma_engine::translation::DIFFERENCE;
 pub const HEADROOM: usize = 32;
 const _: () = assert!(HEADROOM >= DIFFERENCE);
 
-/// See [`translation::to_ipv4`]. A peer that was not known gets a stand-in here.
-pub fn to_ipv4(first: &mut [u8], len: usize) -> Result<(), DropReason> {
-    translation::to_ipv4(first, len, ipv6_stand_ins::known, ipv6_stand_ins::of)
+/// See [`translation::to_ipv4`]. A peer that was not known gets a stand-in here; if none is left for it, it is a stranger, and the
+/// packet the kernel's.
+pub fn to_ipv4(
+    first: &mut [u8],
+    len: usize,
+    stranger: impl FnOnce(Ipv6Addr),
+) -> Result<(), DropReason> {
+    translation::to_ipv4(first, len, ipv6_stand_ins::known, |address| {
+        if !ipv6_stand_ins::is_served(address) {
+            return Err(DropReason::BadSourceAddress);
+        }
+        ipv6_stand_ins::of(address).ok_or_else(|| {
+            stranger(address);
+            DropReason::KernelsConnection
+        })
+    })
 }
 
 /// Is a packet to send, of IPv4, to a stand-in?

@@ -361,7 +361,10 @@ impl Ring {
     pub fn translate(&mut self, received: &mut Received) -> Result<(), DropReason> {
         let extent = self.rx.extent(&received.frame);
         let memory = self.shared.as_mut().unwrap_or(&mut self.umem);
-        ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize)?;
+        let stand_ins = self.program.flows.stand_ins();
+        // Its peer sends again what is lost here, by then to the kernel.
+        let stranger = |address| stand_ins.leave_to_kernel(address);
+        ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize, stranger)?;
         self.rx.set_extent_at(received.frame.index(), ipv6::shrunk(extent));
         received.len = received.len.saturating_sub(ipv6::DIFFERENCE as u32);
         Ok(())

@@ -88,6 +88,7 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn translate_sent(&mut self, frame: &Frame, extent: Extent) {
+        // Always there: an address of 0.0.0.0/8 comes from the table.
         let Some(headers) = ipv6::headers(self.umem.bytes(extent)) else { return };
         let grown = ipv6::grown(extent);
         let bytes = self.umem.bytes_mut(grown);

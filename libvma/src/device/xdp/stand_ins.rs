@@ -15,7 +15,13 @@ pub struct StandIns {
     map: Fd,
     /// How many flows have each.
     users: HashMap<Ipv4Addr, u32>,
+    /// Peers that the program knows as the kernel's.
+    strangers: u32,
 }
+
+/// So many peers without a stand-in are told to the program, whose table has room for more; others are lost to us with each packet.
+const MOST_STRANGERS: u32 = 65_536;
+const STRANGER: StandIn = StandIn([0xff; 4]);
 
 /// Key of map `stand_ins`.
 #[repr(C)]
@@ -34,7 +40,21 @@ unsafe impl bpf::Plain for StandIn {}
 
 impl StandIns {
     pub fn new(map: Fd) -> StandIns {
-        StandIns { map, users: HashMap::new() }
+        StandIns { map, users: HashMap::new(), strangers: 0 }
+    }
+
+    /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
+    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
+        if self.strangers < MOST_STRANGERS
+            && bpf::map_update(&self.map, &Address(peer.octets()), &STRANGER).is_ok()
+        {
+            self.strangers += 1;
+        }
+    }
+
+    /// Does the program know the address?
+    pub fn has(&self, stand_in: Ipv4Addr) -> bool {
+        self.users.contains_key(&stand_in)
     }
 
     /// Before the flow is installed.

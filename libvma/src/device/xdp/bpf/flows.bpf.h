@@ -72,6 +72,9 @@ struct ipv6_address {
 	__u64 lower;
 };
 
+// In the place of a stand-in: there is none for a peer, which is the kernel's.
+#define STRANGER 0xffffffffULL
+
 // The stand-ins of the addresses that flows of ours have, in network byte order as all addresses.
 struct bpf_map_def SEC("maps") stand_ins = {
 	.type = BPF_MAP_TYPE_HASH,
@@ -231,10 +234,16 @@ static __attribute__((always_inline)) int judge_ipv6(const void *data, const voi
 	// All are TCP so far.
 	if (ip->next_header != IPPROTO_TCP || ip->version_and_class >> 4 != 6)
 		return KERNELS;
+	// Multicast, link-local, and what is no address of a host: the kernel answers those that it answers.
+	__u8 first = ip->source[0];
+	if (first == 0xff || first == 0 || (first == 0xfe && (ip->source[1] & 0xc0) == 0x80))
+		return KERNELS;
 	ends->daddr = stand_in_of(ip->daddr);
 	if (!ends->daddr)
 		return KERNELS;
 	ends->saddr = stand_in_of(ip->saddr);
+	if (ends->saddr == STRANGER)
+		return KERNELS;
 	ends->protocol = IPPROTO_TCP;
 	ends->ports = ports->sport | (__u64)ports->dport << 16;
 	if (!is_ours(ends))
@@ -261,7 +270,7 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
 		return KERNELS;
 	// An address of 0.0.0.0/8 is a stand-in, and not to be had by IPv4.
-	if (!(ip->daddr & 0xff))
+	if (!(ip->daddr & 0xff) || !(ip->saddr & 0xff))
 		return KERNELS;
 
 	__u64 fragment = __builtin_bswap16(ip->fragment);

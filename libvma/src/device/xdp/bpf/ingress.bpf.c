@@ -233,15 +233,16 @@ int ingress(struct __sk_buff *skb)
 	__u64 len = skb->len;
 	const void *data = (const void *)(long)skb->data;
 	const void *end = (const void *)(long)skb->data_end;
-	// Of IPv6 more, said without a branch: whatever is asked here the verifier follows through all that comes. (The bit is one of
-	// ETHERTYPE_IPV6, and none of IPv4's.)
-	__u64 wanted = HEADERS + ((skb->protocol & 0x80) >> 2);
-	if (data + wanted > end) {
+	// (Of IPv6 more; the bit is one of ETHERTYPE_IPV6, and none of IPv4's.)
+	__u64 longer = skb->protocol & 0x80;
+	__u64 wanted = HEADERS + (longer >> 2);
+	if (longer || data + HEADERS > end) {
 		if (skb_pull_data(skb, len < wanted ? len : wanted))
 			return lose(ring);
-		data = (const void *)(long)skb->data;
-		end = (const void *)(long)skb->data_end;
 	}
+	// Read again in any case: what the verifier knows of them so far it would follow through all that comes, once for each way here.
+	data = (const void *)(long)*(volatile __u32 *)&skb->data;
+	end = (const void *)(long)*(volatile __u32 *)&skb->data_end;
 	struct ends ends = {};
 	// The tag of a VLAN is not among the bytes any more.
 	__u64 segment = skb->gso_size;

@@ -53,7 +53,10 @@ struct ipv6_header {
 	__u16 payload_length;
 	__u8 next_header;
 	__u8 hop_limit;
-	__u64 saddr[2];
+	union {
+		__u64 saddr[2];
+		__u8 source[16];
+	};
 	__u64 daddr[2];
 } __attribute__((packed));
 

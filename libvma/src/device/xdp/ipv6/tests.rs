@@ -36,7 +36,7 @@ fn a_received_packet_is_one_of_ipv4_between_stand_ins_with_a_good_checksum() {
     packet[14..16].copy_from_slice(&[0x64, 0x80]);
     // What a short frame is filled up with.
     packet.extend([0; 3]);
-    to_ipv4(&mut packet, len + 3).unwrap();
+    to_ipv4(&mut packet, len + 3, |_| {}).unwrap();
     let packet = &packet[DIFFERENCE..];
     let link = ethernet::Header::parse(packet).unwrap();
     assert_eq!((link.ethertype, link.src.0[5], link.dst.0[5]), (EtherType::IPV4, 2, 1));
@@ -55,7 +55,7 @@ fn what_is_sent_is_whole_for_another_implementation() {
     let mut packet = segment(PEERS, OURS);
     let len = packet.len();
     stand_in(OURS);
-    to_ipv4(&mut packet, len).unwrap();
+    to_ipv4(&mut packet, len, |_| {}).unwrap();
     let before = packet[DIFFERENCE..].to_vec();
     assert!(is_ipv6(&before));
     let after = whole(&before).unwrap();
@@ -76,7 +76,7 @@ fn what_is_sent_is_whole_for_another_implementation() {
 
 #[test]
 fn what_nobody_here_can_have_asked_for_is_refused() {
-    let refused = |packet: &[u8]| to_ipv4(&mut packet.to_vec(), packet.len()).unwrap_err();
+    let refused = |packet: &[u8]| to_ipv4(&mut packet.to_vec(), packet.len(), |_| {}).unwrap_err();
     stand_in(OURS);
     let good = segment(PEERS, OURS);
     let nobody = Ipv6Addr::new(0x2001, 0xdb8, 0x6f, 0, 0, 0, 0, 99);
@@ -97,7 +97,7 @@ fn what_nobody_here_can_have_asked_for_is_refused() {
         assert_eq!(refused(&bad), reason, "byte {at}");
     }
     for len in 0..BEHIND_IPV6 {
-        assert!(to_ipv4(&mut good[..len].to_vec(), good.len()).is_err(), "{len} bytes");
+        assert!(to_ipv4(&mut good[..len].to_vec(), good.len(), |_| {}).is_err(), "{len} bytes");
     }
 }
 
@@ -107,9 +107,21 @@ fn a_packet_of_ipv4_is_none_of_ipv6() {
     let mut packet = Vec::new();
     builder.udp(1, 2).write(&mut packet, DATA).unwrap();
     assert!(!is_ipv6(&packet) && !is_ipv6(&[]));
-    assert_eq!(to_ipv4(&mut packet.clone(), packet.len()), Err(DropReason::NotIpv4));
+    assert_eq!(to_ipv4(&mut packet.clone(), packet.len(), |_| {}), Err(DropReason::NotIpv4));
     // Addresses that nobody has met.
     packet[26..34].copy_from_slice(&[0, 7, 1, 2, 0, 7, 1, 3]);
     assert!(is_ipv6(&packet) && real([0, 7, 1, 2].into()).is_none());
     assert_eq!(headers(&packet), None);
+}
+
+#[test]
+fn a_peer_for_whom_no_stand_in_is_left_is_the_kernels() {
+    stand_in(OURS);
+    let alike = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, 0x57, 0, 0, 0, 0x100 + n, 0x200 - n);
+    let full = (0..=255).map(alike).find(|address| of(*address).is_none()).unwrap();
+    let mut strangers = Vec::new();
+    let mut packet = segment(full, OURS);
+    let len = packet.len();
+    let outcome = to_ipv4(&mut packet, len, |address| strangers.push(address));
+    assert_eq!((outcome, strangers), (Err(DropReason::KernelsConnection), vec![full]));
 }
