@@ -117,7 +117,7 @@ pub struct Error {
 
 /// Makes `fd` the connection of `snapshot`.
 ///
-/// `fd` is a TCP socket of AF_INET, or of AF_INET6 without IPV6_V6ONLY, that is not connected. It may be bound to the connection's
+/// `fd` is a TCP socket of AF_INET, or of AF_INET6 that takes the connection's family, and is not connected. It may be bound to the connection's
 /// local port, by whatever process; else it is bound here, also if a listener has the port. Its
 /// options stay; for SO_KEEPALIVE, TCP_NODELAY and so on the program's must be set before.
 ///

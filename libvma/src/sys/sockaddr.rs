@@ -126,6 +126,13 @@ impl Named {
         }
     }
 
+    pub fn port(&self) -> u16 {
+        match self {
+            Named::Ipv4(address) => address.port(),
+            Named::Ipv6(address) => address.port(),
+        }
+    }
+
     /// Is it the host's own loopback address?
     pub fn is_loopback(&self) -> bool {
         match self {

@@ -292,7 +292,7 @@ if len(sys.argv) > 1: go_on(socket(fileno=int(sys.argv[1])))
 fn a_connection_goes_on_in_another_process() {
     let mapped = |side: Side| side.ip().to_ipv6_mapped();
     for (way, how) in WAYS {
-        goes_on_in_another_process(way, how, Side::ip, mapped);
+        goes_on_in_another_process(way, how, 0, Side::ip, mapped);
     }
 }
 
@@ -300,7 +300,9 @@ fn a_connection_goes_on_in_another_process() {
 #[test]
 fn a_connection_over_ipv6_goes_on_in_another_process() {
     for (way, how) in WAYS {
-        goes_on_in_another_process(way, how, of, of);
+        for v6_only in [0, 1] {
+            goes_on_in_another_process(way, how, v6_only, of, of);
+        }
     }
 }
 
@@ -309,6 +311,7 @@ fn a_connection_over_ipv6_goes_on_in_another_process() {
 fn goes_on_in_another_process<T: Into<IpAddr>>(
     way: &str,
     how: &str,
+    v6_only: u8,
     address: impl Fn(Side) -> T,
     name: impl Fn(Side) -> Ipv6Addr,
 ) {
@@ -318,7 +321,10 @@ fn goes_on_in_another_process<T: Into<IpAddr>>(
     let mut program = net.puppet(Side::A);
     program.run(LISTEN);
     program.run("exec(open('on.py').read(), {**globals(), '__builtins__': __builtins__}, stage)");
-    program.run("l = dual(7000); l.listen(); select.select([l], [], [], 0)");
+    program.run(&format!(
+        "l = dual(); l.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, {v6_only}); l.bind(('::', 7000))"
+    ));
+    program.run("l.listen(); select.select([l], [], [], 0)");
     let watch = net.watch_tcp(Side::A);
     let to = SocketAddr::new(address(Side::A).into(), 7000);
     let mut peer = net.within(Side::B, || TcpStream::connect(to)).unwrap();

@@ -52,7 +52,8 @@ impl Target {
 
     /// ESTABLISHED with empty queues, the options and nothing sent.
     fn connect(&self, snapshot: &Snapshot<'_>) -> Result<(), Error> {
-        match shadow::local_address(self.fd).map(|bound| bound.port()) {
+        // Whether it takes IPv6 only does not matter.
+        match shadow::local_name(self.fd).map(|bound| bound.port()) {
             Some(0) => self.bind(snapshot.local)?,
             Some(port) if port == snapshot.local.port() => {}
             _ => return Err(Error { call: "bind", errno: libc::EINVAL }),
