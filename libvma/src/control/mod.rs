@@ -12,8 +12,9 @@ mod route_cache;
 mod udp_table;
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::ipv6_stand_ins;
 
 use crate::config::{Config, XdpInterfaces};
@@ -125,6 +126,8 @@ impl Control {
                 self.neighbours.retain(|(interface, _), _| *interface != index);
                 both
             }
+            // The kernel tells of it again whenever a router does.
+            Change::AddressAdded(address) if self.addresses.contains(&address) => Effect::default(),
             Change::AddressAdded(address) => {
                 self.addresses
                     .retain(|old| (old.ifindex, old.addr) != (address.ifindex, address.addr));
@@ -177,9 +180,10 @@ impl Control {
         &self.addresses
     }
 
-    /// Interfaces that have an IPv4 address, each once.
-    pub fn addressed_interfaces(&self) -> Vec<u32> {
-        let mut indexes: Vec<u32> = self.addresses.iter().map(|address| address.ifindex).collect();
+    /// Interfaces that have such an address, each once.
+    pub fn addressed_interfaces(&self, such: impl Fn(Ipv4Addr) -> bool) -> Vec<u32> {
+        let addresses = self.addresses.iter().filter(|address| such(address.addr));
+        let mut indexes: Vec<u32> = addresses.map(|address| address.ifindex).collect();
         indexes.sort_unstable();
         indexes.dedup();
         indexes
@@ -281,7 +285,8 @@ impl Control {
 
     fn probe(&mut self, interface: u32, address: Ipv4Addr) {
         if let Err(error) = self.netlink.probe_neighbour(interface, address) {
-            log_line!(Debug, "neighbour {address}: {error}");
+            let shown = Shown(SocketAddrV4::new(address, 0));
+            log_line!(Debug, "neighbour {shown}: {error}");
         }
     }
 

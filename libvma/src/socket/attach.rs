@@ -316,8 +316,11 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
 pub(super) fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
     match device {
         Some(device) => vec![device],
-        None if local.is_unspecified() || local.is_multicast() || local == ipv6_stand_ins::ANY => {
-            control.addressed_interfaces()
+        None if local == ipv6_stand_ins::ANY => {
+            control.addressed_interfaces(ipv6_stand_ins::is_one)
+        }
+        None if local.is_unspecified() || local.is_multicast() => {
+            control.addressed_interfaces(|address| !ipv6_stand_ins::is_one(address))
         }
         None => control.interface_of(local).into_iter().collect(),
     }

@@ -47,7 +47,9 @@ pub fn parse(message: &[u8]) -> Option<Notice> {
     };
     let kind = match (kind, code) {
         (TOO_BIG, _) => {
-            Kind::TooBig(ipv6_stand_ins::room(key.remote, u32::from_be_bytes([m0, m1, m2, m3])))
+            // No link has less (RFC 8200 section 5), whatever is said.
+            let mtu = u32::from_be_bytes([m0, m1, m2, m3]).max(1280);
+            Kind::TooBig(ipv6_stand_ins::room(key.remote, mtu))
         }
         (UNREACHABLE, code) => Kind::Unreachable(meaning(code)),
         (TIME_EXCEEDED, _) => Kind::Unreachable(Error::HostUnreachable),

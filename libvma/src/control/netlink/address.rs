@@ -23,8 +23,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads an `RTM_NEWADDR` or `RTM_DELADDR`; `None` if it is not about an address of IPv4, or of IPv6 one that has a stand-in, or if that
-    /// is not the host's yet (RFC 4862 section 5.4: another host may have it).
+    /// Reads an `RTM_NEWADDR` or `RTM_DELADDR`; `None` if it is not about an address of IPv4, or of IPv6 one that has a stand-in.
     pub(super) fn parse(payload: &[u8]) -> Option<Self> {
         let header = AddressHeader::parse(payload).ok()?;
         if !matches!(header.family, AddressFamily::Inet | AddressFamily::Inet6) {
@@ -36,7 +35,6 @@ impl Address {
             match attribute.kind() {
                 IFA_ADDRESS => address = own(attribute.value()),
                 IFA_LOCAL => local = own(attribute.value()),
-                IFA_FLAGS if wire::number(attribute.value())? & NOT_YET_OURS != 0 => return None,
                 IFA_BROADCAST => broadcast = wire::ipv4(attribute.value()),
                 _ => {}
             }
@@ -50,6 +48,14 @@ impl Address {
             broadcast,
         })
     }
+}
+
+/// Is the address in an `RTM_NEWADDR` the host's, and not one that another host may have (RFC 4862 section 5.4)?
+pub(super) fn is_ours(payload: &[u8]) -> bool {
+    wire::attributes(payload, HEADER).all(|attribute| {
+        let flags = wire::number(attribute.value()).unwrap_or(0);
+        attribute.kind() != IFA_FLAGS || flags & NOT_YET_OURS == 0
+    })
 }
 
 /// Is an `RTM_NEWADDR` or `RTM_DELADDR` about an IPv6 address of the loopback interface?

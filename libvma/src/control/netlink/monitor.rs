@@ -136,7 +136,10 @@ fn decode(message: &Message<'_>) -> Option<Change> {
     match message.kind {
         wire::RTM_NEWLINK => Link::parse(payload).map(Change::Link),
         wire::RTM_DELLINK => Link::parse_gone(payload).map(Change::LinkGone),
-        wire::RTM_NEWADDR => Address::parse(payload).map(Change::AddressAdded),
+        wire::RTM_NEWADDR if address::is_ours(payload) => {
+            Address::parse(payload).map(Change::AddressAdded)
+        }
+        wire::RTM_NEWADDR => Address::parse(payload).map(Change::AddressGone),
         wire::RTM_DELADDR => Address::parse(payload).map(Change::AddressGone),
         wire::RTM_NEWNEIGH => Neighbour::parse(payload).map(Change::Neighbour),
         wire::RTM_DELNEIGH => Neighbour::parse(payload)

@@ -14,7 +14,7 @@ use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 
 use super::wire::{self, Message};
-use super::{Address, Errno, Error, Link, Neighbour, Route, RouteQuery, neighbour};
+use super::{Address, Errno, Error, Link, Neighbour, Route, RouteQuery, address, neighbour};
 use crate::sys::netlink::{Deadline, Received, Socket};
 
 /// A way to ask the kernel.
@@ -70,7 +70,7 @@ impl Netlink {
             "RTM_GETADDR",
             &RouteNetlinkMessage::GetAddress(message),
             wire::RTM_NEWADDR,
-            Address::parse,
+            |payload| Address::parse(payload).filter(|_| address::is_ours(payload)),
         )
     }
 

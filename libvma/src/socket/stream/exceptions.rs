@@ -4,9 +4,9 @@
 //! AF_INET6, in /proc/net/tcp6 (proc_pid_net(5)), which takes it four times as long.
 
 use std::collections::HashSet;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
-use libvma_dev::ipv6_stand_ins::covers;
+use libvma_dev::ipv6_stand_ins::{self, covers};
 use libvma_engine::tcp::lookup::FlowKey;
 
 use super::Stack;
@@ -102,25 +102,25 @@ fn connection(line: &str) -> Option<FlowKey> {
     (remote_port != 0).then_some(FlowKey { local, local_port, remote, remote_port })
 }
 
-/// An IPv4 address, or an IPv4-mapped one: every four bytes as the machine reads them as a number.
+/// An IPv4 address, an IPv4-mapped one, or the stand-in of an IPv6 one: every four bytes as the machine reads them as a number.
 fn address(word: &str) -> Option<(Ipv4Addr, u16)> {
     const DIGITS: usize = 8;
     let (ip, port) = word.split_once(':')?;
-    let (prefix, ip) = ip.split_at_checked(ip.len().checked_sub(DIGITS)?)?;
-    let mut octets = [0; 12];
-    for (word, place) in prefix.as_bytes().chunks(DIGITS).zip(octets.chunks_exact_mut(4)) {
+    let mut octets = [0; 16];
+    for (word, place) in ip.as_bytes().chunks(DIGITS).zip(octets.chunks_exact_mut(4)) {
         let word = u32::from_str_radix(core::str::from_utf8(word).ok()?, 16).ok()?;
         place.copy_from_slice(&word.to_ne_bytes());
     }
-    if !prefix.is_empty() && octets != MAPPED {
-        return None;
-    }
-    let ip = u32::from_str_radix(ip, 16).ok()?;
-    Some((Ipv4Addr::from(ip.to_ne_bytes()), u16::from_str_radix(port, 16).ok()?))
+    let ip = match ip.len() / DIGITS {
+        1 => Ipv4Addr::from(*octets.first_chunk::<4>()?),
+        4 => {
+            let ip = Ipv6Addr::from(octets);
+            ip.to_ipv4_mapped().or_else(|| ipv6_stand_ins::of(ip))?
+        }
+        _ => return None,
+    };
+    Some((ip, u16::from_str_radix(port, 16).ok()?))
 }
-
-/// The prefix of an IPv4 address that is mapped into an IPv6 one (RFC 4291 section 2.5.5.2).
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 #[cfg(test)]
 mod tests {
@@ -146,14 +146,17 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn of_ipv6_sockets_those_with_ipv4_peers_are_read() {
+    fn of_ipv6_sockets_those_with_peers_that_can_be_served_are_read() {
         let table = b"  sl  local_address remote_address   st\n\
             \x20  0: 00000000000000000000000000000000:1F90 00000000000000000000000000000000:0000 0A\n\
             \x20  1: 0000000000000000FFFF00000100630A:1B58 0000000000000000FFFF00000200630A:D431 01\n\
             \x20  2: 00000000000000000000000001000000:1B58 00000000000000000000000001000000:D432 01\n\
             \x20  3: B80D0120000000000000000001000000:1B58 B80D0120000000000000000002000000:D433 01\n";
         let found: Vec<FlowKey> = connections(table).collect();
-        assert_eq!(found, [KEY]);
+        let stand_in = |text: &str| ipv6_stand_ins::of(text.parse().unwrap()).unwrap();
+        let (local, remote) = (stand_in("2001:db8::1"), stand_in("2001:db8::2"));
+        let six = FlowKey { local, remote, remote_port: 0xd433, ..KEY };
+        assert_eq!(found, [KEY, six]);
     }
 
     #[test]

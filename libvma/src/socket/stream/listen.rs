@@ -11,19 +11,18 @@ use std::time::Duration;
 use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::Settings;
-use libvma_engine::wire::ipv4::protocol;
 
 use super::candidate::Model;
 use super::local::accept as other_processes;
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{
-    Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, set_phase, system, view,
+    Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, listener_flows, set_phase,
+    system, view,
 };
 use crate::config::rules::Moment;
 use crate::shard;
+use crate::shard::SocketId;
 use crate::shard::tcp::{Accepted, ListenSpec};
-use crate::shard::{Flow, RingId, SocketId};
-use crate::socket::attaching::Need;
 use crate::socket::options::Options;
 use crate::socket::{Plane, Socket, State, attach};
 use crate::sys::sockaddr::{Family, SocketName};
@@ -306,7 +305,10 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
             return Ok(());
         }
         let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
-        let takes_ipv6 = socket.stream.as_ref().is_some_and(|stream| stream.family == Family::Ipv6)
+        // Clients over IPv6 that come before anybody waits could not be handed over to a child.
+        let is_waited_on = socket.stream.as_ref().is_some_and(|it| it.phase.is_waited_on());
+        let takes_ipv6 = socket.stream.as_ref().is_some_and(|it| it.family == Family::Ipv6)
+            && is_waited_on
             && !socket.options.sends_ipv6_by_kernel;
         let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device, takes_ipv6);
         if left {
@@ -323,35 +325,13 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         // What comes to `::1` comes from within the host: for that it is posted.
         return Err(WhyOs::NoInterface);
     }
+    if ipv6_stand_ins::is_one(*local.ip()) && !takes_ipv6 {
+        return Err(WhyOs::NoInterface);
+    }
     if let Some(rule) = stack.config.rules.decide(Moment::Listen, local, None) {
         return Err(WhyOs::Rule(rule));
     }
-    let mut wanted: Vec<(RingId, Flow)> = Vec::new();
-    let mut why = WhyOs::NoInterface;
-    for interface in attach::interfaces(&plane.control, *local.ip(), device) {
-        let ring = match attach::stream_ring(stack, plane, interface, Need::Socket) {
-            Ok(ring) => ring,
-            Err(reason) => {
-                if why == WhyOs::NoInterface || !attach::may_pass(why) {
-                    why = reason;
-                }
-                continue;
-            }
-        };
-        let flow = |destination| Flow::ThreeTuple {
-            protocol: protocol::TCP,
-            destination,
-            port: local.port(),
-        };
-        if local.ip().is_unspecified() || *local.ip() == ipv6_stand_ins::ANY {
-            let own = plane.control.addresses().iter().filter(|own| own.ifindex == interface);
-            let own = own.filter(|own| takes_ipv6 || !ipv6_stand_ins::is_one(own.addr));
-            let own = own.filter(|own| ipv6_stand_ins::covers(*local.ip(), own.addr));
-            wanted.extend(own.map(|own| (ring, flow(own.addr))));
-        } else {
-            wanted.push((ring, flow(*local.ip())));
-        }
-    }
+    let (wanted, why) = listener_flows::wanted(stack, plane, local, device, takes_ipv6);
     let unserved = wanted.is_empty();
     if unserved && !attach::may_pass(why) {
         return Err(why);

@@ -18,6 +18,7 @@ pub mod give_back;
 pub mod hold;
 pub mod inherited;
 pub mod listen;
+mod listener_flows;
 pub mod local;
 pub mod options;
 pub mod path;

@@ -443,6 +443,8 @@ const FOREIGN_TO_IPV6: &[i32] = &[
     libc::IPV6_RTHDRDSTOPTS,
     libc::IPV6_RTHDR,
     libc::IPV6_DSTOPTS,
+    // The route's question does not name it.
+    libc::IPV6_ADDR_PREFERENCES,
     IPV6_UNICAST_IF,
 ];
 const IPV6_UNICAST_IF: i32 = 76;

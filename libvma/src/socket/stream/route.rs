@@ -46,8 +46,8 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let longest = ipv6_stand_ins::room(destination, link.mtu);
-    let mtu = stack.config.limit_mtu(route.mtu.map_or(longest, |mtu| mtu.min(longest)));
+    let longest = ipv6_stand_ins::room(destination, stack.config.limit_mtu(link.mtu));
+    let mtu = route.mtu.map_or(longest, |mtu| mtu.min(longest));
     let neighbour = route.gateway.unwrap_or(destination);
     let hop = plane.control.neighbour(route.oif, neighbour).map(|mac| NextHop {
         ring,

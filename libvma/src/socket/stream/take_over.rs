@@ -100,6 +100,12 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     if !repair::is_allowed() {
         return Err(Refusal::Never(WhyOs::CannotBeGivenBack));
     }
+    let is_ipv6 =
+        shadow::peer_address(descriptor).is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip()));
+    if plan.candidate.is_of_many && is_ipv6 {
+        // The guards know IPv4 only.
+        return Err(Refusal::Never(WhyOs::Ipv6));
+    }
     if plan.candidate.is_of_many && !stack.watch.is_guarded() {
         stack.watch.ask_for_guard();
         return Err(Refusal::Later("nobody would end it if this process were killed"));
@@ -113,10 +119,6 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
         remote: *peer.ip(),
         remote_port: peer.port(),
     };
-    if plan.candidate.is_of_many && ipv6_stand_ins::is_one(key.remote) {
-        // Those guards know IPv4 only.
-        return Err(Refusal::Never(WhyOs::Ipv6));
-    }
     if plan.candidate.origin == Origin::Connected
         && let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(local))
     {

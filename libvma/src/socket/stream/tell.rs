@@ -1,5 +1,6 @@
 //! What getsockopt() and ioctl() tell of a connection; of everything else the shadow tells.
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::connection::Info;
 use libvma_engine::tcp::{Connection, State as TcpState};
 
@@ -70,7 +71,7 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
     let now = clock::now();
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
-            let mut bytes = tcp_info(&connection.info(now));
+            let mut bytes = tcp_info(&connection.info(now), path_mtu(connection));
             // As much of it as the running kernel knows.
             let mut own = [0; 2 * SIZE_OF_INFO];
             let descriptor = state.socket(id)?.1.shadow();
@@ -90,15 +91,15 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
             Some(Value::Bytes(SocketName::new(peer, family).bytes().to_vec()))
         }
         (libc::IPPROTO_IPV6, libc::IPV6_MTU) if family == Family::Ipv6 => {
-            Some(Value::Number(connection.path().mtu as i32))
+            Some(Value::Number(path_mtu(connection) as i32))
         }
         (libc::IPPROTO_IPV6, libc::IPV6_PATHMTU) if family == Family::Ipv6 => {
             // A struct ip6_mtuinfo, of which the kernel fills in the MTU only.
             let mut bytes = vec![0; SIZE_OF_MTU_INFO];
-            bytes.last_chunk_mut::<4>()?.copy_from_slice(&connection.path().mtu.to_ne_bytes());
+            bytes.last_chunk_mut::<4>()?.copy_from_slice(&path_mtu(connection).to_ne_bytes());
             Some(Value::Bytes(bytes))
         }
-        (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(connection.path().mtu as i32)),
+        (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(path_mtu(connection) as i32)),
         _ => None,
     }
 }
@@ -160,8 +161,13 @@ const SIZE_OF_INFO: usize = 248;
 /// Of `struct ip6_mtuinfo` (linux/ipv6.h).
 const SIZE_OF_MTU_INFO: usize = 32;
 
+/// As the kernel counts it, with the header of the connection's family.
+fn path_mtu(connection: &Connection<Body>) -> u32 {
+    ipv6_stand_ins::mtu(connection.key().remote, connection.path().mtu)
+}
+
 /// `struct tcp_info` of linux/tcp.h.
-fn tcp_info(info: &Info) -> Vec<u8> {
+fn tcp_info(info: &Info, mtu: u32) -> Vec<u8> {
     let mut bytes = vec![0u8; SIZE_OF_INFO];
     let micros = |time: core::time::Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
     let millis = |time: core::time::Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
@@ -209,7 +215,7 @@ fn tcp_info(info: &Info) -> Vec<u8> {
         (44, millis(info.since_sent)),
         (52, since_received),
         (56, since_received),
-        (60, info.path_mtu),
+        (60, mtu),
         (64, info.rcv_wnd),
         (68, srtt),
         (72, micros(info.rttvar)),

@@ -123,3 +123,93 @@ fn hop_limit_and_traffic_class_are_those_of_the_options() {
     assert_eq!(sent(&mut program), "(32, 64)");
     watch.still(0);
 }
+
+/// Throws segments at port 7000 of side A that are wrong in some way, and then a flood of SYNs from anywhere.
+const THROWER: &str = "
+import random
+r = random.Random(7)
+raw = socket(AF_PACKET, SOCK_RAW); raw.bind(('veth-b', 0x86dd))
+A, B = inet_pton(AF_INET6, 'fd00:99::1'), inet_pton(AF_INET6, 'fd00:99::2')
+def ones(data):
+    total = sum(struct.unpack('!%dH' % (len(data) // 2), data))
+    while total >> 16: total = (total & 65535) + (total >> 16)
+    return ~total & 65535
+def segment(src, sport, flags, dst=A, kind=6, first=0x60, length=None, check=None, seq=None):
+    seq = r.randrange(2**32) if seq is None else seq
+    head = struct.pack('!HHIIBBHHH', sport, 7000, seq, r.randrange(2**32), 0x50, flags, 1024, 0, 0)
+    right = ones(src + dst + struct.pack('!II', 20, 6) + head)
+    head = head[:16] + struct.pack('!H', right if check is None else check) + head[18:]
+    ip = struct.pack('!BBHHBB', first, 0, 0, 20 if length is None else length, kind, 64) + src + dst
+    return bytes.fromhex('02000099000102000099000286dd') + ip + head
+SOURCES = [B, A, bytes(16), bytes(15) + b'\\1', inet_pton(AF_INET6, 'ff02::1'), inet_pton(AF_INET6, 'fe80::b'),
+           inet_pton(AF_INET6, '::ffff:10.99.0.2'), r.randbytes(16)]
+def hostile():
+    src, sport, flags = r.choice(SOURCES), r.choice([port, 4000, 0, 7000]), r.randrange(256)
+    kind = r.randrange(6)
+    if kind == 0: return segment(src, sport, flags, first=r.randrange(256))
+    if kind == 1: return segment(src, sport, flags, kind=r.randrange(256))
+    if kind == 2: return segment(src, sport, flags, length=r.randrange(65536))
+    if kind == 3: return segment(src, sport, flags, check=r.randrange(65536))
+    if kind == 4: return segment(src, sport, flags, dst=r.choice(SOURCES))
+    return segment(src, sport, flags & ~4)[:r.randrange(14, 75)]
+for n in range(20000): raw.send(hostile())
+for n in range(20000): raw.send(segment(b'\\x20\\1' + r.randbytes(14), r.randrange(1, 65536), 2))
+";
+
+// covers: NET-40
+#[test]
+fn wrong_segments_and_a_flood_do_no_harm() {
+    let ends = ends(Library::Server);
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run("l = create_server(('::', 7000), family=AF_INET6, backlog=64)");
+    program.run("select.select([l], [], [], 0)");
+    let mut peer = Puppet::start(ends.client(PYTHON));
+    peer.run(&format!("c = create_connection(('{}', 7000), 15)", of(Side::A)));
+    program.run("s, _ = l.accept(); s.settimeout(15)");
+    peer.run("port = c.getsockname()[1]");
+    peer.run(THROWER);
+    peer.run("c.sendall(pattern(50000, 3))");
+    program.run("got = b''\nwhile len(got) < 50000: got += s.recv(65536)");
+    assert_eq!(program.run("got == pattern(50000, 3)"), "True");
+    let watch = ends.watch();
+    peer.run(&format!("d = create_connection(('{}', 7000), 15)", of(Side::A)));
+    peer.run("d.sendall(b'still there')");
+    program.run("n, who = l.accept(); n.settimeout(15)");
+    assert_eq!(program.run("n.recv(100)"), "b'still there'");
+    assert_eq!(program.run("who[0]"), format!("'{}'", of(Side::B)));
+    watch.still(0);
+}
+
+// covers: LIM-52
+#[test]
+fn a_link_local_client_of_a_served_listener_is_the_kernels() {
+    let ends = ends(Library::Server);
+    ends.net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
+    ends.net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
+    let mut program = Puppet::start(ends.server(PYTHON));
+    program.run("l = create_server(('::', 7000), family=AF_INET6); l.settimeout(15)");
+    program.run("select.select([l], [], [], 0)");
+    let mut peer = Puppet::start(ends.client(PYTHON));
+    peer.run("c = socket(AF_INET6); c.settimeout(15); link = if_nametoindex('veth-b')");
+    peer.run("c.bind(('fe80::b', 0, 0, link)); c.connect(('fd00:99::1', 7000))");
+    peer.run("c.sendall(b'near')");
+    program.run("s, who = l.accept(); s.settimeout(15)");
+    assert_eq!(program.run("who[0].split('%')[0], s.recv(100)"), "('fe80::b', b'near')");
+    program.run("s.sendall(b'by')");
+    assert_eq!(peer.run("c.recv(100)"), "b'by'");
+}
+
+// covers: API-34
+#[test]
+fn a_connection_tells_the_mtu_of_ipv6() {
+    let ends = ends(Library::Client);
+    let mut server = Puppet::start(ends.net.program(Side::A, PYTHON));
+    server.run("l = create_server(('::', 7000), family=AF_INET6)");
+    let mut program = Puppet::start(ends.client(PYTHON));
+    let watch = ends.watch();
+    program.run(&format!("c = create_connection(('{}', 7000), 15)", of(Side::A)));
+    const IPV6_MTU: u8 = 24;
+    assert_eq!(program.run(&format!("c.getsockopt(IPPROTO_IPV6, {IPV6_MTU})")), "1500");
+    assert_eq!(program.run("c.getsockopt(IPPROTO_TCP, TCP_MAXSEG)"), "1428");
+    watch.still(0);
+}

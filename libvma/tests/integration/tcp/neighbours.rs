@@ -10,7 +10,8 @@ const THREADS: u64 = 8;
 /// Threads that connect at once, to one unresolved address after the other.
 const CONNECTING: &str = r#"
 import socket, sys, threading
-addresses, threads, port = map(int, sys.argv[1:])
+prefix = sys.argv[1]
+addresses, threads, port = map(int, sys.argv[2:])
 failed, kept = [], []
 def connect(to, gate):
     gate.wait()
@@ -20,7 +21,7 @@ def connect(to, gate):
         failed.append(f"{to}: {error!r}")
 for n in range(addresses):
     gate = threading.Barrier(threads)
-    all = [threading.Thread(target=connect, args=(f"10.99.0.{100 + n}", gate)) for _ in range(threads)]
+    all = [threading.Thread(target=connect, args=(f"{prefix}{100 + n}", gate)) for _ in range(threads)]
     for thread in all: thread.start()
     for thread in all: thread.join()
     if failed: break
@@ -30,14 +31,29 @@ print("failed", failed, "connected", len(kept))
 // covers: LIM-25
 #[test]
 fn threads_that_connect_at_once_all_learn_the_neighbours_address() {
+    all_learn("10.99.0.", "24", "0.0.0.0:0");
+}
+
+// covers: LIM-25
+#[test]
+fn threads_that_connect_at_once_all_learn_the_neighbours_address_of_ipv6() {
+    all_learn("fd00:99::", "64 nodad", "[::]:0");
+}
+
+#[track_caller]
+fn all_learn(prefix: &str, bits: &str, any: &str) {
     let net = Namespaces::with_arp();
+    // Of IPv6 the kernel asks from its link-local address.
+    net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
+    net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
+    net.ip(Side::A, "-6 address add fd00:99::1/64 dev veth-a nodad");
     for n in 0..ADDRESSES {
-        net.ip(Side::B, &format!("address add 10.99.0.{}/24 dev veth-b", 100 + n));
+        net.ip(Side::B, &format!("address add {prefix}{}/{bits} dev veth-b", 100 + n));
     }
-    let listener = net.within(Side::B, || TcpListener::bind("0.0.0.0:0").unwrap());
+    let listener = net.within(Side::B, || TcpListener::bind(any).unwrap());
     let port = listener.local_addr().unwrap().port();
     let watch = net.watch_tcp(Side::A);
-    let words = format!("{ADDRESSES} {THREADS} {port}");
+    let words = format!("{prefix} {ADDRESSES} {THREADS} {port}");
     let program = net.program(Side::A, PYTHON).with_library();
     let output = program.arg("-c").arg(CONNECTING).args(&words).run().ok();
     let all = ADDRESSES * THREADS;
