@@ -2,7 +2,11 @@
 //! emitted and parsed again. Nothing with state is fuzzed here.
 #![no_main]
 
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+
 use libfuzzer_sys::fuzz_target;
+use libvma_engine::translation::{BEHIND_IPV6, DIFFERENCE, DropReason, headers, to_ipv4};
 use libvma_engine::wire::checksum::{Sum, copy_and_sum};
 use libvma_engine::wire::udp::PartialChecksum;
 use libvma_engine::wire::{ethernet, ipv4, udp};
@@ -10,11 +14,35 @@ use libvma_engine::wire::{ethernet, ipv4, udp};
 fuzz_target!(|frame: &[u8]| {
     // As it came, where the checksum stops nearly everything; then with a right one.
     receive(frame);
+    translate(frame);
     let mut repaired = frame.to_vec();
     if repair_ip_checksum(&mut repaired).is_some() {
         receive(&repaired);
     }
 });
+
+/// What a packet of IPv6 is made of is a packet of IPv4, which is made into the same again, but for the flow label.
+fn translate(frame: &[u8]) {
+    let met = RefCell::new(Vec::new());
+    let stand_in = |address| {
+        met.borrow_mut().push(address);
+        Some(Ipv4Addr::new(0, 1, 0, met.borrow().len() as u8))
+    };
+    let mut bytes = frame.to_vec();
+    let peer = |address| stand_in(address).ok_or(DropReason::BadSourceAddress);
+    if to_ipv4(&mut bytes, frame.len(), stand_in, peer).is_err() {
+        return;
+    }
+    let packet = &bytes[DIFFERENCE..];
+    let ip = &packet[ethernet::HEADER_LEN..];
+    ipv4::Header::parse(ip, ip.len()).expect("a packet of IPv4");
+    let real = |address: Ipv4Addr| met.borrow().get(usize::from(address.octets()[3]) - 1).copied();
+    let back = headers(packet, real).expect("addresses that were met");
+    let label = 15..18;
+    assert_eq!(back[..label.start], frame[..label.start]);
+    assert_eq!(back[label.start] >> 4, frame[label.start] >> 4);
+    assert_eq!(back[label.end..], frame[label.end..BEHIND_IPV6]);
+}
 
 fn receive(frame: &[u8]) {
     let Ok(link) = ethernet::Header::parse(frame) else {
