@@ -72,6 +72,7 @@ def main():
         rate_table(medians, size)
     bulk_table(medians)
     redis_table(medians, "redis", {})
+    ipv6_table(medians)
     loss_table(medians)
     footprint(medians)
 
@@ -118,6 +119,29 @@ def rate_table(medians, size):
         rate, lost = mpps(contestant), medians["rate", contestant, size, "loss"]
         to_floor, to_kernel = ratio(rate, mpps(floor)), ratio(rate, mpps(kernel))
         print(f"{label:34}{rate:9.3f}{lost:7.1f} %{to_floor:>11}{to_kernel:>11}")
+
+
+def ipv6_table(medians):
+    columns = [("redis", "1", "rps"), ("redis", "50", "rps"), ("bulk", "1500", "mbps")]
+
+    def row(scope, contestant):
+        keys = [(scope + kind, contestant, size, metric) for kind, size, metric in columns]
+        return [medians[key] for key in keys] if all(key in medians for key in keys) else None
+
+    kernel = row("ipv6-", "kernel")
+    if not kernel:
+        return
+    print("\nTCP over IPv6, and over IPv4 in the same run (x: compared with the kernel over IPv6)\n")
+    print(f"{'':34}{'GET/s, 1 client':>22}{'GET/s, 50 clients':>22}{'bulk, Gb/s':>22}")
+    for scope, contestant, label in [
+        ("ipv6-", "kernel", "kernel, IPv6"), ("ipv4-", "kernel", "kernel, IPv4"),
+        ("ipv6-", "libvma", "libvma, IPv6"), ("ipv4-", "libvma", "libvma, IPv4"),
+    ]:
+        values = row(scope, contestant)
+        if values:
+            shown = [f"{values[0]:,.0f}", f"{values[1]:,.0f}", f"{values[2] / 1000:.2f}"]
+            cells = (f"{text} {value / base:5.2f} x" for text, value, base in zip(shown, values, kernel))
+            print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells))
 
 
 def bulk_table(medians):

@@ -39,6 +39,27 @@ redis_round() {
 	fi
 }
 
+# The same measurements by IPv6, and by IPv4 beside them: with so many connections of redis, and in bulk.
+ipv6_round() {
+	local connections=$1 scope ip_b=$ip_b iperf3_family
+	netns_ipv6
+	for scope in ipv4- ipv6-; do
+		iperf3_family=-4
+		if [ $scope = ipv6- ]; then
+			ip_b=$ip6_b iperf3_family=-6
+		fi
+		# Redis last: what its connections leave when the server ends would be counted with the measurement behind it.
+		bulk "${scope}bulk" kernel 1500 "" ""
+		if $with_libvma; then
+			tcp_offloaded 2 "a b" bulk "${scope}bulk" libvma 1500 "$libvma" "$libvma"
+		fi
+		redis kernel "$connections" ""
+		if $with_libvma; then
+			tcp_offloaded $((connections + 1)) "a b" redis libvma "$connections" "$libvma"
+		fi
+	done
+}
+
 loss_rounds() {
 	local round
 	netns_splice
@@ -63,12 +84,12 @@ tcp_latency() {
 }
 
 # bulk <kind of result> <contestant> <MTU> <library at the sender> <at the receiver> [options]: one
-# connection of iperf3; -4, as its sockets would be IPv6 ones.
+# connection of iperf3; -4, as its sockets would be IPv6 ones, unless that is wanted.
 bulk() {
-	local kind=$1 name=$2 mtu=$3 sender=$4 receiver=$5 options=("${@:6}")
+	local kind=$1 name=$2 mtu=$3 sender=$4 receiver=$5 options=("${iperf3_family:--4}" "${@:6}")
 	start_server 'Server listening' env LD_PRELOAD="$receiver" \
-		iperf3 --forceflush -4 -s -1 -B "$ip_b" -p "$iperf3_port"
-	run_client env LD_PRELOAD="$sender" iperf3 -4 -c "$ip_b" -p "$iperf3_port" -t "$bulk_time" -f m "${options[@]}"
+		iperf3 --forceflush "${iperf3_family:--4}" -s -1 -B "$ip_b" -p "$iperf3_port"
+	run_client env LD_PRELOAD="$sender" iperf3 -c "$ip_b" -p "$iperf3_port" -t "$bulk_time" -f m "${options[@]}"
 	await_server
 	record "$kind" "$name" "$mtu" mbps "$(awk '$NF == "receiver" { print $(NF - 2) }' "$work/client.log")"
 }

@@ -42,6 +42,15 @@ netns_end() {
 	printf 'options timeout:1 attempts:1\n' >"/etc/netns/$ns/resolv.conf"
 }
 
+# Gives both ends an IPv6 address, ip6_a and ip6_b, with the other end as a permanent neighbour.
+netns_ipv6() {
+	ip6_a=fd00:99::1 ip6_b=fd00:99::2
+	ip -n "$ns_a" address replace "$ip6_a/64" dev "$dev_a" nodad
+	ip -n "$ns_b" address replace "$ip6_b/64" dev "$dev_b" nodad
+	ip -n "$ns_a" neighbour replace "$ip6_b" lladdr "$mac_b" nud permanent dev "$dev_a"
+	ip -n "$ns_b" neighbour replace "$ip6_a" lladdr "$mac_a" nud permanent dev "$dev_b"
+}
+
 # Sets the MTU of both ends.
 netns_mtu() {
 	ip -n "$ns_a" link set "$dev_a" mtu "$1"
