@@ -33,7 +33,8 @@ static PLACES: [[Place; SUMS]; LEVELS] =
     [const { [const { Place { upper: AtomicU64::new(0), lower: AtomicU64::new(0) } }; SUMS] };
         LEVELS];
 
-/// What a listener on `::` has that takes IPv6 only (IPV6_V6ONLY): one that takes both has 0.0.0.0. It has no place.
+/// The address of a listener on `::` that takes IPv6 only (IPV6_V6ONLY); a listener that takes both has 0.0.0.0. The table has no
+/// place for this address.
 pub const ANY: Ipv4Addr = Ipv4Addr::new(0, 255, 255, 255);
 
 /// Does a socket with this address take what comes to that one?
@@ -79,7 +80,8 @@ fn place(address: Ipv6Addr) -> Option<Ipv4Addr> {
         Err(there) => there == half,
     };
     candidates(address).find_map(|(stand_in, place)| {
-        // Who wins the second half has the place, whoever won the first: two threads that bring one address agree.
+        // The thread that wins the second half has the place, also if another one won the first: two threads that bring one
+        // address agree.
         let taken = own(&place.upper, upper) && own(&place.lower, disguised);
         taken.then_some(stand_in)
     })

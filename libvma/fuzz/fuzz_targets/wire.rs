@@ -21,7 +21,7 @@ fuzz_target!(|frame: &[u8]| {
     }
 });
 
-/// What a packet of IPv6 is made of is a packet of IPv4, which is made into the same again, but for the flow label.
+/// Translation makes a packet of IPv4 of one of IPv6, and the same packet of IPv6 of that again, but for the flow label.
 fn translate(frame: &[u8]) {
     let met = RefCell::new(Vec::new());
     let stand_in = |address| {

@@ -1,4 +1,4 @@
-//! What routers and hosts say of our connections (ICMP, RFC 792, and `ipv6`): the kernel has no socket for
+//! Messages of routers and hosts about our connections (ICMP, RFC 792, and `ipv6`): the kernel has no socket for
 //! them, so it drops these messages, but hands every process with a raw socket a copy.
 
 mod ipv6;

@@ -17,7 +17,7 @@ const DELAY_NANOS: u64 = 5_000_000;
 #[derive(Default)]
 pub(super) struct Retired {
     flows: Vec<(RingId, Flow)>,
-    /// What keeps the ports of these flows.
+    /// The descriptors that keep the ports of these flows.
     kept: Vec<Attachment>,
     due: Option<Instant>,
 }

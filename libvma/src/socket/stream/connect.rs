@@ -96,7 +96,7 @@ impl From<WhyOs> for Refusal {
     }
 }
 
-/// What is known of the shadow of a fresh socket without asking the kernel.
+/// The part of the state of a fresh socket's shadow that is known without asking the kernel.
 struct Shadow {
     descriptor: i32,
     family: Family,

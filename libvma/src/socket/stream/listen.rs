@@ -322,7 +322,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         place
     };
     if is_stand_in(*local.ip()) {
-        // What comes to `::1` comes from within the host: for that it is posted.
+        // Traffic to `::1` comes from within the host: for that the listener is posted.
         return Err(WhyOs::NoInterface);
     }
     if ipv6_stand_ins::is_one(*local.ip()) && !takes_ipv6 {

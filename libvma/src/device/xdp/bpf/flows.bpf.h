@@ -162,7 +162,7 @@ static __attribute__((always_inline)) __u64 addresses_of(const struct ipv4_heade
 	return ip->saddr | (__u64)ip->daddr << 32;
 }
 
-// What makes a packet one of a flow. Of IPv6 a stand-in, or 0, is each address.
+// The addresses, ports and protocol of a packet, by which its flow is found. An IPv6 address is a stand-in here, or 0 if it has none.
 struct ends {
 	__u64 saddr;
 	__u64 daddr;

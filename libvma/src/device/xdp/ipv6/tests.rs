@@ -34,7 +34,7 @@ fn a_received_packet_is_one_of_ipv4_between_stand_ins_with_a_good_checksum() {
     let len = packet.len();
     // Class 0x48.
     packet[14..16].copy_from_slice(&[0x64, 0x80]);
-    // What a short frame is filled up with.
+    // Padding, which a short frame has.
     packet.extend([0; 3]);
     to_ipv4(&mut packet, len + 3, |_| {}).unwrap();
     let packet = &packet[DIFFERENCE..];
