@@ -252,6 +252,17 @@ impl Control {
     /// The link-layer address of a neighbour, if the kernel has it; else the kernel is asked to
     /// resolve it, and the change arrives through the monitor.
     pub fn neighbour(&mut self, interface: u32, address: Ipv4Addr) -> Option<[u8; 6]> {
+        let mac = self.neighbour_in_use(interface, address);
+        if mac.is_none() {
+            self.probe(interface, address);
+        }
+        mac
+    }
+
+    /// The same where the kernel is about to send there if it has none, and resolves it for that. (A question from here, of IPv6,
+    /// has no packet's source address, and gets no answer before the next one, a second later, where the interface has no
+    /// link-local address.)
+    pub fn neighbour_in_use(&mut self, interface: u32, address: Ipv4Addr) -> Option<[u8; 6]> {
         let usable = |neighbour: &Neighbour| neighbour.mac.filter(|_| neighbour.state.is_valid());
         let known = self.neighbours.get(&(interface, address)).copied();
         let known = match known.filter(|known| usable(known).is_some()) {
@@ -262,7 +273,7 @@ impl Control {
         };
         let mac = known.as_ref().and_then(usable);
         let is_stale = known.is_some_and(|known| known.state == netlink::NudState::Stale);
-        if mac.is_none() || is_stale {
+        if is_stale {
             // A stale address is used meanwhile, but only the kernel can confirm it.
             self.probe(interface, address);
         }

@@ -7,6 +7,8 @@
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use libvma_dev::ipv6_stand_ins;
+
 use crate::sys::Fd;
 use crate::sys::fd::{open_read, read_again};
 use crate::sys::sockaddr::Family;
@@ -26,7 +28,7 @@ pub struct UdpTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     port: u16,
-    /// 0.0.0.0 for any.
+    /// 0.0.0.0 for any; of IPv6 the stand-in, if it has one.
     address: Ipv4Addr,
     /// An IPv6 socket, which may or may not take IPv4 packets.
     is_ipv6: bool,
@@ -66,8 +68,8 @@ impl UdpTable {
     }
 
     /// The inodes of the sockets that may receive what is sent to an address and port, beside a socket of the
-    /// family that has them. A unicast packet prefers an IPv4 socket to an IPv6 socket of any address, so
-    /// that is left out beside an IPv4 socket. Which IPv6 sockets take IPv6 only the tables do not tell.
+    /// family that has them. A unicast packet of IPv4 prefers an IPv4 socket to an IPv6 socket of any address, so
+    /// that is left out beside an IPv4 socket. Which IPv6 sockets take one family only the tables do not tell.
     pub fn receivers(
         &self,
         address: Ipv4Addr,
@@ -78,7 +80,10 @@ impl UdpTable {
         let on_port = self.rows.get(from..).unwrap_or_default();
         let on_port = on_port.iter().take_while(move |row| row.port == port);
         let takes = move |row: &&Row| {
-            let rivals = !row.is_ipv6 || beside == Family::Ipv6 || address.is_multicast();
+            let rivals = match ipv6_stand_ins::is_one(address) {
+                true => row.is_ipv6,
+                false => !row.is_ipv6 || beside == Family::Ipv6 || address.is_multicast(),
+            };
             row.address == address || row.address.is_unspecified() && rivals
         };
         on_port.filter(takes).map(|row| row.inode)
@@ -86,7 +91,7 @@ impl UdpTable {
 }
 
 impl Row {
-    /// A line of either file. None if it is no socket that takes IPv4 packets, or one of the kernel's own.
+    /// A line of either file. None if it is a socket at an address that the library has not met, or one of the kernel's own.
     fn parse(line: &[u8]) -> Option<Row> {
         let line = core::str::from_utf8(line).ok()?;
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -106,14 +111,17 @@ fn word(text: &str) -> Option<[u8; 4]> {
     Some(u32::from_str_radix(text, 16).ok()?.to_ne_bytes())
 }
 
-/// The IPv4 address that an IPv6 address of a socket stands for.
+/// The IPv4 address that an IPv6 address of a socket stands for, or that stands for it.
 fn mapped(text: &str) -> Option<Ipv4Addr> {
     let mut octets = [0; 16];
     for (at, place) in octets.as_chunks_mut::<4>().0.iter_mut().enumerate() {
         *place = word(text.get(at * 8..at * 8 + 8)?)?;
     }
     let address = Ipv6Addr::from(octets);
-    if address.is_unspecified() { Some(Ipv4Addr::UNSPECIFIED) } else { address.to_ipv4_mapped() }
+    match address.is_unspecified() {
+        true => Some(Ipv4Addr::UNSPECIFIED),
+        false => address.to_ipv4_mapped().or_else(|| ipv6_stand_ins::known(address)),
+    }
 }
 
 #[cfg(test)]

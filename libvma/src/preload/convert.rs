@@ -27,7 +27,7 @@ pub enum Destination {
     Foreign,
 }
 
-/// Reads a `sockaddr`; of `::1` the stand-in, which is right for a socket of AF_INET6 only.
+/// Reads a `sockaddr`; of IPv6 the stand-in, which is right for a socket of AF_INET6 only.
 ///
 /// # Safety
 /// `address` is null or points to `len` readable bytes.
@@ -47,29 +47,29 @@ pub unsafe fn destination(address: *const libc::sockaddr, len: libc::socklen_t) 
         Some(address) if is_reserved(*address.ip()) => Destination::Foreign,
         Some(address) => Destination::Given(address, Family::Ipv4),
         // SAFETY: as above.
-        None => unsafe { mapped_destination(address, len) },
+        None => unsafe { ipv6_destination(address, len) },
     }
 }
 
 /// # Safety
 /// As [`destination`].
 #[inline(never)]
-unsafe fn mapped_destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
+unsafe fn ipv6_destination(address: *const libc::sockaddr, len: libc::socklen_t) -> Destination {
     // SAFETY: as promised.
-    match unsafe { named_by_ipv6(address, len) } {
-        Some(Named::Ipv4(to)) if !is_reserved(*to.ip()) => Destination::Given(to, Family::Ipv6),
-        Some(Named::Ipv6(to)) if to.ip().is_loopback() => {
-            // SAFETY: it was just read as a `sockaddr_in6`.
-            match unsafe { has_label(address) } {
-                true => Destination::Foreign,
-                false => Destination::Given(ipv6_loopback::end(to.port()), Family::Ipv6),
-            }
+    let to = match unsafe { named_by_ipv6(address, len) } {
+        Some(Named::Ipv4(to)) if !is_reserved(*to.ip()) => Some(to),
+        // SAFETY: it was just read as a `sockaddr_in6`.
+        Some(Named::Ipv6(_)) if unsafe { has_label(address) } => None,
+        Some(Named::Ipv6(to)) if to.ip().is_loopback() => Some(ipv6_loopback::end(to.port())),
+        Some(Named::Ipv6(to)) => {
+            ipv6_stand_ins::of(*to.ip()).map(|ip| SocketAddrV4::new(ip, to.port()))
         }
-        _ => Destination::Foreign,
-    }
+        _ => None,
+    };
+    to.map_or(Destination::Foreign, |to| Destination::Given(to, Family::Ipv6))
 }
 
-/// Reads the address that a stream of a family is to connect to: of IPv6 its stand-in.
+/// Reads the address that a stream of a family is to connect to.
 ///
 /// # Safety
 /// As [`destination`].
@@ -86,18 +86,7 @@ pub unsafe fn peer(
         },
         Family::Ipv6 if address.is_null() => Destination::Absent,
         // SAFETY: as promised.
-        Family::Ipv6 => match unsafe { named_by_ipv6(address, len) } {
-            Some(Named::Ipv6(to)) if ipv6_stand_ins::is_served(*to.ip()) => {
-                // SAFETY: it was just read as a `sockaddr_in6`.
-                let is_labelled = unsafe { has_label(address) };
-                let stand_in = Some(*to.ip()).filter(|_| !is_labelled).and_then(ipv6_stand_ins::of);
-                stand_in.map_or(Destination::Foreign, |ip| {
-                    Destination::Given(SocketAddrV4::new(ip, to.port()), Family::Ipv6)
-                })
-            }
-            // SAFETY: as promised.
-            _ => unsafe { mapped_destination(address, len) },
-        },
+        Family::Ipv6 => unsafe { ipv6_destination(address, len) },
     }
 }
 

@@ -97,9 +97,7 @@ unsafe fn tell_ipv6(fd: c_int, address: SockAddr, len: libc::socklen_t) {
     // SAFETY: that many bytes are readable, as promised; the pointer may be unaligned.
     let address = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
     let to = Ipv6Addr::from(address.sin6_addr.s6_addr);
-    let is_stream =
-        || shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
-    let is_served = to.to_canonical().is_loopback() || ipv6_stand_ins::is_served(to) && is_stream();
+    let is_served = to.to_canonical().is_loopback() || ipv6_stand_ins::is_served(to);
     if address.sin6_port != 0 && !is_served {
         let before = errno::get();
         WhyOs::Ipv6.tell(format_args!("fd {fd}"));

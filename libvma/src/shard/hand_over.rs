@@ -6,15 +6,20 @@
 //! while the flows stand, and what arrives meanwhile stays behind it. What came by a link is sent once
 //! more, from here if the sender is gone, else by the sender.
 
+mod ipv6;
+
 use core::net::SocketAddrV4;
 use std::io::IoSliceMut;
 
+use libvma_engine::drop_reason::DropReason;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
 use libvma_engine::wire::{ipv4, udp};
 
 use super::datagram::Datagram;
+use super::receive::partial;
 use super::{RingId, SocketId, State};
+use crate::device::Received;
 use crate::device::xdp::Injector;
 use crate::sys::shadow;
 
@@ -23,6 +28,8 @@ const OPTIONS: [u8; 4] = [1, 1, 1, 0];
 const IP_HEADER_LEN: usize = ipv4::HEADER_LEN + OPTIONS.len();
 /// IP payload of a frame; a multiple of 8. The kernel takes a page, headroom included.
 const PIECE: usize = 1472;
+/// Nobody looks at it.
+const SOURCE: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
 
 /// Whose queue it is.
 #[derive(Clone, Copy)]
@@ -106,16 +113,39 @@ impl<S> State<S> {
         let empty = payload.is_empty().then_some(&[][..]);
         let mut done = None;
         for data in payload.chunks(size).chain(empty) {
-            let packet = Packet::new(datagram, queue.port, data);
-            let mut frames = packet.iter().flat_map(|packet| packet.frames(mac)).peekable();
-            if frames.peek().is_none()
-                || !frames.all(|frame| injector.inject(interface, &frame).is_ok())
-            {
+            let inject = |frame: Vec<u8>| injector.inject_as_it_is(interface, &frame).is_ok();
+            let is_in = match ipv6::Packet::of(datagram, queue.port, data) {
+                Some(packet) => packet.frames(mac).is_some_and(|mut frames| frames.all(inject)),
+                None => Packet::new(datagram, queue.port, data)
+                    .is_some_and(|packet| packet.frames(mac).all(inject)),
+            };
+            if !is_in {
                 break;
             }
             done = Some(done.unwrap_or(0) + data.len() as u32);
         }
         done
+    }
+
+    /// What came from a peer for whom no stand-in is left: another like it the steering program leaves to the kernel, if it could
+    /// be told. A bad one is dropped.
+    #[cold]
+    pub(super) fn leave_stranger_to_kernel(&mut self, id: RingId, received: Received) {
+        let Some(ring) = self.rings.get(id.index()) else { return };
+        let frame: Vec<u8> = ring.pieces(&received.frame).flatten().copied().collect();
+        let (partial, segment) = (partial(ring), usize::from(received.segment));
+        let (interface, mac) = (ring.interface().index, MacAddr(ring.interface().mac));
+        self.refuse(id, received, DropReason::KernelsConnection);
+        let Some(packet) = ipv6::Packet::read(&frame, partial) else { return };
+        let Ok(injector) = Injector::new() else { return };
+        let size = if segment == 0 { packet.data.len().max(1) } else { segment };
+        let empty = packet.data.is_empty().then_some(&[][..]);
+        for data in packet.data.chunks(size).chain(empty) {
+            let frames = ipv6::Packet { data, ..packet }.frames(mac);
+            for frame in frames.into_iter().flatten() {
+                let _ = injector.inject_as_it_is(interface, &frame);
+            }
+        }
     }
 
     /// The interface that it came by, and the MAC address that it was sent to.
@@ -185,9 +215,8 @@ fn has_room_for_options(data: usize) -> bool {
 
 /// `ip` counts the options as payload.
 fn frame(destination: MacAddr, ip: &ipv4::Header, options: &[u8], piece: &[u8]) -> Vec<u8> {
-    let source = MacAddr([2, 0, 0, 0, 0, 0]);
     let mut link = [0; ethernet::HEADER_LEN];
-    ethernet::Header { dst: destination, src: source, ethertype: EtherType::IPV4 }.emit(&mut link);
+    ethernet::Header { dst: destination, src: SOURCE, ethertype: EtherType::IPV4 }.emit(&mut link);
     let mut header = [0; ipv4::HEADER_LEN];
     ip.emit(&mut header);
     header[0] += (options.len() / 4) as u8;

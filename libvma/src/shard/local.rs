@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::udp::lookup::Tuple;
@@ -325,6 +326,8 @@ impl<S> State<S> {
         self.is_own(source)
             && self.is_own(destination)
             && is_stand_in(source) == is_stand_in(destination)
+            // Nobody sends such a packet by a link.
+            && !ipv6_stand_ins::is_one(source)
     }
 
     #[inline]

@@ -5,6 +5,7 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::udp::lookup::Tuple;
@@ -58,9 +59,11 @@ impl<S> State<S> {
             Ok(ip) if ring.is_local() => {
                 self.check_local(&ip).and_then(|()| parse_udp(ring, &received, ip))
             }
-            Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => {
-                Err(DropReason::BadSourceAddress)
-            }
+            Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => match ip {
+                // Linux looks at that of IPv4 only (fib_validate_source()).
+                ip if is_datagram_of_ipv6(&ip) => parse_udp(ring, &received, ip),
+                _ => Err(DropReason::BadSourceAddress),
+            },
             Err(DropReason::NotIpv4) => return self.input_ipv6(id, received),
             Err(reason) => Err(reason),
             Ok(ip) if ip.is_fragment() => return self.input_fragment(id, received, ip),
@@ -80,6 +83,7 @@ impl<S> State<S> {
         let Some(ring) = self.rings.get_mut(id.index()) else { return };
         match ring.translate(&mut received) {
             Ok(()) => self.input(id, received),
+            Err(DropReason::KernelsConnection) => self.leave_stranger_to_kernel(id, received),
             Err(reason) => self.refuse(id, received, reason),
         }
     }
@@ -421,10 +425,18 @@ fn parse_ip(ring: &Ring, received: &Received) -> Result<ipv4::Header, DropReason
     Ok(ip)
 }
 
+fn is_datagram_of_ipv6(ip: &ipv4::Header) -> bool {
+    ip.protocol == ipv4::protocol::UDP && ipv6_stand_ins::is_one(ip.src)
+}
+
 fn parse_udp(ring: &Ring, received: &Received, ip: ipv4::Header) -> Result<Parsed, DropReason> {
     let skip = ethernet::HEADER_LEN + ip.header_len();
     let first = ring.first_bytes(&received.frame);
     let udp = udp::Header::parse(first.get(skip..).unwrap_or_default(), ip.payload_len())?;
+    if udp.checksum == 0 && is_datagram_of_ipv6(&ip) {
+        // RFC 8200 section 8.1.
+        return Err(DropReason::BadUdpChecksum);
+    }
     let start = skip + udp::HEADER_LEN;
     match first.get(start..start + udp.data_len()) {
         Some(data) => udp.verify(ip.src, ip.dst, [data], partial(ring))?,
@@ -462,8 +474,8 @@ pub(super) fn partial(ring: &Ring) -> PartialChecksum {
 
 pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
     Tuple {
-        // Of a link, on which both ends are; from elsewhere no such packet is taken.
-        is_ipv6: is_stand_in(parsed.ip.src),
+        // The one of a link, on which both ends are; the other of an interface. From elsewhere no such packet is taken.
+        is_ipv6: is_stand_in(parsed.ip.src) || ipv6_stand_ins::is_one(parsed.ip.src),
         member: parsed.member,
         source: parsed.ip.src,
         source_port: parsed.udp.src_port,

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 
 const ALIGN: usize = size_of::<usize>();
 const HEADER: usize = size_of::<libc::cmsghdr>();
@@ -22,8 +23,8 @@ pub struct Ancillary {
     /// IPV6_TCLASS and IPV6_HOPLIMIT, which are for IPv6 packets.
     class: Option<u8>,
     hops: Option<u8>,
-    /// IPV6_PKTINFO: it comes from `::1`.
-    from_loopback: bool,
+    /// IPV6_PKTINFO that names no interface, or `::1`: the stand-in of the address that it comes from.
+    ipv6_source: Option<Ipv4Addr>,
     /// There are messages of IPv6, which a socket of AF_INET ignores.
     pub for_ipv6: bool,
 }
@@ -32,22 +33,26 @@ impl Ancillary {
     /// Do the headers look as they would without the control messages?
     #[inline]
     pub fn is_plain(&self) -> bool {
-        let Ancillary { segment: _, tos, ttl, source, class, hops, from_loopback, for_ipv6: _ } =
+        let Ancillary { segment: _, tos, ttl, source, class, hops, ipv6_source, for_ipv6: _ } =
             self;
-        let of_ipv6 = class.is_some() || hops.is_some() || *from_loopback;
+        let of_ipv6 = class.is_some() || hops.is_some() || ipv6_source.is_some();
         tos.is_none() && ttl.is_none() && source.is_none() && !of_ipv6
     }
 
     /// The messages that count for a packet to there: the kernel leaves out those of the other family. None: it refuses them.
     #[inline]
     pub fn towards(self, destination: SocketAddrV4) -> Option<Ancillary> {
-        let Ancillary { segment, source, class, hops, from_loopback, for_ipv6, .. } = self;
-        if !is_stand_in(*destination.ip()) {
-            return (!from_loopback).then_some(self);
+        let Ancillary { segment, source, class, hops, ipv6_source, for_ipv6, .. } = self;
+        let is_loopback = is_stand_in(*destination.ip());
+        if !is_loopback && !ipv6_stand_ins::is_one(*destination.ip()) {
+            return ipv6_source.is_none().then_some(self);
         }
-        let source = if source.is_some() { None } else { Some(from_loopback.then_some(STAND_IN)) };
+        let fits = ipv6_source.is_none_or(|source| is_stand_in(source) == is_loopback);
+        if source.is_some() || !fits {
+            return None;
+        }
         let none = Ancillary::default();
-        Some(Ancillary { segment, tos: class, ttl: hops, source: source?, for_ipv6, ..none })
+        Some(Ancillary { segment, tos: class, ttl: hops, source: ipv6_source, for_ipv6, ..none })
     }
 
     /// None if there is anything that only the kernel can do, or has to refuse.
@@ -89,11 +94,15 @@ impl Ancillary {
                     let address = Ipv6Addr::from(*address);
                     match address.to_ipv4_mapped() {
                         Some(ip) if interface == 0 && !ip.is_unspecified() => {
-                            // Of `::1`, too, the last one counts.
-                            (found.source, found.from_loopback) = (Some(ip), false);
+                            // Of either family, the last one counts.
+                            (found.source, found.ipv6_source) = (Some(ip), None);
                         }
                         None if address.is_loopback() && interface <= LOOPBACK => {
-                            (found.source, found.from_loopback) = (None, true);
+                            (found.source, found.ipv6_source) = (None, Some(STAND_IN));
+                        }
+                        None if interface == 0 => {
+                            let source = Some(ipv6_stand_ins::of(address)?);
+                            (found.source, found.ipv6_source) = (None, source);
                         }
                         _ => return None,
                     }
@@ -240,6 +249,26 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_of_ipv6_comes_from_an_address_of_ipv6() {
+        let peer = ipv6_stand_ins::of("2001:db8::2".parse().unwrap()).unwrap();
+        let (peer, four) =
+            (SocketAddrV4::new(peer, 80), SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80));
+        let from = |text| {
+            let info = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6(text, 0));
+            Ancillary::parse(&info).unwrap()
+        };
+        let own = ipv6_stand_ins::known("2001:db8::1".parse().unwrap());
+        assert_eq!(
+            from("2001:db8::1").towards(peer).unwrap().source,
+            own.or(from("2001:db8::1").ipv6_source)
+        );
+        assert_eq!(from("2001:db8::1").towards(four), None);
+        assert_eq!(from("2001:db8::1").towards(libvma_dev::ipv6_loopback::end(80)), None);
+        assert_eq!(from("::1").towards(peer), None);
+        assert_eq!(from("::ffff:10.0.0.1").towards(peer), None);
+    }
+
+    #[test]
     fn what_is_wrong_or_unknown_is_the_kernels() {
         let good = segment(1200);
         for bad in [
@@ -262,7 +291,8 @@ mod tests {
             message(libc::IPPROTO_IP, libc::IP_PKTINFO, &[0; 8]),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 1)),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:0.0.0.0", 0)),
-            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("2001:db8::1", 0)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("2001:db8::1", 2)),
+            message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("fe80::1", 0)),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::ffff:10.0.0.1", 0)[..19]),
             message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6("::1", 2)),
             message(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &(-1i32).to_ne_bytes()),

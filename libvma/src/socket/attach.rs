@@ -20,7 +20,7 @@ use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId, clock};
 use crate::sys::sockaddr::Family;
-use crate::sys::{fd, loopback_end, shadow};
+use crate::sys::{fd, loopback_end};
 
 /// The program named the socket by bind(), to a port that the kernel chose if `automatic`: other processes
 /// may find it.
@@ -34,8 +34,7 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
         }
         let (shadow, device) = (socket.shadow(), socket.options.device);
         drop(state);
-        let local = shadow::local_address(shadow);
-        if let Some(local) = local.filter(|local| !ipv6_stand_ins::is_one(*local.ip())) {
+        if let Some(local) = loopback_end::listening(shadow) {
             open_rings(stack, *local.ip(), device);
         }
     }
@@ -47,10 +46,10 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
 pub fn post(stack: &Stack, id: SocketId) {
     let found = stack.shard.lock().ok().and_then(|mut state| {
         let (_, socket) = state.socket(id)?;
-        let address = match socket.ipv6_only {
-            true => socket.local.map(|local| ipv6_loopback::end(local.port())),
-            false => socket.local,
-        };
+        let address = socket.local.map(|local| match socket.ipv6_only {
+            true if local.ip().is_unspecified() => ipv6_loopback::end(local.port()),
+            _ => local,
+        });
         let fits = socket.state == State::Offloaded
             && !socket.options.receives_by_kernel
             && socket.stream.is_none()
@@ -59,7 +58,9 @@ pub fn post(stack: &Stack, id: SocketId) {
         Some((socket.shadow(), address.filter(|_| fits)?))
     });
     let Some((shadow, address)) = found else { return };
-    if address.ip().is_multicast() || !stack.config.local {
+    // By its own IPv6 addresses a host is reached through the kernel.
+    let is_served = !address.ip().is_multicast() && !ipv6_stand_ins::is_one(*address.ip());
+    if !is_served || !stack.config.local {
         return;
     }
     let Some(posted) = local::post(stack, protocol::UDP, shadow, address) else { return };
@@ -103,11 +104,10 @@ pub fn refresh(stack: &Stack, id: SocketId) {
         return;
     }
     let descriptor = socket.shadow();
-    let ends = loopback_end::of_datagrams(descriptor);
-    // Datagrams of IPv6 only are served within the host, or not at all.
-    let served = ends.filter(|ends| stack.config.local || !ends.ipv6_only);
+    let served = loopback_end::of_datagrams(descriptor);
     (socket.local, socket.peer) = served.map_or((None, None), |ends| (ends.local, ends.peer));
     socket.ipv6_only = served.is_some_and(|ends| ends.ipv6_only);
+    socket.ipv4_only = served.is_some_and(|ends| ends.ipv4_only);
     socket.route = None;
     if let Some(peer) = socket.peer {
         socket.note_first_destination(peer);

@@ -11,6 +11,7 @@ use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4;
 use libvma_engine::wire::udp::{self, MAX_DATA_LEN};
 
@@ -135,7 +136,8 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             local::hear_peers(stack);
             continue;
         }
-        let is_longer = class.is_some() && is_longer_by_ipv6(&mut state, id, &hop, &ancillary, len);
+        let is_longer = class.is_some()
+            && is_longer_by_ipv6(&mut state, id, &hop, &ancillary, (destination, len));
         if destination.port() == 0 || stays_here || is_longer {
             return passed_locked(state, id, request, WhyOs::Arguments);
         }
@@ -147,22 +149,23 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
     }
 }
 
-/// Would a datagram of so many bytes to `::1`, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
+/// Would a datagram of so many bytes, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
 /// errors about them, are the kernel's.
 fn is_longer_by_ipv6(
     state: &mut Guard<'_>,
     id: SocketId,
     hop: &NextHop,
     ancillary: &Ancillary,
-    len: usize,
+    (destination, len): (SocketAddrV4, usize),
 ) -> bool {
-    const IPV6_HEADER_LEN: usize = 40;
+    // Of an interface, room for the longer header is left (`ipv6_stand_ins::room`).
+    let header_len = if is_stand_in(*destination.ip()) { 40 } else { ipv4::HEADER_LEN };
     let of_socket = state.socket(id).map_or(0, |(_, socket)| socket.options.segment);
     let segment = match ancillary.segment.unwrap_or(of_socket) {
         0 => len,
         segment => len.min(segment.into()),
     };
-    segment + IPV6_HEADER_LEN + udp::HEADER_LEN > hop.mtu as usize
+    segment + header_len + udp::HEADER_LEN > hop.mtu as usize
 }
 
 fn is_ipv6(state: &mut Guard<'_>, id: SocketId) -> bool {
@@ -191,7 +194,8 @@ fn kernels_part(
         return None;
     }
     // Another traffic class may have another route.
-    let class = ancillary.tos.is_some_and(|tos| (tos ^ socket.options.tos) & !ECN != 0);
+    let (_, usual) = socket.options.wishes(ipv6_stand_ins::is_one(*destination.ip()));
+    let class = ancillary.tos.is_some_and(|tos| (tos ^ usual) & !ECN != 0);
     class.then_some(WhyOs::ControlMessage)
 }
 
@@ -271,7 +275,8 @@ impl Way {
             tos: self.ancillary.tos.or(self.class).unwrap_or(options.tos),
             dont_fragment: options.dont_fragment,
             never_fragment: options.never_fragment,
-            checksum: options.checksum,
+            // SO_NO_CHECK is for IPv4 (RFC 8200 section 8.1).
+            checksum: options.checksum || self.class.is_some(),
             loop_back: multicast && options.multicast_loop,
             after_kernel: self.after_kernel,
             payload,

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV6};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 
 use super::Socket;
 use super::options::Ipv6Told;
@@ -73,7 +74,10 @@ impl<'a> ControlWriter<'a> {
             self.put(libc::IPPROTO_UDP, libc::UDP_GRO, &size.to_ne_bytes());
         }
         if is_stand_in(datagram.destination) {
-            return self.describe_ipv6(datagram, socket);
+            return self.describe_ipv6(datagram, socket, (Ipv6Addr::LOCALHOST, LOOPBACK));
+        }
+        if let Some(destination) = ipv6_stand_ins::real(datagram.destination) {
+            return self.describe_ipv6(datagram, socket, (destination, datagram.interface));
         }
         if options.packet_info.has_ipv6() {
             let mut info = [0u8; 20];
@@ -111,13 +115,17 @@ impl<'a> ControlWriter<'a> {
         }
     }
 
-    /// The control messages of a datagram of IPv6, from `::1` to `::1`, and of no other.
+    /// The control messages of a datagram of IPv6, by its destination and the interface that it came by.
     #[cold]
-    fn describe_ipv6(&mut self, datagram: &Datagram, socket: &Socket) {
-        let address = Ipv6Addr::LOCALHOST.octets();
+    fn describe_ipv6(
+        &mut self,
+        datagram: &Datagram,
+        socket: &Socket,
+        (destination, interface): (Ipv6Addr, u32),
+    ) {
         let mut info = [0u8; 20];
-        info[..16].copy_from_slice(&address);
-        info[16..].copy_from_slice(&LOOPBACK.to_ne_bytes());
+        info[..16].copy_from_slice(&destination.octets());
+        info[16..].copy_from_slice(&interface.to_ne_bytes());
         let (hops, class) = (i32::from(datagram.ttl), i32::from(datagram.tos));
         let options = &socket.options;
         if options.packet_info.has_ipv6() {
@@ -138,7 +146,7 @@ impl<'a> ControlWriter<'a> {
                 // IPV6_RECVORIGDSTADDR, whose message has its number.
                 _ => {
                     let port = socket.local.map_or(0, |local| local.port());
-                    let name6 = SocketName::of_ipv6(SocketAddrV6::new(address.into(), port, 0, 0));
+                    let name6 = SocketName::of_ipv6(SocketAddrV6::new(destination, port, 0, 0));
                     self.put(libc::IPPROTO_IPV6, name, name6.bytes());
                 }
             }

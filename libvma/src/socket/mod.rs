@@ -149,6 +149,8 @@ pub struct Socket {
     pub peer: Option<SocketAddrV4>,
     /// Of a UDP socket: it takes nothing of IPv4.
     pub ipv6_only: bool,
+    /// Of a UDP socket: it takes nothing of IPv6.
+    pub ipv4_only: bool,
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
@@ -257,6 +259,7 @@ impl Socket {
             local: None,
             peer: None,
             ipv6_only: false,
+            ipv4_only: false,
             options: options::Options::new(config),
             flows: Vec::new(),
             datagrams: None,

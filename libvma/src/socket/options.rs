@@ -137,6 +137,23 @@ impl Options {
         }
     }
 
+    /// Of a datagram, is the interface told?
+    fn tells_interface(&self) -> bool {
+        self.packet_info != PacketInfo::None || self.ipv6_told.has(libc::IPV6_2292PKTINFO)
+    }
+
+    /// The shadow's hop limit or traffic class was set.
+    pub fn note_ipv6(&mut self, shadow: i32, name: i32) {
+        let value = shadow::int_option(shadow, libc::IPPROTO_IPV6, name);
+        let value = value.and_then(|value| u8::try_from(value).ok());
+        match name {
+            // -1 is read back as the host's default.
+            libc::IPV6_UNICAST_HOPS => self.ipv6_hops = value,
+            libc::IPV6_TCLASS => self.ipv6_class = value.unwrap_or(0),
+            _ => {}
+        }
+    }
+
     /// The same where no route says more.
     pub fn envelope(&self, is_ipv6: bool) -> (u8, u8) {
         let (ttl, tos) = self.wishes(is_ipv6);
@@ -235,7 +252,7 @@ const HARMLESS_IP: &[i32] = &[
 ];
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
-/// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's, and mean nothing for a datagram to `::1`
+/// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's, and mean nothing for a datagram between hosts
 /// that needs no fragments and comes without extension headers.
 const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_2292HOPOPTS,
@@ -267,15 +284,13 @@ const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_RECVPATHMTU,
     libc::IPV6_PATHMTU,
     libc::IPV6_DONTFRAG,
-    libc::IPV6_AUTOFLOWLABEL,
-    libc::IPV6_ADDR_PREFERENCES,
     libc::IPV6_MINHOPCOUNT,
     libc::IPV6_RECVFRAGSIZE,
     libc::IPV6_FREEBIND,
 ];
 
 /// Options that give packets of IPv6 what only the kernel can give them. They are set seldom, and a socket that has had one sends
-/// to `::1` by the kernel ever after.
+/// those by the kernel ever after.
 const SENDING_IPV6: &[i32] = &[
     libc::IPV6_2292PKTOPTIONS,
     libc::IPV6_FLOWLABEL_MGR,
@@ -287,6 +302,9 @@ const SENDING_IPV6: &[i32] = &[
     libc::IPV6_RTHDRDSTOPTS,
     libc::IPV6_RTHDR,
     libc::IPV6_DSTOPTS,
+    libc::IPV6_AUTOFLOWLABEL,
+    // The route's question does not name it.
+    libc::IPV6_ADDR_PREFERENCES,
     IPV6_UNICAST_IF,
 ];
 const IPV6_JOIN_ANYCAST: i32 = 27;
@@ -431,7 +449,7 @@ fn ip_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         }
         libc::IP_PKTINFO => {
             options.packet_info = PacketInfo::of(value != 0, options.packet_info.has_ipv6());
-            endpoint.wants_interface = options.packet_info != PacketInfo::None;
+            endpoint.wants_interface = options.tells_interface();
         }
         libc::IP_RECVTTL => options.receive_ttl = value != 0,
         libc::IP_RECVTOS => options.receive_tos = value != 0,
@@ -450,7 +468,10 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
     let fd = socket.shadow();
     let options = &mut socket.options;
     match name {
-        libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS => socket.route = None,
+        libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS => {
+            options.note_ipv6(fd, name);
+            socket.route = None;
+        }
         name if SENDING_IPV6.contains(&name) => {
             options.sends_ipv6_by_kernel = true;
             socket.route = None;
@@ -458,6 +479,7 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         name if Ipv6Told::OPTIONS.contains(&name) => {
             let value = shadow::int_option(fd, libc::IPPROTO_IPV6, name);
             options.ipv6_told.set(name, value.is_some_and(|value| value != 0));
+            endpoint.wants_interface = options.tells_interface();
         }
         // The kernel makes up flow labels, of which it tells then.
         libc::IPV6_FLOWINFO => return shadow::int_option(fd, libc::IPPROTO_IPV6, name) == Some(0),
@@ -465,16 +487,16 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::IPV6_V6ONLY => {}
         libc::IPV6_RECVPKTINFO => {
             let value = shadow::int_option(fd, libc::IPPROTO_IPV6, name);
-            let info = &mut socket.options.packet_info;
+            let info = &mut options.packet_info;
             *info = PacketInfo::of(info.has_ip(), value.is_some_and(|value| value != 0));
-            endpoint.wants_interface = *info != PacketInfo::None;
+            endpoint.wants_interface = options.tells_interface();
         }
         libc::IPV6_ADDRFORM => {
             // It was connected to an IPv4 peer, and is of AF_INET from now on.
             socket.family = shadow::family(fd);
-            let info = &mut socket.options.packet_info;
+            let info = &mut options.packet_info;
             *info = PacketInfo::of(info.has_ip(), false);
-            endpoint.wants_interface = *info != PacketInfo::None;
+            endpoint.wants_interface = options.tells_interface();
         }
         _ => return false,
     }

@@ -8,6 +8,8 @@
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
+
 use super::{Plane, Socket, Stack, State, attach};
 use crate::control::Control;
 use crate::log::log_line;
@@ -191,20 +193,21 @@ struct Own {
 fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<Own> {
     let mut state = stack.shard.lock().ok()?;
     let (_, socket) = state.socket(id)?;
-    if socket.ipv6_only {
-        // It has no flows.
-        return None;
-    }
+    let takes_ipv6 = socket.family == Family::Ipv6 && !socket.ipv4_only;
+    let takes = |address: &Ipv4Addr| match ipv6_stand_ins::is_one(*address) {
+        true => takes_ipv6,
+        false => !socket.ipv6_only,
+    };
     let (local, options) = (socket.local?, &socket.options);
     let at = *local.ip();
     let groups = options.memberships.iter().map(|membership| membership.group);
     let mut all: Vec<Ipv4Addr> =
-        groups.filter(|group| at.is_unspecified() || at == *group).collect();
+        groups.filter(|group| takes(group) && (at.is_unspecified() || at == *group)).collect();
     // A connected socket is steered its peer's packets only, and those are for it alone.
     let whole = socket.peer.is_none() || stack.config.udp_3t_rules;
     if whole && options.shares_port() && !at.is_multicast() {
         match at.is_unspecified() {
-            true => all.extend(own),
+            true => all.extend(own.iter().filter(|own| takes(own))),
             false => all.push(at),
         }
     }

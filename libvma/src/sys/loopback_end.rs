@@ -11,33 +11,47 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use super::sockaddr::{Family, Named, SocketName};
 use super::{Fd, shadow};
 
-/// The addresses of a UDP socket.
+/// The addresses of a UDP socket, of IPv6 by their stand-ins, and any of them as 0.0.0.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramEnds {
     /// None: it is not bound.
     pub local: Option<SocketAddrV4>,
     pub peer: Option<SocketAddrV4>,
-    /// It takes nothing of IPv4: it is bound to `::1`, or to `::` with IPV6_V6ONLY.
+    /// It takes nothing of IPv4: it is bound to an IPv6 address, or to `::` with IPV6_V6ONLY.
     pub ipv6_only: bool,
+    /// It takes nothing of IPv6: it is of AF_INET, or bound to a mapped address.
+    pub ipv4_only: bool,
 }
 
 /// None: one of the socket's addresses is one that the library does not serve.
 pub fn of_datagrams(fd: c_int) -> Option<DatagramEnds> {
     let peer = match shadow::peer_name(fd) {
-        Some(peer) => Some(end(peer)?),
+        Some(peer) => Some(end_of_any_host(peer)?),
         None => None,
     };
-    let (local, ipv6_only) = match shadow::local_name(fd) {
+    let name = shadow::local_name(fd);
+    let ipv4_only = matches!(name, Some(Named::Ipv4(_)));
+    let (local, ipv6_only) = match name {
         None => (None, false),
         Some(own @ Named::Ipv4(_)) => (Some(end(own)?), false),
         Some(Named::Ipv6(any)) if any.ip().is_unspecified() => {
             let only = shadow::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Some(0);
             (Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port())), only)
         }
-        Some(own @ Named::Ipv6(_)) => (Some(end(own)?), true),
+        Some(own @ Named::Ipv6(_)) => (Some(end_of_any_host(own)?), true),
     };
     let local = local.filter(|local| local.port() != 0);
-    Some(DatagramEnds { local, peer, ipv6_only })
+    Some(DatagramEnds { local, peer, ipv6_only, ipv4_only })
+}
+
+/// As [`end`], of addresses of the network, too.
+fn end_of_any_host(name: Named) -> Option<SocketAddrV4> {
+    match name {
+        Named::Ipv6(it) if !it.ip().is_loopback() => {
+            Some(SocketAddrV4::new(ipv6_stand_ins::of(*it.ip())?, it.port()))
+        }
+        name => end(name),
+    }
 }
 
 /// The address of a UDP socket as people are shown it.
@@ -200,14 +214,25 @@ mod tests {
             local: Some(ipv6_loopback::end(port(&six))),
             peer: None,
             ipv6_only: true,
+            ipv4_only: false,
         };
         assert_eq!(ends(&six), Some(expected));
         let both = at("[::]:0");
-        let expected = DatagramEnds { local: any(port(&both)), peer: None, ipv6_only: false };
+        let expected = DatagramEnds {
+            local: any(port(&both)),
+            peer: None,
+            ipv6_only: false,
+            ipv4_only: false,
+        };
         assert_eq!(ends(&both), Some(expected));
         both.connect(("::1", port(&six))).unwrap();
         let (local, peer) = (ipv6_loopback::end(port(&both)), ipv6_loopback::end(port(&six)));
-        let expected = DatagramEnds { local: Some(local), peer: Some(peer), ipv6_only: true };
+        let expected = DatagramEnds {
+            local: Some(local),
+            peer: Some(peer),
+            ipv6_only: true,
+            ipv4_only: false,
+        };
         assert_eq!(ends(&both), Some(expected));
         let unbound = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
         assert_eq!(of_datagrams(unbound.as_raw_fd()).unwrap().local, None);

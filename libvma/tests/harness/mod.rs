@@ -41,7 +41,7 @@ pub use allocations::compile_counting;
 #[allow(unused_imports, reason = "each test binary uses its part")]
 pub use compiled::{compile, compile_in, compile_once};
 pub use ends::{Ends, Library, Shown, installed};
-pub use net::{Hook, Namespaces, Side, kernel_version};
+pub use net::{Hook, Namespaces, Offload, Side, kernel_version};
 pub use program::{Output, Program, Running};
 pub use puppet::Puppet;
 pub use relay::{Faults, Relay};

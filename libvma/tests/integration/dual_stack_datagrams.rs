@@ -1,5 +1,5 @@
-//! UDP sockets of AF_INET6 that take IPv4, too: the library serves their IPv4 datagrams, under the names that an IPv6
-//! socket has for them, and the kernel those of IPv6 at the same time.
+//! UDP sockets of AF_INET6 that take IPv4, too: the library serves the datagrams of both families, those of IPv4 under the names
+//! that an IPv6 socket has for them.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::path::Path;
@@ -79,8 +79,7 @@ fn a_server_has_both_families() {
         let six = ipv6_socket(&net, Side::B, of(Side::B));
         let own = ipv6_socket(&net, Side::A, Ipv6Addr::LOCALHOST);
         let to_six = |side_of: Ipv6Addr| SocketAddr::from((side_of, 5000));
-        // Of IPv4 only.
-        let watch = net.watch(Side::A);
+        let (watch, watch6) = (net.watch(Side::A), net.watch_ipv6(Side::A));
         for n in 0..5 {
             round(&mut program, take, &four, Side::A.at(5000).into(), &format!("four {n}"));
             let port = four.local_addr().unwrap().port();
@@ -92,9 +91,11 @@ fn a_server_has_both_families() {
             round(&mut program, take, &own, to_six(Ipv6Addr::LOCALHOST), &format!("own {n}"));
         }
         watch.still();
+        // A kernel socket asks and is answered five times.
+        assert_eq!(watch6.moved(), (10, 10), "{way}");
         assert_eq!(program.run("s.getsockname()"), "('::', 5000, 0, 0)");
         let traffic = program.finish();
-        assert!(traffic.rx >= 5 && traffic.tx >= 5, "{way}: {traffic:?}");
+        assert!(traffic.rx >= 10 && traffic.tx >= 10, "{way}: {traffic:?}");
     }
 }
 
@@ -226,24 +227,28 @@ fn quic_like_calls_are_served() {
 
 // covers: LIM-52
 #[test]
-fn what_takes_ipv6_only_is_the_kernels_and_told_once() {
+fn a_link_local_peer_is_the_kernels_and_told_once() {
     let net = Namespaces::new();
     with_ipv6(&net);
-    let six = ipv6_socket(&net, Side::B, of(Side::B));
-    let port = six.local_addr().unwrap().port();
+    net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
+    net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
+    let mut peer = net.puppet(Side::B);
+    peer.run("link = if_nametoindex('veth-b'); p = socket(AF_INET6, SOCK_DGRAM); p.settimeout(15)");
+    peer.run("p.bind(('fe80::b', 6000, 0, link))");
     let mut program = dual_puppet(&net, Side::A);
     // Neither a look nor a try.
     program.run("s = dual(('::', 5000)); t = dual(('::1', 0)); t.sendto(b'x', ('::1', 9))");
-    program.run(&format!("s.sendto(b'in passing', ('{}', {port}))", of(Side::B)));
-    let mut got = [0; 100];
-    assert_eq!(six.recv(&mut got).unwrap(), 10);
-    // What is connected to an IPv6 peer, until it is closed.
+    program.run(
+        "link = if_nametoindex('veth-a'); s.sendto(b'in passing', ('fe80::b', 6000, 0, link))",
+    );
+    assert_eq!(peer.run("p.recv(100)"), "b'in passing'");
+    peer.run("p.sendto(b'near', ('fd00:99::1', 5000))");
+    program.run("d, who = s.recvfrom(100)");
+    assert_eq!(program.run("d, who[0], who[3] == link"), "(b'near', 'fe80::b', True)");
+    // What is connected to such a peer, until it is closed.
     for _ in 0..2 {
-        program.run(&format!("c = dual(); c.connect(('{}', {port}))", of(Side::B)));
-        program.run("c.send(b'hello')");
-        let (len, from) = six.recv_from(&mut got).unwrap();
-        assert_eq!(&got[..len], b"hello");
-        six.send_to(b"answer", from).unwrap();
+        program.run("c = dual(); c.connect(('fe80::b', 6000, 0, link)); c.send(b'hello')");
+        peer.run("d, who = p.recvfrom(100); p.sendto(b'answer', who)");
         assert_eq!(program.run("c.recvfrom(100)[0]"), "b'answer'");
     }
     // And a port of which another socket has the IPv4 half.
@@ -251,13 +256,18 @@ fn what_takes_ipv6_only_is_the_kernels_and_told_once() {
     program.run("v.bind(('::', 5001)); w = udp(('0.0.0.0', 5001))");
     let refused = program.raises("v.sendto(b'x', ('::ffff:10.99.0.2', 5000))");
     assert!(refused.contains("Network is unreachable"), "{refused}");
-    let peer = net.socket(Side::B);
-    let watch = net.watch(Side::A);
-    peer.send_to(b"four", Side::A.at(5001)).unwrap();
+    let (four, six) = (net.socket(Side::B), ipv6_socket(&net, Side::B, of(Side::B)));
+    let (watch, watch6) = (net.watch(Side::A), net.watch_ipv6(Side::A));
+    four.send_to(b"four", Side::A.at(5001)).unwrap();
     assert_eq!(program.run("w.recv(100)"), "b'four'");
-    peer.send_to(b"four", Side::A.at(5000)).unwrap();
+    six.send_to(b"six", (of(Side::A), 5001)).unwrap();
+    assert_eq!(program.run("v.recv(100)"), "b'six'");
+    four.send_to(b"four", Side::A.at(5000)).unwrap();
     assert_eq!(program.run("s.recv(100)"), "b'four'");
+    six.send_to(b"six", (of(Side::A), 5000)).unwrap();
+    assert_eq!(program.run("s.recv(100)"), "b'six'");
     watch.still();
+    watch6.still();
     program.finish();
     let told = program.stderr();
     let told: Vec<_> = told.lines().filter(|line| line.contains("IPv6 socket")).collect();
@@ -309,7 +319,7 @@ fn a_socket_goes_on_in_another_process() {
         let mut got = [0; 100];
         four.recv(&mut got).unwrap();
         watch.still();
-        // One waits in our queue, one in the kernel's, and one comes later.
+        // Two wait, and one comes later.
         four.send_to(b"waits", Side::A.at(5000)).unwrap();
         six.send_to(b"waits, too", (of(Side::A), 5000)).unwrap();
         program.run("time.sleep(0.1)");

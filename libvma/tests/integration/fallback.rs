@@ -121,12 +121,12 @@ fn what_the_user_can_change_is_told_once() {
         "t.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); t.bind(('::', 7002))",
     ];
     assert_eq!(told(PYTHON, &only), [""; 0]);
-    // IPV6_FREEBIND: an address that the host does not have.
+    // IPV6_FREEBIND: addresses that the host does not have, one of them link-local.
     let foreign = [
         v6,
         "s.setsockopt(IPPROTO_IPV6, 78, 1); s.bind(('2001:db8::1', 7001)); s.listen()",
         udp,
-        "t.setsockopt(IPPROTO_IPV6, 78, 1); t.bind(('2001:db8::1', 7002))",
+        "t.setsockopt(IPPROTO_IPV6, 78, 1); t.bind(('fe80::1', 7002, 0, if_nametoindex('veth-a')))",
     ];
     let lines = told(PYTHON, &foreign);
     assert_eq!(lines.len(), 1, "{lines:?}");

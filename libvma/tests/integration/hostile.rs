@@ -1,7 +1,9 @@
 //! What the network may send: nothing of it crashes the process, stops a good datagram, or is
 //! delivered where the kernel would not deliver it.
 
+use crate::dual_stack::with_ipv6;
 use crate::harness::{Namespaces, PYTHON, Puppet, Side};
+use crate::ipv6_datagrams::SOCKETS;
 
 /// Makes frames from a seed, throws them at port 5000 through a raw socket.
 const THROWER: &str = r#"
@@ -85,29 +87,99 @@ def fragments(r, ident):
     if style == 5: out.append((0x1fff, r.randbytes(r.randrange(1, 1000))))
     if style == 6: out.insert(0, (r.randrange(0x2000) | 0x2000, b''))
     return [frame(packet(data, ident=ident, frag=field)) for field, data in out]
+def good(text, step):
+    return frame(packet(datagram(text, sport=4001), ident=10000 + step))
 "#;
+
+/// The same of IPv6, under the names above.
+const OF_IPV6: &str = r#"
+A, B = inet_pton(AF_INET6, 'fd00:99::1'), inet_pton(AF_INET6, 'fd00:99::2')
+def datagram(payload, src=B, dst=A, sport=4000, dport=5000, length=None, check=None):
+    length = 8 + len(payload) if length is None else length
+    head = struct.pack('!HHHH', sport, dport, length, 0)
+    right = ones(src + dst + struct.pack('!II', 8 + len(payload), 17) + head + payload) or 65535
+    return head[:6] + struct.pack('!H', right if check is None else check) + payload
+def packet(body, src=B, dst=A, length=None, first=0x60, hops=64, proto=17):
+    length = len(body) if length is None else length
+    return struct.pack('!BBHHBB', first, 0, 0, length & 65535, proto, hops) + src + dst + body
+def frame(body, dst=DST, kind=0x86dd):
+    return dst + SRC + struct.pack('!H', kind) + body
+SOURCES = ['::', '::1', 'ff02::1', 'fe80::b', '::ffff:10.99.0.2', 'fd00:99::1', '2001:db8::5', '64:ff9b::1', '::5']
+def hostile(r):
+    kind = r.randrange(22)
+    text = b'kind %d, %d ' % (kind, r.randrange(10**6)) + r.randbytes(r.randrange(60))
+    good = datagram(text)
+    if kind == 0: return frame(packet(good))[:r.randrange(14, 80)]
+    if kind == 1: return frame(packet(datagram(text, check=r.randrange(1, 65536))))
+    if kind == 2: return frame(packet(datagram(text, check=0)))
+    if kind == 3: return frame(packet(datagram(text, length=r.randrange(65536))))
+    if kind == 4: return frame(packet(datagram(text, length=r.randrange(12))))
+    if kind == 5: return frame(packet(good, length=r.randrange(65536)))
+    if kind == 6: return frame(packet(good, length=r.randrange(40)))
+    if kind == 7: return frame(packet(good, first=r.randrange(256)))
+    if kind == 8: return frame(packet(datagram(b'')))
+    if kind == 9: return frame(packet(good) + r.randbytes(r.randrange(40)))
+    if kind == 10: return frame(r.randbytes(r.randrange(1480)))
+    if kind == 11: return frame(b'\x60' + r.randbytes(5) + b'\x11' + r.randbytes(r.randrange(200)))
+    if kind == 12: return frame(packet(bytes([17, 0, 1, 4, 0, 0, 0, 0]) + good, proto=r.choice([0, 60, 43, 44])))
+    if kind == 13: return frame(packet(good, hops=r.choice([0, 1, 255])))
+    if kind == 14:
+        src = inet_pton(AF_INET6, r.choice(SOURCES))
+        return frame(packet(datagram(text, src=src), src=src))
+    if kind == 15: return frame(packet(datagram(text, sport=r.choice([0, 1, 65535]))))
+    if kind == 16:
+        dst = inet_pton(AF_INET6, r.choice(SOURCES))
+        return frame(packet(datagram(text, dst=dst), dst=dst))
+    if kind == 17: return frame(packet(good, proto=r.randrange(256)))
+    if kind == 18: return frame(packet(good), dst=r.choice([b'\2\0\0\x99\0\x09', b'\xff' * 6]))
+    if kind == 19: return frame(packet(datagram(text, dport=r.choice([0, 5001]))))
+    if kind == 20: return frame(packet(good), kind=r.choice([0x0800, 0x8100, 0x0806, 0, 0xffff]))
+    data = bytearray(frame(packet(good)))
+    for n in range(r.randrange(1, 4)): data[r.randrange(12, len(data))] ^= 1 << r.randrange(8)
+    return bytes(data)
+def good(text, step):
+    return frame(packet(datagram(text, sport=4001)))
+"#;
+
+#[derive(Clone, Copy)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    /// How the program opens its socket, and the peer one for the answers; what else the peer does.
+    fn words(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Family::Ipv4 => ("udp(('10.99.0.1', 5000))", "udp(('10.99.0.2', 4001))", ""),
+            Family::Ipv6 => ("six(('::', 5000))", "six(('fd00:99::2', 4001))", OF_IPV6),
+        }
+    }
+}
 
 const FRAMES: usize = 4000;
 
 /// A thousand frames, then a good datagram that must come through before the next thousand.
 /// Returns the digests of all that arrived, sorted.
-fn bombard(preloaded: bool, seed: u64, throw: &str) -> (String, String) {
+fn bombard(preloaded: bool, seed: u64, family: Family, throw: &str) -> (String, String) {
     let net = Namespaces::new();
+    with_ipv6(&net);
+    let (server, client, more) = family.words();
     // The kernel gives up on a datagram when the sender seems to have begun too many others.
     net.sysctl(Side::A, "net.ipv4.ipfrag_max_dist", "0");
     let program = net.program(Side::A, PYTHON);
     let mut program = Puppet::start(if preloaded { program.with_library() } else { program });
-    program.run("s = udp(('10.99.0.1', 5000)); got = []");
+    program.run(SOCKETS);
+    program.run(&format!("s = {server}; got = []"));
     let mut thrower = Puppet::start(net.program(Side::B, PYTHON));
     thrower.run(THROWER);
-    thrower.run(&format!("r = random.Random({seed}); answers = udp(('10.99.0.2', 4001))"));
+    thrower.run(SOCKETS);
+    thrower.run(more);
+    thrower.run(&format!("r = random.Random({seed}); answers = {client}"));
     for step in 0..FRAMES / 50 {
         thrower.run(throw);
         let good = format!("good {step}");
-        thrower.run(&format!(
-            "throw(frame(packet(datagram(b'{good}', sport=4001), ident={})))",
-            10_000 + step
-        ));
+        thrower.run(&format!("throw(good(b'{good}', {step}))"));
         let collect = "
 while True:
     data, peer = s.recvfrom(65535)
@@ -129,14 +201,14 @@ s.sendto(data, peer)";
 }
 
 #[track_caller]
-fn as_in_the_kernel(throw: &str) {
+fn as_in_the_kernel(family: Family, throw: &str) {
     let seed = match std::env::var("SEED") {
         Ok(seed) => seed.parse().expect("SEED is a number"),
         Err(_) => u64::from(std::process::id()),
     };
     println!("SEED={seed} repeats this");
-    let plain = bombard(false, seed, throw);
-    let preloaded = bombard(true, seed, throw);
+    let plain = bombard(false, seed, family, throw);
+    let preloaded = bombard(true, seed, family, throw);
     if plain != preloaded {
         let list = |text: &str| -> Vec<String> {
             text.trim_matches(['[', ']']).split("), (").map(str::to_owned).collect()
@@ -159,13 +231,20 @@ fn as_in_the_kernel(throw: &str) {
 // covers: NET-04, NET-50
 #[test]
 fn of_malformed_frames_the_same_are_delivered_as_by_the_kernel() {
-    as_in_the_kernel("for n in range(50): throw(hostile(r))");
+    as_in_the_kernel(Family::Ipv4, "for n in range(50): throw(hostile(r))");
+}
+
+// covers: NET-04, NET-50
+#[test]
+fn of_malformed_frames_of_ipv6_the_same_are_delivered_as_by_the_kernel() {
+    as_in_the_kernel(Family::Ipv6, "for n in range(50): throw(hostile(r))");
 }
 
 // covers: NET-23, LIM-20
 #[test]
 fn of_malformed_fragments_the_same_are_delivered_as_by_the_kernel() {
     as_in_the_kernel(
+        Family::Ipv4,
         "for n in range(10):\n count += 1\n for one in fragments(r, count): throw(one)",
     );
 }
@@ -174,6 +253,7 @@ fn of_malformed_fragments_the_same_are_delivered_as_by_the_kernel() {
 #[test]
 fn random_bytes_do_no_harm() {
     as_in_the_kernel(
+        Family::Ipv4,
         "for n in range(50): throw(DST + SRC + b'\\x08\\0' + r.randbytes(r.randrange(1480)))",
     );
 }

@@ -22,6 +22,7 @@ mod inherited;
 mod integrity;
 mod interfaces;
 mod interrupted_malloc;
+mod ipv6_datagrams;
 mod ipv6_loopback;
 mod ipv6_loopback_datagrams;
 mod live;

@@ -27,7 +27,12 @@ impl Injector {
                 let frame = ipv6::whole(frame).ok_or(Errno::INVAL)?;
                 bpf::program_run_live(&self.0, interface, &frame)
             }
-            false => bpf::program_run_live(&self.0, interface, frame),
+            false => self.inject_as_it_is(interface, frame),
         }
+    }
+
+    /// As [`Injector::inject`], of a frame of any protocol.
+    pub fn inject_as_it_is(&self, interface: u32, frame: &[u8]) -> Result<(), Errno> {
+        bpf::program_run_live(&self.0, interface, frame)
     }
 }

@@ -3,6 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::udp::lookup::Filter;
 use libvma_engine::wire::ipv4::protocol;
@@ -27,7 +28,7 @@ pub struct Place {
     known: bool,
     /// SO_VMA_SHUTDOWN_RX.
     pub receives_by_kernel: bool,
-    family: Family,
+    takes_ipv6: bool,
     ipv6_only: bool,
     /// The number under which senders of this host know the socket.
     member: u8,
@@ -45,7 +46,7 @@ impl Place {
             device: socket.options.device,
             known: socket.named || socket.starts_locally,
             receives_by_kernel: socket.options.receives_by_kernel,
-            family: socket.family,
+            takes_ipv6: socket.family == Family::Ipv6 && !socket.ipv4_only,
             ipv6_only: socket.ipv6_only,
             member: socket.member(),
         }))
@@ -61,7 +62,7 @@ impl Place {
             reuse_port: options.reuse_port,
             member: self.member,
             multicast_all: options.multicast_all,
-            is_ipv6: self.family == Family::Ipv6,
+            is_ipv6: self.takes_ipv6,
             ipv6_only: self.ipv6_only,
             memberships: options.memberships.clone(),
         }
@@ -69,13 +70,30 @@ impl Place {
 
     /// Other processes of this host reach it, for which it needs no ring of an interface.
     pub fn is_within_host(&self, stack: &Stack, control: &Control) -> bool {
-        let own =
-            |address: Ipv4Addr| address.is_loopback() || control.interface_of(address).is_some();
+        let own = |address: Ipv4Addr| {
+            let has = || control.interface_of(address).is_some();
+            address.is_loopback() || !ipv6_stand_ins::is_one(address) && has()
+        };
         let local = *self.local.ip();
         stack.config.local
             && self.device.is_none()
             && (local.is_unspecified() || own(local))
             && self.peer.map_or(self.known, |peer| own(*peer.ip()))
+    }
+
+    /// Does the socket take what comes to an address of this family?
+    fn takes(&self, address: Ipv4Addr) -> bool {
+        if ipv6_stand_ins::is_one(address) { self.takes_ipv6 } else { !self.ipv6_only }
+    }
+
+    /// The interfaces that the socket hears.
+    fn interfaces(&self, control: &Control) -> Vec<u32> {
+        match self.device {
+            None if self.local.ip().is_unspecified() => {
+                control.addressed_interfaces(|address| self.takes(address))
+            }
+            device => interfaces(control, *self.local.ip(), device),
+        }
     }
 
     /// What comes to one of the socket's addresses.
@@ -128,11 +146,11 @@ impl Wanted {
 
     /// What comes to the socket's own address, or to all of the host.
     pub fn add_addresses(&mut self, stack: &Stack, plane: &mut Plane, place: &Place) {
-        if place.ipv6_only {
+        let local = *place.local.ip();
+        if is_stand_in(local) {
             return;
         }
-        let local = *place.local.ip();
-        for interface in interfaces(&plane.control, local, place.device) {
+        for interface in place.interfaces(&plane.control) {
             let ring = match ring(stack, plane, interface, Need::Socket) {
                 Ok(ring) => ring,
                 Err(reason) => {
@@ -154,7 +172,7 @@ impl Wanted {
                 .addresses()
                 .iter()
                 .filter(|own| local.is_unspecified() && own.ifindex == interface)
-                .filter(|own| !ipv6_stand_ins::is_one(own.addr));
+                .filter(|own| place.takes(own.addr));
             let named = Some(local).filter(|own| !own.is_unspecified() && !own.is_multicast());
             for address in of_interface.map(|own| own.addr).chain(named) {
                 if self.may_have(stack, place, Moment::Bind, address) {

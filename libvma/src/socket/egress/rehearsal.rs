@@ -1,8 +1,9 @@
 //! A send call with VMA_SND_FLAGS_DUMMY: all that a send does, but that nothing leaves.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::udp::MAX_DATA_LEN;
 
 use super::super::ancillary::Ancillary;
@@ -45,7 +46,7 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
                 continue;
             }
             // The kernel's word to a socket that takes IPv6 only.
-            State::Offloaded if socket.ipv6_only && !is_stand_in(*destination.ip()) => {
+            State::Offloaded if socket.ipv6_only && !is_ipv6_address(*destination.ip()) => {
                 return Err(libc::EINVAL);
             }
             State::Offloaded => {}
@@ -68,6 +69,10 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
         }
         return Ok(len);
     }
+}
+
+fn is_ipv6_address(address: Ipv4Addr) -> bool {
+    is_stand_in(address) || ipv6_stand_ins::is_one(address)
 }
 
 fn walk(

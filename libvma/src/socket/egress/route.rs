@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -77,36 +78,53 @@ fn find_route(
 ) -> Option<Via> {
     let destination = *to.ip();
     if is_stand_in(destination) {
-        return way_to_ipv6(stack, id, to);
+        return way_to_ipv6_loopback(stack, id, to);
     }
-    let (query, ignore_path_mtu) = {
+    let is_ipv6 = ipv6_stand_ins::is_one(destination);
+    let (query, own) = {
         let Ok(mut state) = stack.shard.lock() else { return Some(Via::Os(WhyOs::Reentered)) };
         let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
-        if socket.ipv6_only {
-            return Some(Via::Os(WhyOs::Ipv6));
-        }
         let options = &socket.options;
         let bound = socket.local.map(|local| *local.ip());
         let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+        let by_ipv6 = socket.family == Family::Ipv6 && !socket.ipv4_only;
+        let is_served = match is_ipv6 {
+            true => by_ipv6 && !options.sends_ipv6_by_kernel,
+            false => !socket.ipv6_only,
+        };
+        if !is_served || bound.is_some_and(|own| ipv6_stand_ins::is_one(own) != is_ipv6) {
+            return Some(Via::Os(WhyOs::Ipv6));
+        }
         let multicast = destination.is_multicast();
         let multicast_source = options.multicast_source.filter(|_| multicast);
         let multicast_device = options.multicast_interface.filter(|_| multicast);
         let query = RouteQuery {
             src: source.or(bound).or(multicast_source),
             oif: options.device.or(multicast_device),
-            tos: options.tos,
+            tos: options.wishes(is_ipv6).1,
             mark: options.mark,
             protocol: Some(Protocol::Udp),
             sport: socket.local.map(|local| local.port()),
             ..RouteQuery::to(destination)
         };
-        (query, options.ignore_path_mtu)
+        let own = Own {
+            // What does not fit is the kernel's, of IPv6.
+            ignores_path_mtu: options.ignore_path_mtu && !is_ipv6,
+            of_ipv6: is_ipv6.then_some((options.ipv6_hops, options.ipv6_class)),
+        };
+        (query, own)
     };
     let found = match stack.plane.lock() {
         Err(_) => Err(WhyOs::Reentered),
         Ok(mut plane) => match plane.as_mut() {
             None => Err(WhyOs::NoControlPlane),
-            Some(plane) => resolve(stack, plane, id, destination, &query, ignore_path_mtu),
+            // The kernel does not ask routes of IPv6 whose address it is.
+            Some(plane)
+                if is_ipv6 && source.is_some_and(|it| plane.control.interface_of(it).is_none()) =>
+            {
+                Err(WhyOs::ControlMessage)
+            }
+            Some(plane) => resolve(stack, plane, id, destination, &query, own),
         },
     };
     Some(match found {
@@ -116,7 +134,10 @@ fn find_route(
             Via::Os(WhyOs::ControlMessage)
         }
         Err(WhyOs::LocalDestination)
-            if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
+            if stack.config.local
+                && !is_ipv6
+                && query.oif.is_none()
+                && !destination.is_unspecified() =>
         {
             if is_stranger(stack, id, to.port()) {
                 return None;
@@ -133,7 +154,7 @@ fn find_route(
 
 /// The way to a destination at `::1`. None: by the kernel this time.
 #[cold]
-fn way_to_ipv6(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option<Via> {
+fn way_to_ipv6_loopback(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option<Via> {
     let (shadow, own) = {
         let Ok(mut state) = stack.shard.lock() else { return Some(Via::Os(WhyOs::Reentered)) };
         let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
@@ -209,13 +230,20 @@ fn local_way(
     Some(Via::Ring { hop, source, hop_limit: None, class: None })
 }
 
+/// What the socket's options say of its packets.
+struct Own {
+    ignores_path_mtu: bool,
+    /// Hop limit, if one was said, and traffic class.
+    of_ipv6: Option<(Option<u8>, u8)>,
+}
+
 fn resolve(
     stack: &Stack,
     plane: &mut Plane,
     id: SocketId,
     destination: Ipv4Addr,
     query: &RouteQuery,
-    ignore_path_mtu: bool,
+    own: Own,
 ) -> Result<Via, WhyOs> {
     if destination.is_unspecified() || destination.is_loopback() {
         return Err(WhyOs::LocalDestination);
@@ -234,8 +262,9 @@ fn resolve(
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
-    let path_mtu = route.mtu.filter(|_| !ignore_path_mtu);
-    let mtu = stack.config.limit_mtu(path_mtu.map_or(link.mtu, |mtu| mtu.min(link.mtu)));
+    let path_mtu = route.mtu.filter(|_| !own.ignores_path_mtu);
+    let longest = ipv6_stand_ins::room(destination, stack.config.limit_mtu(link.mtu));
+    let mtu = path_mtu.map_or(longest, |mtu| mtu.min(longest));
     let destination_mac = if destination.is_multicast() {
         if shares_group(stack, plane, id, destination, route.oif) {
             return Err(WhyOs::LocalMembers);
@@ -243,10 +272,15 @@ fn resolve(
         MacAddr::multicast_for(destination)
     } else {
         let next = route.gateway.unwrap_or(destination);
-        MacAddr(plane.control.neighbour(route.oif, next).ok_or(WhyOs::Neighbour)?)
+        MacAddr(plane.control.neighbour_in_use(route.oif, next).ok_or(WhyOs::Neighbour)?)
     };
     let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
-    Ok(Via::Ring { hop, source, hop_limit: route.hop_limit, class: None })
+    Ok(match own.of_ipv6 {
+        None => Via::Ring { hop, source, hop_limit: route.hop_limit, class: None },
+        Some((hops, class)) => {
+            Via::Ring { hop, source, hop_limit: hops.or(route.hop_limit), class: Some(class) }
+        }
+    })
 }
 
 /// Does a socket that is not ours listen to the group on this host, while the sender wants local

@@ -168,7 +168,7 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         match (level, name) {
             (libc::SOL_SOCKET, _) => socket_level(socket, descriptor, name, value),
             (libc::IPPROTO_IP, _) => ip_level(socket, descriptor, name),
-            (libc::IPPROTO_IPV6, _) => ipv6_level(socket, descriptor, name),
+            (libc::IPPROTO_IPV6, _) => socket.options.note_ipv6(descriptor, name),
             _ => {}
         }
     }
@@ -461,17 +461,6 @@ fn is_foreign_to_ipv6(stack: &Stack, id: SocketId, name: i32, number: i32) -> bo
     let Some((_, socket)) = state.socket(id) else { return false };
     socket.options.sends_ipv6_by_kernel = true;
     socket.peer.is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip()))
-}
-
-fn ipv6_level(socket: &mut Socket, descriptor: i32, name: i32) {
-    let value = shadow::int_option(descriptor, libc::IPPROTO_IPV6, name);
-    let value = value.and_then(|value| u8::try_from(value).ok());
-    match name {
-        // -1 is read back as the host's default.
-        libc::IPV6_UNICAST_HOPS => socket.options.ipv6_hops = value,
-        libc::IPV6_TCLASS => socket.options.ipv6_class = value.unwrap_or(0),
-        _ => {}
-    }
 }
 
 /// TTL and TOS go into every segment.

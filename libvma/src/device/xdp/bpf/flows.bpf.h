@@ -18,6 +18,9 @@
 static long (*map_update)(void *map, const void *key, const void *value, __u64 flags) =
 	(void *)BPF_FUNC_map_update_elem;
 
+static __s64 (*csum_diff)(const void *from, __u32 from_size, const void *to, __u32 to_size, __u32 seed) =
+	(void *)BPF_FUNC_csum_diff;
+
 // All numbers on the stack have 64 bits. Without CAP_PERFMON, the verifier of Linux before 6.8 refuses a smaller one where
 // it knew the range of the number before, or that it was a pointer, which it takes to be spoilt. A number that
 // the compiler would put there with less passes through this. (A test of program.rs looks for such stores.)
@@ -223,16 +226,33 @@ static __attribute__((always_inline)) __u64 stand_in_of(const __u64 *address)
 	return found ? *found : 0;
 }
 
+// Is the checksum field that of a packet to be cut into datagrams: the sum of the pseudo-header, of all of them? `addresses` is
+// the sum of its addresses. A packet that was put together otherwise (NETIF_F_GSO_FRAGLIST) is for the kernel to cut.
+static __attribute__((always_inline)) int is_unfinished(const struct udp_header *udp, const void *end, __u64 addresses)
+{
+	if ((const void *)(udp + 1) > end)
+		return 0;
+	__u64 sum = addresses + __builtin_bswap16(IPPROTO_UDP) + udp->length;
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum == udp->checksum;
+}
+
 // As `judge`, of a packet of IPv6.
-static __attribute__((always_inline)) int judge_ipv6(const void *data, const void *end, struct ends *ends)
+static __attribute__((always_inline)) int judge_ipv6(const void *data, const void *end, __u64 segment,
+						     struct ends *ends)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv6_header *ip = (const void *)(eth + 1);
-	const struct ports *ports = (const void *)(ip + 1);
-	if ((const void *)(ports + 1) > end)
+	// No header of TCP is shorter.
+	const struct udp_header *udp = (const void *)(ip + 1);
+	if ((const void *)(udp + 1) > end)
 		return KERNELS;
-	// All are TCP so far.
-	if (ip->next_header != IPPROTO_TCP || ip->version_and_class >> 4 != 6)
+	__u64 protocol = ip->next_header;
+	as_64_bits(protocol);
+	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || ip->version_and_class >> 4 != 6)
 		return KERNELS;
 	// Multicast, link-local, and what is no address of a host: the kernel answers those that it answers.
 	__u8 first = ip->source[0];
@@ -244,13 +264,26 @@ static __attribute__((always_inline)) int judge_ipv6(const void *data, const voi
 	ends->saddr = stand_in_of(ip->saddr);
 	if (ends->saddr == STRANGER)
 		return KERNELS;
-	ends->protocol = IPPROTO_TCP;
-	ends->ports = ports->sport | (__u64)ports->dport << 16;
+	ends->protocol = protocol;
+	ends->ports = udp->ports.sport | (__u64)udp->ports.dport << 16;
 	if (!is_ours(ends))
 		return KERNELS;
 	__u64 zero = 0;
 	const struct interface *link = map_lookup(&interface, &zero);
-	return link && is_for_us(eth, link) ? OURS : KERNELS;
+	if (!link)
+		return KERNELS;
+	if (protocol == IPPROTO_UDP) {
+		__u64 longest = sizeof(*ip) + (segment ? segment + 8 : __builtin_bswap16(ip->payload_length));
+		// (A length of 0 is that of a jumbogram, which Linux takes for that of the packet.)
+		if (longest > link->mtu || !udp->length)
+			return KERNELS;
+		if (segment) {
+			__u64 addresses = (__u32)csum_diff(0, 0, ip->saddr, sizeof(ip->saddr) + sizeof(ip->daddr), 0);
+			if (!is_unfinished(udp, end, addresses))
+				return KERNELS;
+		}
+	}
+	return is_for_us(eth, link) ? OURS : KERNELS;
 }
 
 // Judges the frame that begins at `data`: KERNELS or OURS. If it holds several segments, each has `segment`
@@ -264,7 +297,7 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 	if ((const void *)(ip + 1) > end)
 		return KERNELS;
 	if (eth->type == ETHERTYPE_IPV6)
-		return judge_ipv6(data, end, ends);
+		return judge_ipv6(data, end, segment, ends);
 	if (eth->type != __builtin_bswap16(0x0800) || ip->version_and_length != 0x45)
 		return KERNELS;
 	if (ip->protocol != IPPROTO_UDP && ip->protocol != IPPROTO_TCP)
@@ -320,7 +353,11 @@ static __attribute__((always_inline)) int judge(const void *data, const void *en
 		return KERNELS;
 	// A segment that fits with an IP header only is a fragment: the guests of old hypervisors leave those to us.
 	__u64 longest = segment ? segment + sizeof(*ip) + 8 : __builtin_bswap16(ip->total_length);
-	if (ip->protocol == IPPROTO_UDP && longest > link->mtu)
-		return KERNELS;
+	if (ip->protocol == IPPROTO_UDP) {
+		if (longest > link->mtu)
+			return KERNELS;
+		if (segment && !is_unfinished((const void *)(ip + 1), end, (__u64)ip->saddr + ip->daddr))
+			return KERNELS;
+	}
 	return is_for_us(eth, link) ? OURS : KERNELS;
 }

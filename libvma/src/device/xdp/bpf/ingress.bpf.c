@@ -25,8 +25,6 @@ static long (*skb_change_type)(struct __sk_buff *skb, __u32 type) = (void *)BPF_
 #define MOST_CHUNKS 33
 // Ethernet, IPv4 without options, ports.
 #define HEADERS (14 + 20 + 4)
-// The same with all of UDP's header.
-#define UDP_HEADERS (14 + 20 + 8)
 
 // The loader replaces the numbers of entries here and below.
 struct bpf_map_def SEC("maps") chunks = {
@@ -168,24 +166,6 @@ static __attribute__((always_inline)) struct connection connection_of(const stru
 	};
 }
 
-struct udp_header {
-	struct ports ports;
-	__u16 length;
-	__u16 checksum;
-};
-
-// Is the checksum field that of a packet to be cut into datagrams: the sum of the pseudo-header, of all of them?
-// A packet that was put together otherwise (NETIF_F_GSO_FRAGLIST) is for the kernel to cut.
-static __attribute__((always_inline)) int is_unfinished(const struct ipv4_header *ip)
-{
-	const struct udp_header *udp = (const void *)(ip + 1);
-	__u32 sum = (ip->saddr & 0xffff) + (ip->saddr >> 16) + (ip->daddr & 0xffff) + (ip->daddr >> 16) +
-		    __builtin_bswap16(IPPROTO_UDP) + udp->length;
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == udp->checksum;
-}
-
 static __attribute__((always_inline)) int ring_bell(__u64 number)
 {
 	struct bell *bell = map_lookup(&bells, &number);
@@ -248,15 +228,8 @@ int ingress(struct __sk_buff *skb)
 	__u64 segment = skb->gso_size;
 	if (judge(data, end, segment, &ends) != OURS || skb->vlan_present)
 		return PASS;
-	if (segment && ends.protocol != IPPROTO_UDP) {
+	if (ends.protocol != IPPROTO_UDP)
 		segment = 0; // TCP's need not be told apart
-	} else if (segment) {
-		const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
-		if (data + UDP_HEADERS > end)
-			return PASS;
-		if (!is_unfinished(ip))
-			return PASS;
-	}
 	// A later fragment may be shorter than that.
 	struct connection connection = {};
 	if (data + HEADERS <= end)

@@ -66,5 +66,11 @@ struct ports {
 	__u16 dport;
 };
 
+struct udp_header {
+	struct ports ports;
+	__u16 length;
+	__u16 checksum;
+};
+
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17

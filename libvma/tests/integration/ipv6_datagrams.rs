@@ -1,0 +1,423 @@
+//! UDP over IPv6 on an interface: served as IPv4's datagrams are, and the kernel sees nothing of it.
+
+use std::net::{SocketAddrV6, UdpSocket};
+
+use crate::dual_stack::{of, with_ipv6};
+use crate::harness::{
+    Ends, Library, Namespaces, Offload, PATIENCE, PYTHON, Puppet, Side, wait_for,
+};
+
+pub(crate) const SOCKETS: &str = "
+def six(at=None, peer=None, only=0):
+    s = socket(AF_INET6, SOCK_DGRAM)
+    s.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, only)
+    s.settimeout(15)
+    if at: s.bind(at)
+    if peer: s.connect(peer)
+    return s
+def told(s, size=100):
+    d, control, flags, peer = s.recvmsg(size, 512)
+    return d, {(level, kind): data for level, kind, data in control}, peer
+";
+
+fn namespaces() -> Namespaces {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    net
+}
+
+fn puppet(net: &Namespaces, side: Side) -> Puppet {
+    let mut program = net.puppet(side);
+    program.run(SOCKETS);
+    program
+}
+
+/// A kernel socket of the test itself.
+fn kernels(net: &Namespaces, side: Side) -> UdpSocket {
+    let at = SocketAddrV6::new(of(side), 0, 0, 0);
+    let socket = net.within(side, || UdpSocket::bind(at)).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// Every side that runs under the library.
+fn watches(ends: &Ends) -> Vec<Offload<'_>> {
+    let sides = [(Side::A, ends.library.at_server()), (Side::B, ends.library.at_client())];
+    let sides = sides.into_iter().filter(|(_, under)| *under);
+    sides.map(|(side, _)| ends.net.watch_ipv6(side)).collect()
+}
+
+// covers: NET-03
+#[test]
+fn questions_and_answers_go_by_the_library() {
+    // Where the server is, and where the client: any address, one address, any of IPv6 only.
+    let places = [
+        ("('::', 5000)", "('::', 0)"),
+        ("('fd00:99::1', 5000)", "('fd00:99::2', 0)"),
+        ("('::', 5000), only=1", "('::', 0), only=1"),
+    ];
+    for (library, (server_at, client_at)) in Library::ALL.into_iter().zip(places) {
+        let ends = Ends::new(library);
+        with_ipv6(&ends.net);
+        let mut server = Puppet::start(ends.server(PYTHON));
+        let mut client = Puppet::start(ends.client(PYTHON));
+        server.run(SOCKETS);
+        client.run(SOCKETS);
+        server.run(&format!("s = six({server_at})"));
+        client.run(&format!("c = six({client_at}); c.sendto(b'first', ('fd00:99::1', 5000))"));
+        server.run("echo(s)");
+        client.run("c.recv(100)");
+        let sides = watches(&ends);
+        for connect in ["", "c.connect(('fd00:99::1', 5000))"] {
+            client.run(connect);
+            let send = match connect {
+                "" => "c.sendto(data, ('fd00:99::1', 5000))",
+                _ => "c.send(data)",
+            };
+            // The last one fills the packet.
+            for size in [0, 1, 1000, 1452] {
+                client.run(&format!("data = pattern({size}, 3); {send}"));
+                server.run("echo(s)");
+                client.run("got, peer = c.recvfrom(65535)\nassert got == data");
+                assert_eq!(client.run("peer"), "('fd00:99::1', 5000, 0, 0)");
+            }
+        }
+        assert_eq!(client.run("c.getpeername()"), "('fd00:99::1', 5000, 0, 0)");
+        assert_eq!(client.run("c.getsockname()[0]"), "'fd00:99::2'");
+        for watch in sides {
+            watch.still();
+        }
+        for (mut program, under) in [(server, library.at_server()), (client, library.at_client())] {
+            if under {
+                let traffic = program.finish();
+                assert!(traffic.rx >= 9 && traffic.tx >= 9, "{traffic:?}");
+            }
+        }
+    }
+}
+
+/// A sleeper is woken, by a train, too.
+// covers: NET-03
+#[test]
+fn a_sleeping_call_wakes() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000)); s.settimeout(None)");
+    let peer = kernels(&net, Side::B);
+    let mut sender = Puppet::start(net.program(Side::B, PYTHON));
+    sender.run(SOCKETS);
+    sender.run("t = six(peer=('fd00:99::1', 5000)); t.setsockopt(IPPROTO_UDP, 103, 1000)");
+    let watch = net.watch_ipv6(Side::A);
+    for sleep in ["s.recvfrom(100)[0]", "select.select([s], [], [], 15)[0] and s.recv(100)"] {
+        for _ in 0..3 {
+            program.begin(sleep);
+            program.wait_until_asleep();
+            peer.send_to(b"wake", (of(Side::A), 5000)).unwrap();
+            assert_eq!(program.end(sleep), "b'wake'");
+        }
+    }
+    for _ in 0..3 {
+        program.begin("[len(s.recv(2000)) for _ in range(3)]");
+        program.wait_until_asleep();
+        sender.run("t.send(bytes(2500))");
+        assert_eq!(program.end("train"), "[1000, 1000, 500]");
+    }
+    watch.still();
+}
+
+/// What a program like a name server or QUIC asks for and says.
+// covers: NET-03
+#[test]
+fn control_messages_tell_and_are_heeded() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run(SOCKETS);
+    program.run("s = six(('::', 5000))");
+    for option in ["IPV6_RECVPKTINFO", "IPV6_RECVTCLASS", "IPV6_RECVHOPLIMIT", "74"] {
+        program.run(&format!("s.setsockopt(IPPROTO_IPV6, {option}, 1)"));
+        peer.run(&format!("globals().setdefault('p', six(('fd00:99::2', 0))).setsockopt(IPPROTO_IPV6, {option}, 1)"));
+    }
+    peer.run("p.sendto(b'x', ('fd00:99::1', 5000))");
+    program.run("s.sendto(*s.recvfrom(100))");
+    peer.run("p.recv(100)");
+    let watch = net.watch_ipv6(Side::A);
+    peer.run(
+        "p.sendmsg([b'question'], [(IPPROTO_IPV6, IPV6_TCLASS, struct.pack('=i', 0x48)), \
+         (IPPROTO_IPV6, IPV6_HOPLIMIT, struct.pack('=i', 9))], 0, ('fd00:99::1', 5000))",
+    );
+    program.run("d, info, peer = told(s)");
+    let own = "inet_pton(AF_INET6, 'fd00:99::1')";
+    for told in [
+        format!(
+            "info[IPPROTO_IPV6, IPV6_PKTINFO] == {own} + struct.pack('=I', if_nametoindex('veth-a'))"
+        ),
+        "info[IPPROTO_IPV6, IPV6_TCLASS] == struct.pack('=i', 0x48)".into(),
+        "info[IPPROTO_IPV6, IPV6_HOPLIMIT] == struct.pack('=i', 9)".into(),
+        format!("info[IPPROTO_IPV6, 74][2:24] == struct.pack('!HI', 5000, 0) + {own}"),
+        "len(info) == 4".into(),
+    ] {
+        assert_eq!(program.run(&told), "True", "{told}");
+    }
+    // By the call, and by the socket.
+    program.run(&format!(
+        "s.sendmsg([b'a' * 250], [(IPPROTO_IPV6, IPV6_PKTINFO, {own} + bytes(4)), \
+         (IPPROTO_UDP, 103, struct.pack('=H', 100)), \
+         (IPPROTO_IPV6, IPV6_HOPLIMIT, struct.pack('=i', 7))], 0, peer)"
+    ));
+    for expected in [100, 100, 50] {
+        peer.run("d, info, source = told(p)");
+        assert_eq!(peer.run("len(d), source"), format!("({expected}, ('fd00:99::1', 5000, 0, 0))"));
+        assert_eq!(peer.run("info[IPPROTO_IPV6, IPV6_HOPLIMIT][0]"), "7");
+    }
+    for (class, hops) in [(0x20, 33), (0, 64)] {
+        program.run(&format!("s.setsockopt(IPPROTO_IPV6, IPV6_TCLASS, {class})"));
+        let said = if hops == 64 { -1 } else { hops };
+        program.run(&format!("s.setsockopt(IPPROTO_IPV6, IPV6_UNICAST_HOPS, {said})"));
+        // Of IPv4 packets.
+        program.run("s.setsockopt(IPPROTO_IP, IP_TTL, 11); s.setsockopt(IPPROTO_IP, IP_TOS, 8)");
+        program.run("s.sendto(b'x', peer)");
+        peer.run("d, info, source = told(p)");
+        let seen = "info[IPPROTO_IPV6, IPV6_TCLASS][0], info[IPPROTO_IPV6, IPV6_HOPLIMIT][0]";
+        assert_eq!(peer.run(seen), format!("({class}, {hops})"));
+    }
+    watch.still();
+    // What is not the host's address is the kernel's to refuse.
+    let foreign = "inet_pton(AF_INET6, 'fd00:99::77')";
+    let send =
+        format!("s.sendmsg([b'x'], [(IPPROTO_IPV6, IPV6_PKTINFO, {foreign} + bytes(4))], 0, peer)");
+    assert!(program.raises(&send).contains("Invalid argument"));
+}
+
+/// Fragments are the kernel's in both directions; nothing is lost between the two ways, nor twice there.
+// covers: NET-03
+#[test]
+fn datagrams_beyond_the_mtu_arrive() {
+    for library in Library::ALL {
+        let ends = Ends::new(library);
+        with_ipv6(&ends.net);
+        let mut server = Puppet::start(ends.server(PYTHON));
+        let mut client = Puppet::start(ends.client(PYTHON));
+        server.run(SOCKETS);
+        client.run(SOCKETS);
+        server.run("s = six(('::', 5000))");
+        client.run("c = six(peer=('fd00:99::1', 5000))");
+        for size in [1452, 1453, 9000, 65527, 10, 1453, 10] {
+            client.run(&format!("data = pattern({size}, 5); c.send(data)"));
+            server.run("echo(s)");
+            client.run("got = c.recv(65535)\nassert got == data");
+        }
+        // A train of such is refused, as by the kernel.
+        client.run("c.setsockopt(IPPROTO_UDP, 103, 1453)");
+        assert!(client.raises("c.send(bytes(4000))").contains("Message too long"));
+        client.run("c.setsockopt(IPPROTO_UDP, 103, 1452); c.send(bytes(4000))");
+        assert_eq!(server.run("[len(s.recv(9000)) for _ in range(3)]"), "[1452, 1452, 1096]");
+        client.run("c.setsockopt(IPPROTO_UDP, 103, 0)");
+        server.run("s.settimeout(0.05)");
+        assert!(server.raises("s.recv(10)").contains("timed out"));
+    }
+}
+
+/// The kernel's word about a port that nobody has.
+// covers: NET-03
+#[test]
+fn a_refusal_is_told() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("c = six(peer=('fd00:99::2', 7))");
+    let watch = net.watch_ipv6(Side::A);
+    for _ in 0..3 {
+        program.run("c.send(b'x')");
+        let refused = program.raises("c.recv(100)");
+        assert!(refused.contains("Connection refused"), "{refused}");
+    }
+    program.run("c.send(b'x'); time.sleep(0.1)");
+    let refused = program.raises("c.send(b'x')");
+    assert!(refused.contains("Connection refused"), "{refused}");
+    watch.still();
+}
+
+/// Sixteen addresses of one ones' complement sum can be told apart (`libvma_dev::ipv6_stand_ins`). Of more peers nothing is lost:
+/// they are the kernel's, and those before them the library's.
+// covers: NET-03
+#[test]
+fn peers_beyond_the_librarys_memory_are_the_kernels() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000))");
+    let mut peers = puppet_of_peers(&net);
+    let mut ask = |from: &str, more: &str| {
+        peers.run(&format!("p = six(('{from}', 0)); {more}p.sendto(data, ('fd00:99::1', 5000))"));
+        program.run("d, who = s.recvfrom(2000); s.sendto(d, who)");
+        assert_eq!(program.run("who[0]"), format!("'{from}'"));
+        peers.run("assert p.recv(2000) == data");
+    };
+    // Of one sum.
+    let address = |n: u16| format!("fd00:99::{:x}:{:x}", 0x100 + n, 0x200 - n);
+    for n in 0..24 {
+        ask(&address(n), "data = b'%d' % time.time_ns(); ");
+        // Told to the steering program by now.
+        ask(&address(n), "data = pattern(1400); ");
+    }
+    let watch = net.watch_ipv6(Side::A);
+    for n in 0..16 {
+        ask(&address(n), "");
+    }
+    watch.still();
+    for n in 16..24 {
+        ask(&address(n), "");
+    }
+    assert_eq!(watch.moved(), (8, 8));
+}
+
+fn puppet_of_peers(net: &Namespaces) -> Puppet {
+    let mut peers = Puppet::start(net.program(Side::B, PYTHON));
+    peers.run(SOCKETS);
+    peers.run(
+        "import subprocess
+all = ''.join('address add fd00:99::%x:%x/64 dev veth-b nodad\\n' % (0x100 + n, 0x200 - n) for n in range(24))
+subprocess.run(['ip', '-6', '-batch', '-'], input=all, text=True, check=True)",
+    );
+    peers
+}
+
+/// What waits in the queue when the kernel is to have the socket: a datagram, a train, a large one, an empty one.
+// covers: NET-03
+#[test]
+fn what_waits_goes_to_the_kernel_with_the_socket() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000)); s.setsockopt(IPPROTO_UDP, 104, 0)");
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run(SOCKETS);
+    peer.run("p = six(('fd00:99::2', 6000)); p.connect(('fd00:99::1', 5000)); p.send(b'x')");
+    program.run("echo(s)");
+    peer.run("p.recv(100)");
+    let watch = net.watch_ipv6(Side::A);
+    peer.run("p.send(b'one'); p.send(b''); p.setsockopt(IPPROTO_IPV6, IPV6_TCLASS, 0x20)");
+    peer.run("p.setsockopt(IPPROTO_UDP, 103, 1000); p.send(pattern(2500)); p.setsockopt(IPPROTO_UDP, 103, 0)");
+    peer.run("p.send(pattern(1452, 7))");
+    program.run("time.sleep(0.05); s.recv(100, MSG_PEEK)");
+    watch.still();
+    program.run("s.setsockopt(IPPROTO_IPV6, IPV6_RECVTCLASS, 1)");
+    // SIGIO comes from the kernel's sockets only.
+    program.run("signal.signal(signal.SIGIO, signal.SIG_IGN)");
+    program.run("fcntl.fcntl(s, fcntl.F_SETFL, fcntl.fcntl(s, fcntl.F_GETFL) | os.O_ASYNC)");
+    peer.run("p.send(b'later')");
+    program.run("got = [told(s, 2000) for n in range(7)]");
+    let expected = "[b'one', b'', pattern(2500)[:1000], pattern(2500)[1000:2000], pattern(2500)[2000:], \
+                    pattern(1452, 7), b'later']";
+    assert_eq!(program.run(&format!("[d for d, info, who in got] == {expected}")), "True");
+    assert_eq!(program.run("set(who for d, info, who in got)"), "{('fd00:99::2', 6000, 0, 0)}");
+    assert_eq!(
+        program.run("[info[IPPROTO_IPV6, IPV6_TCLASS][0] for d, info, who in got]"),
+        "[0, 0, 32, 32, 32, 32, 32]"
+    );
+    assert_eq!(watch.moved().0, 7);
+}
+
+/// A `::` socket hears every address that the host has, as long as it has it.
+// covers: LIM-25, NET-03
+#[test]
+fn addresses_come_and_go() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000))");
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run(SOCKETS);
+    peer.run("p = six(('fd00:99::2', 0))");
+    let mut ask = |to: &str, count: u32| {
+        program.begin(&format!("echo(s, {count})"));
+        peer.run(&format!("for n in range({count}): p.sendto(b'x', ('{to}', 5000)); p.recv(10)"));
+        program.end("echo");
+    };
+    ask("fd00:99::1", 10);
+    net.ip(Side::A, "-6 address add fd00:99::11/64 dev veth-a nodad");
+    // The neighbours find each other, and the library the address.
+    ask("fd00:99::11", 1);
+    wait_for("the new address is served", || {
+        let watch = net.watch_ipv6(Side::A);
+        ask("fd00:99::11", 1);
+        (watch.moved() == (0, 0)).then_some(())
+    });
+    let watch = net.watch_ipv6(Side::A);
+    ask("fd00:99::11", 10);
+    ask("fd00:99::1", 10);
+    watch.still();
+    net.ip(Side::A, "-6 address del fd00:99::11/64 dev veth-a");
+    ask("fd00:99::1", 10);
+    watch.still();
+}
+
+/// The neighbour is not known at first, and the route leads over a router that says how long packets may be.
+// covers: NET-03
+#[test]
+fn the_path_is_followed() {
+    let net = Namespaces::with_arp();
+    for side in [Side::A, Side::B] {
+        let device = side.device();
+        net.ip(side, &format!("-6 address add {}/64 dev {device} nodad", of(side)));
+    }
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000))");
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run(SOCKETS);
+    peer.run("p = six(('fd00:99::2', 6000))");
+    let mut ask = |size: usize| {
+        program.run(&format!("s.sendto(pattern({size}), ('fd00:99::2', 6000))"));
+        peer.run(&format!("d, who = p.recvfrom(65535)\nassert d == pattern({size})"));
+        peer.run("p.sendto(d, who)");
+        program.run(&format!("assert s.recv(65535) == pattern({size})"));
+    };
+    ask(10);
+    wait_for("the neighbour is known", || {
+        let watch = net.watch_ipv6(Side::A);
+        ask(10);
+        (watch.moved() == (0, 0)).then_some(())
+    });
+    let watch = net.watch_ipv6(Side::A);
+    ask(1452);
+    watch.still();
+    net.ip(Side::A, "-6 route add fd00:99::2/128 dev veth-a mtu 1400");
+    wait_for("the path's MTU is heeded", || {
+        let watch = net.watch_ipv6(Side::A);
+        ask(1452);
+        // As fragments, by the kernel.
+        (watch.moved().1 == 1).then_some(())
+    });
+    let watch = net.watch_ipv6(Side::A);
+    ask(1352);
+    watch.still();
+}
+
+/// A socket of another process on the port: the kernel chooses who gets what, and the library has it all again afterwards.
+// covers: NET-03
+#[test]
+fn a_port_is_shared_with_another_process() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    let share = "setsockopt(SOL_SOCKET, SO_REUSEPORT, 1); s.bind(('::', 5000))";
+    program.run(&format!("s = six(); s.{share}"));
+    let mut other = Puppet::start(net.program(Side::A, PYTHON));
+    other.run(SOCKETS);
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    peer.run(SOCKETS);
+    let send = "for n in range(100): six(('fd00:99::2', 0)).sendto(b'x', ('fd00:99::1', 5000))";
+    let count = |program: &mut Puppet| -> u32 { program.run("len(drain(s))").parse().unwrap() };
+    peer.run(send);
+    assert_eq!(count(&mut program), 100);
+    other.run(&format!("s = six(); s.{share}"));
+    program.run("time.sleep(0.3)");
+    peer.run(send);
+    program.run("time.sleep(0.05)");
+    let (here, there) = (count(&mut program), count(&mut other));
+    assert_eq!(here + there, 100);
+    assert!(here > 10 && there > 10, "{here} and {there}");
+    other.run("s.close()");
+    wait_for("the library has all again", || {
+        let watch = net.watch_ipv6(Side::A);
+        peer.run(send);
+        assert_eq!(count(&mut program), 100);
+        (watch.moved() == (0, 0)).then_some(())
+    });
+}
