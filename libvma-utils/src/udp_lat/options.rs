@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -16,7 +16,7 @@ use crate::receive::Call;
 pub struct Options {
     pub mode: Mode,
     /// Where the server listens.
-    pub at: SocketAddrV4,
+    pub at: SocketAddr,
     /// Set if that is a group.
     pub multicast: Option<Multicast>,
     pub call: Call,
@@ -70,9 +70,9 @@ struct Words {
     /// Measure
     #[arg(short, long, requires = "ip")]
     client: bool,
-    /// The server's address or a multicast group; the server's default is any address of its host
+    /// The server's address or a group of IPv4 multicast; the server's default is any IPv4 address of its host
     #[arg(short, long, value_name = "ADDRESS")]
-    ip: Option<Ipv4Addr>,
+    ip: Option<IpAddr>,
     /// The server's port
     #[arg(short, long, default_value_t = 11111, value_parser = value_parser!(u16).range(1..))]
     port: u16,
@@ -111,7 +111,7 @@ impl Options {
         words: impl IntoIterator<Item = W>,
     ) -> Result<Options, clap::Error> {
         let words = Words::try_parse_from(words)?;
-        let ip = words.ip.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let ip = words.ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
         let multicast = words.multicast(ip)?;
         let course = Course {
             size: words.msg_size.into(),
@@ -120,7 +120,7 @@ impl Options {
         };
         Ok(Options {
             mode: if words.server { Mode::Server } else { Mode::Client(course) },
-            at: SocketAddrV4::new(ip, words.port),
+            at: SocketAddr::new(ip, words.port),
             multicast,
             call: words.iomux_type,
         })
@@ -128,8 +128,13 @@ impl Options {
 }
 
 impl Words {
-    fn multicast(&self, ip: Ipv4Addr) -> Result<Option<Multicast>, clap::Error> {
+    fn multicast(&self, ip: IpAddr) -> Result<Option<Multicast>, clap::Error> {
         if ip.is_multicast() {
+            if ip.is_ipv6() {
+                let problem =
+                    format!("'--ip {ip}' is a group of IPv6, and only those of IPv4 are measured");
+                return Err(Words::command().error(ErrorKind::InvalidValue, problem));
+            }
             return Ok(Some(Multicast {
                 receive_on: self.mc_rx_if,
                 send_on: self.mc_tx_if,
@@ -214,6 +219,8 @@ mod tests {
     #[test]
     fn a_server_listens_on_every_address_unless_told() {
         assert_eq!(parse("-s").unwrap().at, "0.0.0.0:11111".parse().unwrap());
+        assert_eq!(parse("-s -i ::").unwrap().at, "[::]:11111".parse().unwrap());
+        assert_eq!(client("-c -i fd00::1 -p 6").0.at, "[fd00::1]:6".parse().unwrap());
     }
 
     #[test]
@@ -234,6 +241,7 @@ mod tests {
             ("-s -m 100", &["--server", "--msg-size"]),
             ("-s -t 2", &["--server", "--time"]),
             ("-s --timeout 2", &["--server", "--timeout"]),
+            ("-c -i ff02::1", &["ff02::1", "IPv6"]),
             ("-s -i 224.1.1.1 --mc-ttl 256", &["--mc-ttl", "256"]),
             ("-s -i 224.1.1.1 --mc-rx-if none", &["--mc-rx-if", "none", "no interface has this"]),
             ("-s -i 10.0.0.1 --mc-ttl 3", &["--mc-ttl", "10.0.0.1", "multicast"]),

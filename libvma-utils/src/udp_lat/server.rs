@@ -1,6 +1,5 @@
 //! The server: sends back what clients send, until it is interrupted.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -45,7 +44,7 @@ fn serve(
     tally: &mut Tally,
 ) -> anyhow::Result<()> {
     // Everybody in the group hears the answer, as they heard the question: so both ways are multicast.
-    let group = options.multicast.is_some().then_some(SocketAddr::V4(options.at));
+    let group = options.multicast.is_some().then_some(options.at);
     let mut buffer = vec![0; LARGEST];
     while !interrupt.came() {
         let Some((length, from)) = receiver.receive(&mut buffer).context("cannot receive")? else {

@@ -1,7 +1,7 @@
 //! The two ends' sockets: bound, and in multicast members of the group.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, anyhow};
 use socket2::{Domain, Socket, Type};
@@ -10,7 +10,7 @@ use crate::options::{Multicast, Options};
 
 /// Receives what is sent to the address of the command line.
 pub fn of_server(options: &Options) -> anyhow::Result<UdpSocket> {
-    let socket = new()?;
+    let socket = new(options)?;
     bind(&socket, options.at)?;
     options.multicast.as_ref().map_or(Ok(()), |multicast| join(&socket, options.at, multicast))?;
     Ok(socket.into())
@@ -18,21 +18,26 @@ pub fn of_server(options: &Options) -> anyhow::Result<UdpSocket> {
 
 /// Receives what the server answers: in multicast what is sent to the group, else to this socket.
 pub fn of_client(options: &Options) -> anyhow::Result<UdpSocket> {
-    let socket = new()?;
+    let socket = new(options)?;
     if let Some(multicast) = &options.multicast {
         bind(&socket, options.at)?;
         join(&socket, options.at, multicast)?;
     } else {
-        bind(&socket, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))?;
+        let any = match options.at {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        bind(&socket, SocketAddr::new(any, 0))?;
     }
     Ok(socket.into())
 }
 
-fn new() -> anyhow::Result<Socket> {
-    Socket::new(Domain::IPV4, Type::DGRAM, None).context("cannot make a UDP socket")
+fn new(options: &Options) -> anyhow::Result<Socket> {
+    let domain = Domain::for_address(options.at);
+    Socket::new(domain, Type::DGRAM, None).context("cannot make a UDP socket")
 }
 
-fn bind(socket: &Socket, at: SocketAddrV4) -> anyhow::Result<()> {
+fn bind(socket: &Socket, at: SocketAddr) -> anyhow::Result<()> {
     // Only a group is shared, with the other end on this host and with other tests; two servers at
     // one address would take each other's questions.
     socket.set_reuse_address(at.ip().is_multicast())?;
@@ -41,10 +46,11 @@ fn bind(socket: &Socket, at: SocketAddrV4) -> anyhow::Result<()> {
         .with_context(|| format!("cannot listen on {} port {}", at.ip(), at.port()))
 }
 
-fn join(socket: &Socket, at: SocketAddrV4, multicast: &Multicast) -> anyhow::Result<()> {
-    let group = at.ip();
+fn join(socket: &Socket, at: SocketAddr, multicast: &Multicast) -> anyhow::Result<()> {
+    // Groups are of IPv4 (`Options::parse`).
+    let IpAddr::V4(group) = at.ip() else { return Ok(()) };
     let receive = multicast.receive_on;
-    socket.join_multicast_v4(group, &receive.unwrap_or(Ipv4Addr::UNSPECIFIED)).map_err(
+    socket.join_multicast_v4(&group, &receive.unwrap_or(Ipv4Addr::UNSPECIFIED)).map_err(
         |error| explained(error, &format!("cannot join {group}"), "--mc-rx-if", receive),
     )?;
     if let Some(send) = multicast.send_on {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::dual_stack::with_ipv6;
 use crate::harness::{Namespaces, Output, Program, Relay, Running, Sandbox, Side, tool, wait_for};
 
 /// Side A is the server's, side B the client's.
@@ -453,4 +454,23 @@ fn udp_lat_shows_less_latency_under_the_library() {
     };
     let (kernel, library) = (best(false), best(true));
     assert!(library < kernel, "library {library} us, kernel {kernel} us");
+}
+
+// covers: TOOL-02, TOOL-03
+#[test]
+fn udp_lat_measures_over_ipv6() {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    let program = |side, words: &str| udp_lat(&net, side, words).with_library();
+    let server = listening(program(Side::A, "-s -i fd00:99::1"));
+    let (here, there) = (net.watch_ipv6(Side::A), net.watch_ipv6(Side::B));
+    let client = program(Side::B, "-c -i fd00:99::1").run().ok();
+    assert!(measured(&client, "fd00:99::1 port 11111").count > 10, "{}", client.stdout);
+    // What leaves before the client's interface is attached.
+    assert!(here.moved().0 <= 5 && there.moved().1 <= 5, "{:?} {:?}", here.moved(), there.moved());
+    server.interrupt().ok();
+    let served = listening(udp_lat(&net, Side::A, "-s -i ::"));
+    let client = udp_lat(&net, Side::B, "-c -i 10.99.0.1").run().ok();
+    assert!(measured(&client, "10.99.0.1 port 11111").count > 10, "{}", client.stdout);
+    served.interrupt().ok();
 }
