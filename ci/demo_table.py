@@ -122,7 +122,7 @@ def rate_table(medians, size):
 
 
 def ipv6_table(medians):
-    columns = [("redis", "1", "rps"), ("redis", "50", "rps"), ("bulk", "1500", "mbps")]
+    columns = [("redis", "1", "rps"), ("redis", "50", "rps"), ("bulk", "1500", "mbps"), ("udp", "64", "us")]
 
     def row(scope, contestant):
         keys = [(scope + kind, contestant, size, metric) for kind, size, metric in columns]
@@ -131,17 +131,17 @@ def ipv6_table(medians):
     kernel = row("ipv6-", "kernel")
     if not kernel:
         return
-    print("\nTCP over IPv6, and over IPv4 in the same run (x: compared with the kernel over IPv6)\n")
-    print(f"{'':34}{'GET/s, 1 client':>22}{'GET/s, 50 clients':>22}{'bulk, Gb/s':>22}")
+    print("\nTCP and UDP over IPv6, and over IPv4 in the same run (x: compared with the kernel over IPv6)\n")
+    print(f"{'':16}{'GET/s, 1 client':>22}{'GET/s, 50 clients':>22}{'bulk, Gb/s':>22}{'UDP, 64 bytes, us':>22}")
     for scope, contestant, label in [
         ("ipv6-", "kernel", "kernel, IPv6"), ("ipv4-", "kernel", "kernel, IPv4"),
         ("ipv6-", "libvma", "libvma, IPv6"), ("ipv4-", "libvma", "libvma, IPv4"),
     ]:
         values = row(scope, contestant)
         if values:
-            shown = [f"{values[0]:,.0f}", f"{values[1]:,.0f}", f"{values[2] / 1000:.2f}"]
+            shown = [f"{values[0]:,.0f}", f"{values[1]:,.0f}", f"{values[2] / 1000:.2f}", f"{values[3]:.2f}"]
             cells = (f"{text} {value / base:5.2f} x" for text, value, base in zip(shown, values, kernel))
-            print(f"{label:34}" + "".join(f"{cell:>22}" for cell in cells))
+            print(f"{label:16}" + "".join(f"{cell:>22}" for cell in cells))
 
 
 def bulk_table(medians):

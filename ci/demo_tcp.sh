@@ -39,7 +39,7 @@ redis_round() {
 	fi
 }
 
-# The same measurements by IPv6, and by IPv4 beside them: with so many connections of redis, and in bulk.
+# The same measurements by IPv6, and by IPv4 beside them: with so many connections of redis, in bulk, and by UDP.
 ipv6_round() {
 	local connections=$1 scope ip_b=$ip_b iperf3_family
 	netns_ipv6
@@ -47,6 +47,10 @@ ipv6_round() {
 		iperf3_family=-4
 		if [ $scope = ipv6- ]; then
 			ip_b=$ip6_b iperf3_family=-6
+		fi
+		udp_lat kernel ""
+		if $with_libvma; then
+			offloaded udp_lat libvma "$libvma"
 		fi
 		# Redis last: what its connections leave when the server ends would be counted with the measurement behind it.
 		bulk "${scope}bulk" kernel 1500 "" ""
@@ -92,6 +96,15 @@ bulk() {
 	run_client env LD_PRELOAD="$sender" iperf3 -c "$ip_b" -p "$iperf3_port" -t "$bulk_time" -f m "${options[@]}"
 	await_server
 	record "$kind" "$name" "$mtu" mbps "$(awk '$NF == "receiver" { print $(NF - 2) }' "$work/client.log")"
+}
+
+# Half of a round trip of 64 bytes.
+udp_lat() {
+	local name=$1 preload=$2
+	start_server 'listen on' env LD_PRELOAD="$preload" "$bin/udp_lat" -s -i "$ip_b"
+	run_client env LD_PRELOAD="$preload" "$bin/udp_lat" -c -i "$ip_b" -m 64
+	stop_server
+	record "${scope}udp" "$name" 64 us "$(sed -n 's/.*latency=\([0-9.]*\) .*/\1/p' "$work/client.log")"
 }
 
 redis() {

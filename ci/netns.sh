@@ -91,8 +91,10 @@ netns_remove() {
 
 # The number of UDP datagrams that the kernels of both namespaces received and sent.
 netns_kernel_datagrams() {
-	{ "${in_a[@]}" cat /proc/net/snmp && "${in_b[@]}" cat /proc/net/snmp; } |
-		awk '$1 == "Udp:" && $2 ~ /^[0-9]/ { sum += $2 + $5 } END { print sum }'
+	{ "${in_a[@]}" cat /proc/net/snmp /proc/net/snmp6 && "${in_b[@]}" cat /proc/net/snmp /proc/net/snmp6; } |
+		awk '$1 == "Udp:" && $2 ~ /^[0-9]/ { sum += $2 + $5 }
+			$1 ~ /^Udp6(In|Out)Datagrams$/ { sum += $2 }
+			END { print sum }'
 }
 
 # The number of TCP segments that the kernels of the given sides (`a`, `b`) received and sent.

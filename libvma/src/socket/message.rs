@@ -116,7 +116,7 @@ impl<'a> ControlWriter<'a> {
     }
 
     /// The control messages of a datagram of IPv6, by its destination and the interface that it came by.
-    #[cold]
+    #[inline(never)]
     fn describe_ipv6(
         &mut self,
         datagram: &Datagram,

@@ -356,7 +356,6 @@ impl Ring {
     }
 
     /// Makes a received packet of IPv6 one of IPv4 (`ipv6`).
-    #[cold]
     #[inline(never)]
     pub fn translate(&mut self, received: &mut Received) -> Result<(), DropReason> {
         let extent = self.rx.extent(&received.frame);

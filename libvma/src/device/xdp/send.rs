@@ -85,7 +85,6 @@ impl Ring {
     }
 
     /// Makes a packet to send one of IPv6 (`ipv6`), by the room in front of it.
-    #[cold]
     #[inline(never)]
     fn translate_sent(&mut self, frame: &Frame, extent: Extent) {
         // Always there: an address of 0.0.0.0/8 comes from the table.
@@ -139,7 +138,6 @@ impl Ring {
         self.send_segmented(headers, payload, segment_size)
     }
 
-    #[cold]
     #[inline(never)]
     fn transmit_segmented_ipv6(
         &mut self,

@@ -216,7 +216,7 @@ int ingress(struct __sk_buff *skb)
 	// (Of IPv6 more; the bit is one of ETHERTYPE_IPV6, and none of IPv4's.)
 	__u64 longer = skb->protocol & 0x80;
 	__u64 wanted = HEADERS + (longer >> 2);
-	if (longer || data + HEADERS > end) {
+	if (data + HEADERS > end || (longer && data + HEADERS + 32 > end)) {
 		if (skb_pull_data(skb, len < wanted ? len : wanted))
 			return lose(ring);
 	}
