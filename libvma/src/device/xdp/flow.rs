@@ -85,6 +85,10 @@ impl FlowTable {
         &mut self.stand_ins
     }
 
+    pub fn is_closed_to_strangers(&self) -> bool {
+        self.stand_ins.are_too_many()
+    }
+
     /// Steers a flow to us, or counts one more user of it.
     pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
         let any = any_port(flow);

@@ -86,6 +86,7 @@ pub struct Ring {
     interface: Interface,
     // Dropped in this order: no more frames are steered, the sockets go, then their memory.
     program: Program,
+    closed_to_strangers: bool,
     queues: Vec<Queue>,
     umem: Umem,
     /// Where frames are received, if that is not in the UMEM.
@@ -178,6 +179,7 @@ impl Ring {
             super_frames: SuperFrames::new(&interface),
             interface,
             program,
+            closed_to_strangers: false,
             queues,
             umem,
             shared,
@@ -361,12 +363,24 @@ impl Ring {
         let extent = self.rx.extent(&received.frame);
         let memory = self.shared.as_mut().unwrap_or(&mut self.umem);
         let stand_ins = self.program.flows.stand_ins();
-        // Its peer sends again what is lost here, by then to the kernel.
+        // What comes again comes to the kernel.
         let stranger = |address| stand_ins.leave_to_kernel(address);
-        ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize, stranger)?;
+        let outcome = ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize, stranger);
+        if outcome == Err(DropReason::KernelsConnection) {
+            self.close_to_strangers();
+        }
+        outcome?;
         self.rx.set_extent_at(received.frame.index(), ipv6::shrunk(extent));
         received.len = received.len.saturating_sub(ipv6::DIFFERENCE as u32);
         Ok(())
+    }
+
+    /// If there are too many of them: each costs some 0.1 ms here, and their addresses may be forged.
+    #[cold]
+    fn close_to_strangers(&mut self) {
+        if self.program.flows.is_closed_to_strangers() && !self.closed_to_strangers {
+            self.closed_to_strangers = self.program.set_interface(&self.interface).is_ok();
+        }
     }
 
     /// All pieces of a received packet.

@@ -97,9 +97,10 @@ pub struct Program {
 struct InterfaceValue {
     mac: [u8; 6],
     mtu: u16,
+    closed_to_strangers: u64,
 }
 
-// SAFETY: 6 + 2 bytes, alignment 2: no padding.
+// SAFETY: 6 + 2 + 8 bytes, alignment 8: no padding.
 unsafe impl bpf::Plain for InterfaceValue {}
 
 impl Program {
@@ -178,9 +179,13 @@ impl Program {
         self.link = None;
     }
 
-    /// Tells the program the interface's MAC address and MTU.
+    /// Tells the program the interface's MAC address and MTU, and whether it is closed to strangers.
     pub fn set_interface(&self, on: &Interface) -> Result<(), OpenError> {
-        let value = InterfaceValue { mac: on.mac, mtu: on.mtu.min(u32::from(u16::MAX)) as u16 };
+        let value = InterfaceValue {
+            mac: on.mac,
+            mtu: on.mtu.min(u32::from(u16::MAX)) as u16,
+            closed_to_strangers: self.flows.is_closed_to_strangers().into(),
+        };
         bpf::map_update(&self.interface, &0u32, &value).map_err(system("bpf(MAP_UPDATE_ELEM)"))
     }
 

@@ -19,7 +19,8 @@ pub struct StandIns {
     strangers: u32,
 }
 
-/// So many peers without a stand-in are told to the program, whose table has room for more; others are lost to us with each packet.
+/// So many peers without a stand-in are told to the program, whose table has room for more. Then datagrams of all peers that have none
+/// are the kernel's; segments of others still cost a look each.
 const MOST_STRANGERS: u32 = 65_536;
 const STRANGER: StandIn = StandIn([0xff; 4]);
 
@@ -50,6 +51,11 @@ impl StandIns {
         {
             self.strangers += 1;
         }
+    }
+
+    /// Are there more peers without a stand-in than are told?
+    pub fn are_too_many(&self) -> bool {
+        self.strangers >= MOST_STRANGERS
     }
 
     /// Does the program know the address?

@@ -51,6 +51,8 @@ struct verdict {
 struct interface {
 	__u8 mac[6];
 	__u16 mtu;
+	// Not 0: datagrams of IPv6 from peers that have no stand-in are the kernel's. There were too many of those.
+	__u64 closed_to_strangers;
 };
 
 struct bpf_map_def SEC("maps") flows5 = {
@@ -275,7 +277,7 @@ static __attribute__((always_inline)) int judge_ipv6(const void *data, const voi
 	if (protocol == IPPROTO_UDP) {
 		__u64 longest = sizeof(*ip) + (segment ? segment + 8 : __builtin_bswap16(ip->payload_length));
 		// (A length of 0 is that of a jumbogram, which Linux takes for that of the packet.)
-		if (longest > link->mtu || !udp->length)
+		if (longest > link->mtu || !udp->length || (!ends->saddr && link->closed_to_strangers))
 			return KERNELS;
 		if (segment) {
 			__u64 addresses = (__u32)csum_diff(0, 0, ip->saddr, sizeof(ip->saddr) + sizeof(ip->daddr), 0);

@@ -73,15 +73,24 @@ impl Cable {
         self.who_takes_frame(&frame)
     }
 
-    /// A segment of TCP.
-    fn who_takes_ipv6(&mut self, source: Ipv6Addr, (source_port, port): (u16, u16)) -> Taker {
+    fn who_takes_ipv6(
+        &mut self,
+        protocol: u8,
+        source: Ipv6Addr,
+        (source_port, port): (u16, u16),
+    ) -> Taker {
         self.sent += 1;
         let mut frame = Vec::new();
-        PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1])
-            .ipv6(source.octets(), OURS_OF_IPV6.octets(), 64)
-            .tcp(source_port, port, self.sent.into(), 100)
-            .write(&mut frame, &[])
-            .unwrap();
+        let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).ipv6(
+            source.octets(),
+            OURS_OF_IPV6.octets(),
+            64,
+        );
+        match protocol {
+            UDP => packet.udp(source_port, port).write(&mut frame, &[self.sent; 16]),
+            _ => packet.tcp(source_port, port, self.sent.into(), 100).write(&mut frame, &[]),
+        }
+        .unwrap();
         self.who_takes_frame(&frame)
     }
 
@@ -188,19 +197,11 @@ fn nobody_gets_at_a_flow_of_ipv6_by_its_stand_in() {
 #[test]
 fn flows_of_ipv6_are_matched_by_their_addresses() {
     const TCP: u8 = 6;
-    let test = |mut cable: Cable| {
-        let stand_in = |address| libvma_dev::ipv6_stand_ins::of(address).unwrap();
-        let (ours, peers) = (stand_in(OURS_OF_IPV6), stand_in(PEERS_OF_IPV6));
-        let whole = Flow::ThreeTuple { protocol: TCP, destination: ours, port: PORTS.1 };
-        let exact = Flow::FiveTuple {
-            protocol: TCP,
-            source: peers,
-            source_port: PORTS.0,
-            destination: ours,
-            port: PORTS.1,
-        };
-        let taken = |ring: &mut Cable| {
-            [PEERS_OF_IPV6, OTHERS_OF_IPV6].map(|source| ring.who_takes_ipv6(source, PORTS))
+    let test = |mut cable: Cable, protocol| {
+        let [exact, whole] = flows_of_ipv6(protocol);
+        let taken = |cable: &mut Cable| {
+            [PEERS_OF_IPV6, OTHERS_OF_IPV6]
+                .map(|source| cable.who_takes_ipv6(protocol, source, PORTS))
         };
         assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
         cable.ring.add_flow(exact).unwrap();
@@ -219,5 +220,44 @@ fn flows_of_ipv6_are_matched_by_their_addresses() {
         cable.ring.remove_flows(core::iter::once(whole));
         assert_eq!(taken(&mut cable), [Taker::Kernel, Taker::Kernel]);
     };
-    MODES.into_iter().for_each(|mode| with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6))));
+    for (mode, protocol) in MODES.into_iter().flat_map(|mode| [(mode, TCP), (mode, UDP)]) {
+        with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6), protocol));
+    }
+}
+
+/// The flow of one peer, and that of all.
+fn flows_of_ipv6(protocol: u8) -> [Flow; 2] {
+    let [source, destination] = [PEERS_OF_IPV6, OURS_OF_IPV6]
+        .map(|address| libvma_dev::ipv6_stand_ins::of(address).unwrap());
+    let (source_port, port) = PORTS;
+    [
+        Flow::FiveTuple { protocol, source, source_port, destination, port },
+        Flow::ThreeTuple { protocol, destination, port },
+    ]
+}
+
+/// Forged addresses are as many as somebody likes.
+// covers: NET-40
+#[test]
+fn datagrams_of_strangers_are_the_kernels_if_there_are_too_many() {
+    let test = |mut cable: Cable| {
+        let [exact, whole] = flows_of_ipv6(UDP);
+        cable.ring.add_flow(exact).unwrap();
+        cable.ring.add_flow(whole).unwrap();
+        let stranger = |n: u16| Ipv6Addr::new(0xfd00, 0xf11, 0, 0, 0, 0, 0, n);
+        for n in 0..u16::MAX {
+            cable.ring.program.flows.stand_ins().leave_to_kernel(stranger(n));
+        }
+        cable.ring.close_to_strangers();
+        let taken = |cable: &mut Cable, source| cable.who_takes_ipv6(UDP, source, PORTS);
+        assert_eq!(taken(&mut cable, stranger(7)), Taker::Kernel);
+        assert_eq!(taken(&mut cable, OTHERS_OF_IPV6), Taker::Ring);
+        cable.ring.program.flows.stand_ins().leave_to_kernel(stranger(u16::MAX));
+        cable.ring.close_to_strangers();
+        assert_eq!(taken(&mut cable, OTHERS_OF_IPV6), Taker::Kernel);
+        assert_eq!(taken(&mut cable, PEERS_OF_IPV6), Taker::Ring);
+    };
+    for mode in MODES {
+        with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
+    }
 }
