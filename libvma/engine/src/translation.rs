@@ -19,6 +19,15 @@ pub const BEHIND_IPV6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 /// The longest headers: those of TCP with all options.
 pub const LONGEST_HEADERS: usize = BEHIND_IPV6 + tcp::MAX_HEADER_LEN;
 
+/// What a peer takes whose SYN does not say it: RFC 9293 section 3.7.1 (MUST-15); of IPv6 what every link carries, less the headers.
+pub fn default_mss(peer: Ipv4Addr) -> u16 {
+    match peer.octets() {
+        // A network that nobody is in, so that it can stand for IPv6.
+        [0, ..] => 1220,
+        _ => 536,
+    }
+}
+
 /// Makes a packet of IPv6, of which `first` is the first piece and `len` the whole length, one of IPv4 that begins [`DIFFERENCE`] bytes
 /// later. The stand-ins are those that `own` and `peer` have for the destination and the source; if there is none, `peer` says what becomes
 /// of the packet.

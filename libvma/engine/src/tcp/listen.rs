@@ -23,6 +23,7 @@ use super::seq::Seq;
 use super::syn_cookie::{self, StampedOptions};
 use crate::drop_reason::DropReason;
 use crate::time::Instant;
+use crate::translation::default_mss;
 use crate::wire::tcp::{Flags, Header};
 use queue::RequestQueue;
 
@@ -298,16 +299,17 @@ impl Listener {
     ) -> Request {
         let (settings, options) = (&self.settings, &header.options);
         let stamp = options.timestamps.filter(|_| settings.timestamps);
+        let peer_mss = options.mss.unwrap_or_else(|| default_mss(key.remote));
         // RFC 3168 section 6.1.1: an ECN-setup SYN has both.
         let asks_for_ecn = header.flags.contains(Flags::ECE.with(Flags::CWR));
         Request {
             key,
             irs: Seq::new(header.seq),
             iss: Seq::default(),
-            peer_mss: options.mss.unwrap_or(DEFAULT_MSS),
+            peer_mss,
             our_mss: context.our_mss,
             window: header.window,
-            announced_window: first_window(settings.window, options.mss.unwrap_or(DEFAULT_MSS)),
+            announced_window: first_window(settings.window, peer_mss),
             window_scale: options.window_scale.filter(|_| settings.window_scaling),
             our_window_scale: settings.our_window_scale,
             sack_permitted: options.sack_permitted && settings.sack,
@@ -406,9 +408,6 @@ fn timeout(timeouts: u8) -> Duration {
 
 /// Linux's TCP_RTO_MAX.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// RFC 9293 section 3.7.1 (MUST-15): what a SYN without the option means.
-const DEFAULT_MSS: u16 = 536;
 
 /// The SYN queue's size for a smaller backlog, so that listen(fd, 1) needs no cookies.
 const FEWEST_REQUESTS: u32 = 8;

@@ -8,6 +8,7 @@ use super::{Connection, State};
 use crate::tcp::seq::Seq;
 use crate::tcp::{Error, Events, Link, Piece, sequence_len};
 use crate::time::Instant;
+use crate::translation::default_mss;
 use crate::wire::tcp::{Flags, Header};
 
 /// At most one answer to unacceptable segments in this time (RFC 5961 section 7; Linux:
@@ -209,7 +210,7 @@ impl<B> Connection<B> {
         self.announced = Announcement::new(self.rcv_nxt, self.announced.edge.since(Seq::default()));
         self.snd_wl1 = arrival.seq;
         self.snd_wnd = u32::from(arrival.header.window);
-        self.peer_mss = options.mss.map_or(super::DEFAULT_MSS, u32::from);
+        self.peer_mss = options.mss.unwrap_or_else(|| default_mss(self.key.remote)).into();
         self.sack &= options.sack_permitted;
         let peer_scale = options.window_scale.filter(|_| self.settings.window_scaling);
         self.set_scales(peer_scale, self.own_scale);

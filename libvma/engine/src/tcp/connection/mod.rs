@@ -50,6 +50,7 @@ use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::{Error, Events, Link, Path, Settings};
 use crate::time::Instant;
+use crate::translation::default_mss;
 use crate::wire::tcp::{MAX_WINDOW_SCALE, SackBlock};
 use timers::{Timer, Timers};
 use window::{Announcement, Tuning};
@@ -337,7 +338,7 @@ impl<B> Connection<B> {
         let mut connection = Connection {
             key,
             state: State::Closed,
-            congestion: Congestion::new(settings.congestion, 536),
+            congestion: Congestion::new(settings.congestion, default_mss(key.remote).into()),
             tuning: Tuning::new(settings.receive_buffer.limit, now),
             settings,
             path,
@@ -350,8 +351,8 @@ impl<B> Connection<B> {
             snd_wl1: Seq::default(),
             max_snd_wnd: 0,
             snd_scale: 0,
-            peer_mss: DEFAULT_MSS,
-            mss: DEFAULT_MSS,
+            peer_mss: default_mss(key.remote).into(),
+            mss: default_mss(key.remote).into(),
             black_hole: BlackHole::default(),
             buffer: SendBuffer::default(),
             buffer_start: iss.plus(1),
@@ -502,8 +503,6 @@ impl<B> Connection<B> {
     }
 }
 
-/// RFC 9293 section 3.7.1: what a peer without an MSS option takes.
-const DEFAULT_MSS: u32 = 536;
 /// No peer is believed to take less (Linux: TCP_MIN_MSS).
 const LEAST_MSS: u32 = 88;
 const IP_AND_TCP: u32 = 40;
