@@ -264,7 +264,8 @@ impl<S> State<S> {
         let Some(len) = room else { return false };
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
         let mut datagram = make(len as u32, train, stamp, drops);
-        if !endpoint.wants_interface {
+        // Of IPv6 Linux tells it to who asks later, too.
+        if !endpoint.wants_interface && !ipv6_stand_ins::is_one(datagram.destination) {
             datagram.interface = 0;
         }
         let marked = core::mem::take(&mut endpoint.marked);

@@ -433,3 +433,68 @@ fn fortified_programs_see_the_same_streams() {
     alike_fortified("tcp_send", &[]);
     alike_fortified("tcp_receive", &[]);
 }
+
+#[track_caller]
+fn alike_over_ipv6(groups: &[&str], environment: &[(&str, &str)], except: &[&str]) {
+    for group in groups {
+        check(&Run { environment, build: Build::Ipv6, except, ..plain(group) });
+    }
+}
+
+// covers: NET-03
+#[test]
+fn datagrams_over_ipv6_are_sent_and_received_alike() {
+    alike_over_ipv6(&["send", "receive", "ancillary", "trains"], SLEEPING, &[]);
+}
+
+#[test]
+fn names_and_options_over_ipv6_are_alike() {
+    alike_over_ipv6(&["names", "options"], &[], &[]);
+    alike_over_ipv6(&["limits"], &[("VMA_RX_WRE", "4096")], &[]);
+}
+
+#[test]
+fn waiting_over_ipv6_is_alike() {
+    alike_over_ipv6(&["wait", "epoll"], ATTENTIVE, &[]);
+}
+
+#[test]
+fn processes_and_threads_share_sockets_over_ipv6_alike() {
+    alike_over_ipv6(&["processes", "threads", "descriptors"], &[], &[]);
+}
+
+// covers: NET-03
+#[test]
+fn streams_over_ipv6_begin_alike() {
+    alike_over_ipv6(&["tcp_connect", "tcp_accept"], &[], &[]);
+}
+
+#[test]
+fn streams_over_ipv6_are_sent_and_received_alike() {
+    alike_over_ipv6(&["tcp_send", "tcp_receive"], SLEEPING, &[]);
+}
+
+#[test]
+fn streams_over_ipv6_end_alike() {
+    alike_over_ipv6(&["tcp_close"], &[], &[]);
+}
+
+#[test]
+fn processes_share_streams_over_ipv6_alike() {
+    alike_over_ipv6(&["tcp_processes"], &[], &[]);
+}
+
+#[test]
+fn waiting_for_streams_over_ipv6_is_alike() {
+    alike_over_ipv6(&["tcp_ready", "tcp_epoll"], ATTENTIVE, &[]);
+}
+
+#[test]
+fn options_of_streams_over_ipv6_are_alike() {
+    alike_over_ipv6(&["tcp_options", "tcp_options_live"], &[], &[]);
+}
+
+#[test]
+fn interrupted_calls_over_ipv6_are_alike() {
+    alike_over_ipv6(&["signals", "cancel", "longjmp", "tcp_urgent"], &[], &[]);
+}

@@ -1,5 +1,5 @@
-/* The cases of IPv4 over the loopback address of IPv6: every stream socket is one of AF_INET6, every address of 127.0.0.0/8 is ::1,
- * any address is that of both families, and others are mapped. With DATAGRAMS_TOO so are datagram sockets, whose options and control
+/* The cases of IPv4 over IPv6: every stream socket is one of AF_INET6, every address of 127.0.0.0/8 is ::1, those of the other host
+ * and the networks behind it have twins of IPv6 (10.99.0.1 is fd00:99::1), any address is that of both families, and others are mapped. With DATAGRAMS_TOO so are datagram sockets, whose options and control
  * messages of IPPROTO_IP are their twins of IPPROTO_IPV6. The cases say what they say of IPv4. What comes back is not changed: of a
  * struct sockaddr_in6 the cases show the family, the port, the flow label and the length. */
 #ifdef OVER_IPV6
@@ -34,6 +34,26 @@ static bool has(int fd, int option, int wanted)
 	return value == wanted;
 }
 
+static struct in6_addr twin(struct in_addr address)
+{
+	struct in6_addr to = { 0 };
+	uint32_t ip = ntohl(address.s_addr), network = ip >> 16, low = ip & 0xffff;
+	if (ip >> 24 == 127) {
+		to = in6addr_loopback;
+#ifndef WITHIN_ONE_HOST
+	} else if ((network == (10 << 8 | 99) && low > 0 && low < 255) || network == (10 << 8 | 97)) {
+		to.s6_addr[0] = 0xfd;
+		to.s6_addr[3] = network == (10 << 8 | 99) ? 0x99 : 0x97;
+		to.s6_addr[5] = low >> 8;
+		to.s6_addr[15] = low;
+#endif
+	} else if (ip) {
+		to.s6_addr[10] = to.s6_addr[11] = 0xff;
+		memcpy(to.s6_addr + 12, &address, 4);
+	}
+	return to;
+}
+
 /* NULL: the address is to be passed on as it is. */
 static const struct sockaddr *translated(int fd, const struct sockaddr *address, socklen_t length,
 					 struct sockaddr_in6 *to)
@@ -42,13 +62,7 @@ static const struct sockaddr *translated(int fd, const struct sockaddr *address,
 	if (!has(fd, SO_DOMAIN, AF_INET6) || length != sizeof *from || (uintptr_t)address < 65536 || from->sin_family != AF_INET)
 		return NULL;
 	*to = (struct sockaddr_in6){ .sin6_family = AF_INET6, .sin6_port = from->sin_port };
-	uint32_t ip = ntohl(from->sin_addr.s_addr);
-	if (ip >> 24 == 127) {
-		to->sin6_addr = in6addr_loopback;
-	} else if (ip) {
-		to->sin6_addr.s6_addr[10] = to->sin6_addr.s6_addr[11] = 0xff;
-		memcpy(to->sin6_addr.s6_addr + 12, &from->sin_addr, 4);
-	}
+	to->sin6_addr = twin(from->sin_addr);
 	return (const struct sockaddr *)to;
 }
 
@@ -90,7 +104,7 @@ static struct msghdr moved(int fd, const struct msghdr *message, struct sockaddr
 	size_t used = 0;
 	for (struct cmsghdr *at = CMSG_FIRSTHDR(message); at; at = CMSG_NXTHDR((struct msghdr *)message, at)) {
 		int value = 0;
-		struct in6_pktinfo info = { .ipi6_addr = in6addr_loopback };
+		struct in6_pktinfo info = { 0 };
 		bool is_ip = at->cmsg_level == IPPROTO_IP;
 		if (at->cmsg_len < CMSG_LEN(1) || at->cmsg_len > CMSG_LEN(64))
 			return copy; /* wrong on purpose */
@@ -98,7 +112,12 @@ static struct msghdr moved(int fd, const struct msghdr *message, struct sockaddr
 		const void *data = CMSG_DATA(at);
 		*next = *at;
 		if (is_ip && at->cmsg_type == IP_PKTINFO && length == sizeof(struct in_pktinfo)) {
-			info.ipi6_ifindex = ((const struct in_pktinfo *)data)->ipi_ifindex;
+			const struct in_pktinfo *told = data;
+			info.ipi6_ifindex = told->ipi_ifindex;
+			info.ipi6_addr = twin(told->ipi_spec_dst);
+#ifdef WITHIN_ONE_HOST
+			info.ipi6_addr = in6addr_loopback;
+#endif
 			data = &info;
 			length = sizeof info;
 		} else if (is_ip && (at->cmsg_type == IP_TTL || at->cmsg_type == IP_TOS) && length <= sizeof value) {

@@ -67,6 +67,17 @@ static struct counters kernel_counters(void)
 	}
 	if (file)
 		fclose(file);
+	/* Of TCP that is both families. */
+	file = fopen("/proc/self/net/snmp6", "r");
+	while (file && fgets(text, sizeof text, file)) {
+		long count;
+		if (sscanf(text, "Udp6InDatagrams %ld", &count) == 1)
+			now.datagrams_in += count;
+		if (sscanf(text, "Udp6OutDatagrams %ld", &count) == 1)
+			now.datagrams_out += count;
+	}
+	if (file)
+		fclose(file);
 	return now;
 }
 

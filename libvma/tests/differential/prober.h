@@ -47,6 +47,13 @@
 #define PROHIBITED "10.97.3.1"
 #define NO_ROUTE "192.0.2.1"
 
+/* The longest datagram that a packet of the cable carries. */
+#if defined OVER_IPV6 && !defined WITHIN_ONE_HOST
+#define WHOLE 1452
+#else
+#define WHOLE 1472
+#endif
+
 #define EPHEMERAL 32768
 #define ROOM 70000
 

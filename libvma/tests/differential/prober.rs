@@ -24,6 +24,8 @@ pub const TRIES: usize = 3;
 pub enum Build {
     Plain,
     Fortified,
+    /// All is over IPv6.
+    Ipv6,
     /// Its peer is another process of this host.
     Local,
     /// The same, and streams go over `::1`.
@@ -56,6 +58,7 @@ pub fn program(build: Build) -> PathBuf {
         Build::Fortified => {
             ("prober-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"])
         }
+        Build::Ipv6 => ("prober-ipv6", &["-O1", "-DOVER_IPV6", "-DDATAGRAMS_TOO", WRAPPED]),
         Build::Local => ("prober-local", &["-O1", "-DWITHIN_ONE_HOST"]),
         Build::LocalIpv6 => {
             ("prober-local-ipv6", &["-O1", "-DWITHIN_ONE_HOST", "-DOVER_IPV6", WRAPPED])
@@ -103,6 +106,9 @@ pub fn probe(run: &Run<'_>, with_library: bool) -> (Output, Traffic) {
     for (kind, network) in [("blackhole", 1), ("unreachable", 2), ("prohibit", 3)] {
         net.ip(Side::B, &format!("route add {kind} 10.97.{network}.0/24"));
     }
+    if matches!(run.build, Build::Ipv6) {
+        add_ipv6(&net);
+    }
     let mut command = net
         .program(Side::A, "timeout")
         .args(&format!("-s KILL {LIMIT}"))
@@ -116,6 +122,29 @@ pub fn probe(run: &Run<'_>, with_library: bool) -> (Output, Traffic) {
     }
     let output = command.run();
     (output, traffic(&net.dir))
+}
+
+/// The twins of all that `probe` gives the two sides (`over_ipv6.c`).
+fn add_ipv6(net: &Namespaces) {
+    let ip = |side, words: &str| net.ip(side, &format!("-6 {words}"));
+    for (side, other, last) in [(Side::A, Side::B, 1), (Side::B, Side::A, 2), (Side::B, Side::A, 3)]
+    {
+        ip(side, &format!("address add fd00:99::{last}/64 dev {} nodad", side.device()));
+        ip(
+            other,
+            &format!(
+                "neigh replace fd00:99::{last} lladdr {} nud permanent dev {}",
+                side.mac(),
+                other.device()
+            ),
+        );
+    }
+    net.sysctl(Side::B, "net.ipv6.icmp.ratelimit", "0");
+    ip(Side::A, "route add fd00:97::/32 via fd00:99::2");
+    net.sysctl(Side::B, "net.ipv6.conf.all.forwarding", "1");
+    for (kind, network) in [("blackhole", 1), ("unreachable", 2), ("prohibit", 3)] {
+        ip(Side::B, &format!("route add {kind} fd00:97:{network}::/48"));
+    }
 }
 
 /// The kernel's transcript of the group.

@@ -349,7 +349,7 @@ static void nonblocking(void)
 /* Sizes that need fragments come through the kernel, in the order they were sent with others. */
 static void sizes(void)
 {
-	static const int lengths[] = { 1, 17, 18, 1471, 1472, 1473, 9000, 65507 };
+	static const int lengths[] = { 1, 17, 18, WHOLE - 1, WHOLE, WHOLE + 1, 9000, 65507 };
 	int there = peer_open(PEER, 6000), fd = udp(5000);
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
 		peer_send(there, HOST, 5000, lengths[i], 1, 0);

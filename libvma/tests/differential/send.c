@@ -59,7 +59,7 @@ static void ways(void)
 
 static void sizes(void)
 {
-	static const int lengths[] = { 0, 1, 17, 18, 19, 1471, 1472, 1473, 2000, 2953, 9000, 65507 };
+	static const int lengths[] = { 0, 1, 17, 18, 19, WHOLE - 1, WHOLE, WHOLE + 1, 2000, 2953, 9000, 65507 };
 	int there = peer_open(PEER, 6000), fd = udp(5000);
 	fill();
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
@@ -79,9 +79,9 @@ static void sizes(void)
 	for (int discovery = IP_PMTUDISC_DONT; discovery <= IP_PMTUDISC_OMIT; discovery++) {
 		line("path MTU discovery %d", discovery);
 		DO(setsockopt(fd, IPPROTO_IP, IP_MTU_DISCOVER, &discovery, sizeof discovery));
-		DO(send(fd, bytes, 1472, 0));
+		DO(send(fd, bytes, WHOLE, 0));
 		peer_hears(there);
-		if (DO(send(fd, bytes, 1473, 0)) > 0)
+		if (DO(send(fd, bytes, WHOLE + 1, 0)) > 0)
 			peer_hears(there);
 	}
 	peer_close(there);
@@ -358,7 +358,7 @@ const probe_case send_cases[] = {
 	{ "vectors", vectors, false },
 	{ "pointers", pointers, true },
 	{ "addresses", addresses, true },
-#ifndef WITHIN_ONE_HOST /* lo has no broadcast */
+#if !defined WITHIN_ONE_HOST && !defined OVER_IPV6 /* lo has no broadcast, nor has IPv6 */
 	{ "broadcast_received", broadcast_received, true },
 #endif
 	{ "many", many, false },

@@ -60,7 +60,7 @@ static void all_heard(int there, long length, int size)
 
 static void cut_by_the_option(void)
 {
-	static const int sizes[] = { 1, 17, 700, 1471, 1472, 9000, 65535 };
+	static const int sizes[] = { 1, 17, 700, WHOLE - 1, WHOLE, 9000, 65535 };
 	int there = peer_open(PEER, 6000), fd = udp(5000);
 	fill();
 	peer_set(there, SOL_SOCKET, SO_RCVBUF, 1 << 20);
@@ -71,7 +71,7 @@ static void cut_by_the_option(void)
 		set(fd, IPPROTO_UDP, UDP_SEGMENT, size);
 		const int lengths[] = { 0, 1, size - 1, size, size + 1, 2 * size, 3 * size + 2 };
 		for (size_t j = 0; j < sizeof lengths / sizeof *lengths; j++) {
-			if (lengths[j] > 1472 && size > 1472)
+			if (lengths[j] > WHOLE && size > WHOLE)
 				continue; /* see limits() */
 			line("length %d", lengths[j]);
 			all_heard(there, DO(send(fd, bytes, lengths[j], 0)), size);
@@ -117,7 +117,7 @@ static void limits(void)
 	static const struct { int size, length; } odd[] = {
 		{ 1, 128 }, { 1, 129 }, { 10, 1280 }, { 10, 1281 }, { 500, 64000 }, { 500, 64001 }, { 510, 65280 },
 		{ 520, 65507 }, { 1000, 65508 }, { 1000, 65535 }, { 1000, 65536 },
-		{ 1472, 1472 }, { 1473, 1472 }, { 1473, 1473 }, { 1473, 5000 }, { 9000, 1472 }, { 9000, 9000 },
+		{ WHOLE, WHOLE }, { WHOLE + 1, WHOLE }, { WHOLE + 1, WHOLE + 1 }, { WHOLE + 1, 5000 }, { 9000, WHOLE }, { 9000, 9000 },
 		{ 65507, 65507 }, { 65535, 65507 }, { 2000, 65507 },
 	};
 	int there = peer_open(PEER, 6000), fd = udp(5000);
@@ -139,13 +139,13 @@ static void limits(void)
 		line("path MTU discovery %d", discovery);
 		set(fd, IPPROTO_IP, IP_MTU_DISCOVER, discovery);
 		all_heard(there, DO(send_cut(fd, 2000, 1000, 0)), 1000);
-		all_heard(there, DO(send_cut(fd, 3000, 1473, 0)), 1473);
+		all_heard(there, DO(send_cut(fd, 3000, WHOLE + 1, 0)), WHOLE + 1);
 	}
 	set(fd, SOL_SOCKET, SO_NO_CHECK, 1);
 	DO(send_cut(fd, 2000, 1000, 0));
 	DO(send_cut(fd, 500, 1000, 0));
 	DO(send_cut(fd, 500, 1, 0));
-	DO(send_cut(fd, 2000, 1473, 0));
+	DO(send_cut(fd, 2000, WHOLE + 1, 0));
 	all_heard(there, DO(send_cut(fd, 500, 0, 0)), 0);
 	set(fd, SOL_SOCKET, SO_NO_CHECK, 0);
 	all_heard(there, DO(send_cut(fd, 500, 250, 0)), 250);
@@ -267,7 +267,7 @@ static void train(int there, int length, int size)
 static void received_cut(void)
 {
 	static const struct { int length, size; } trains[] = {
-		{ 1000, 300 }, { 1000, 500 }, { 1000, 1000 }, { 14000, 1400 }, { 4500, 1472 }, { 65507, 1400 }, { 128, 1 },
+		{ 1000, 300 }, { 1000, 500 }, { 1000, 1000 }, { 14000, 1400 }, { 4500, WHOLE }, { 65507, 1400 }, { 128, 1 },
 	};
 	int there = peer_open(PEER, 6000), fd = udp(5000), waiting;
 	set(fd, SOL_SOCKET, SO_RCVBUF, 1 << 20);
@@ -299,7 +299,7 @@ static void received_cut(void)
 static void received_whole(void)
 {
 	static const struct { int length, size; } trains[] = {
-		{ 1000, 300 }, { 1000, 500 }, { 1000, 1000 }, { 1000, 1001 }, { 14000, 1400 }, { 4500, 1472 },
+		{ 1000, 300 }, { 1000, 500 }, { 1000, 1000 }, { 1000, 1001 }, { 14000, 1400 }, { 4500, WHOLE },
 		{ 65507, 1400 }, { 128, 1 },
 	};
 	int there = peer_open(PEER, 6000), fd = udp(5000), waiting;
