@@ -1,6 +1,8 @@
-//! Messages of routers and hosts about our connections (ICMP, RFC 792, and `ipv6`): the kernel has no socket for
-//! them, so it drops these messages, but hands every process with a raw socket a copy.
+//! Messages of routers and hosts about our packets (ICMP, RFC 792, and `ipv6`): the kernel has no socket for connections of ours,
+//! so it drops these messages, but hands every process with a raw socket a copy. About datagrams it tells the shadow, but for the
+//! path's MTU, which unconnected sockets are not told.
 
+mod filter;
 mod ipv6;
 
 use std::net::Ipv4Addr;
@@ -15,12 +17,12 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, ipproto, re
 
 use crate::sys::{Fd, shadow};
 
-/// A message about a segment of ours.
+/// A message about a packet of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     pub key: FlowKey,
-    /// The segment's sequence number.
-    pub seq: u32,
+    /// The segment's sequence number. None: it was a datagram, too big.
+    pub seq: Option<u32>,
     pub kind: Kind,
 }
 
@@ -47,12 +49,15 @@ impl Icmp {
         let socket = Fd::adopt(socket)?;
         let wanted = 1 << UNREACHABLE | 1 << TIME_EXCEEDED;
         shadow::set_int_option(socket.raw(), SOL_RAW, ICMP_FILTER, !wanted);
+        filter::leave_out_refused_datagrams(&socket, &filter::OF_IPV4);
         Ok(Icmp { socket, parse })
     }
 
     /// The same for ICMPv6.
     pub fn open_ipv6() -> Result<Icmp, Errno> {
-        Ok(Icmp { socket: ipv6::open()?, parse: ipv6::parse })
+        let socket = ipv6::open()?;
+        filter::leave_out_refused_datagrams(&socket, &filter::OF_IPV6);
+        Ok(Icmp { socket, parse: ipv6::parse })
     }
 
     pub fn raw(&self) -> i32 {
@@ -81,7 +86,7 @@ const UNREACHABLE: u8 = 3;
 const TIME_EXCEEDED: u8 = 11;
 const FRAGMENTATION_NEEDED: u8 = 4;
 
-/// Reads an IP packet with an ICMP message that quotes a TCP segment of ours.
+/// Reads an IP packet with an ICMP message that quotes a packet of ours.
 fn parse(packet: &[u8]) -> Option<Notice> {
     let icmp = packet.get(header_len(packet)?..)?;
     // Raw sockets get it before the kernel looks at the checksum.
@@ -90,7 +95,7 @@ fn parse(packet: &[u8]) -> Option<Notice> {
     }
     let (&[kind, code, _, _, _, _, mtu0, mtu1], quoted) = icmp.split_first_chunk::<8>()?;
     let segment = quoted.get(header_len(quoted)?..)?;
-    if quoted.get(9) != Some(&protocol::TCP) || fragment_offset(quoted)? != 0 {
+    if fragment_offset(quoted)? != 0 {
         return None;
     }
     let &[s0, s1, d0, d1, q0, q1, q2, q3] = segment.first_chunk::<8>()?;
@@ -114,7 +119,16 @@ fn parse(packet: &[u8]) -> Option<Notice> {
         (TIME_EXCEEDED, 0) => Kind::Unreachable(Error::HostUnreachable),
         _ => return None,
     };
-    Some(Notice { key, seq: u32::from_be_bytes([q0, q1, q2, q3]), kind })
+    about(*quoted.get(9)?, key, [q0, q1, q2, q3], kind)
+}
+
+/// A message about a packet of this protocol, whose ports are followed by those bytes.
+fn about(protocol: u8, key: FlowKey, behind: [u8; 4], kind: Kind) -> Option<Notice> {
+    match (protocol, kind) {
+        (protocol::TCP, _) => Some(Notice { key, seq: Some(u32::from_be_bytes(behind)), kind }),
+        (protocol::UDP, Kind::TooBig(_)) => Some(Notice { key, seq: None, kind }),
+        _ => None,
+    }
 }
 
 /// The length of an IPv4 header.
@@ -167,7 +181,21 @@ mod tests {
         let notice = parse(&message(3, 4, 1400, 1500)).expect("a notice");
         assert_eq!(notice.key.local_endpoint().to_string(), "10.0.0.1:5000");
         assert_eq!(notice.key.remote_endpoint().to_string(), "10.0.0.2:80");
-        assert_eq!((notice.seq, notice.kind), (0x0102_0304, Kind::TooBig(1400)));
+        assert_eq!((notice.seq, notice.kind), (Some(0x0102_0304), Kind::TooBig(1400)));
+    }
+
+    #[test]
+    fn of_a_datagram_only_its_size_is_told() {
+        let of_datagram = |kind, code| {
+            let mut message = message(kind, code, 1400, 1500);
+            message[20 + 8 + 9] = protocol::UDP;
+            // The checksum of the message, changed likewise.
+            let checksum = u16::from_be_bytes([message[22], message[23]]) - (17 - 6);
+            message[22..24].copy_from_slice(&checksum.to_be_bytes());
+            parse(&message).map(|notice| (notice.seq, notice.kind))
+        };
+        assert_eq!(of_datagram(3, 4), Some((None, Kind::TooBig(1400))));
+        assert_eq!(of_datagram(3, 3), None);
     }
 
     #[test]

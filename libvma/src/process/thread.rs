@@ -16,7 +16,7 @@ use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
 use crate::shard::TICK_NANOS;
 use crate::socket::sharing::Reviews;
-use crate::socket::{attach, local, shadow_news, stream};
+use crate::socket::{attach, egress, local, shadow_news, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
@@ -200,13 +200,16 @@ impl Rounds {
             if fired(fds, place)
                 && let Some(icmp) = icmp
             {
-                icmp.read(|notice| stream::path::on_icmp(stack, &notice));
+                icmp.read(|notice| match notice.seq {
+                    Some(seq) => stream::path::on_icmp(stack, &notice, seq),
+                    None => egress::on_packet_too_big(stack, &notice.key),
+                });
             }
         }
         if fired(fds, LOCAL) || stack.local.patience() == Some(0) {
             local::serve(stack);
         }
-        if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_tcp()) {
+        if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_interface()) {
             self.icmp_tried = true;
             self.icmp = [Icmp::open(), Icmp::open_ipv6()].map(heard);
         }

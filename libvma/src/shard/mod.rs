@@ -359,6 +359,11 @@ impl<S> State<S> {
         idle
     }
 
+    /// Is there an interface that packets of ours leave by?
+    pub fn has_interface(&self) -> bool {
+        self.rings.iter().any(|ring| !ring.is_local())
+    }
+
     pub fn ring(&self, ring: RingId) -> Option<&Ring> {
         self.rings.get(usize::from(ring.0))
     }

@@ -5,6 +5,7 @@ mod route;
 mod strangers;
 
 pub use rehearsal::rehearse;
+pub use route::on_packet_too_big;
 pub use strangers::Strangers;
 
 use std::io::IoSlice;

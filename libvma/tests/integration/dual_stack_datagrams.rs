@@ -432,20 +432,22 @@ fn datagrams_within_the_host_are_served() {
 fn iperf3_receives_datagrams_by_both_families() {
     for library in Library::ALL {
         let ends = Ends::new(library);
-        let server = ends.server("iperf3").args("-s -1").start_shown();
-        wait_for("iperf3 to listen", || {
-            ends.net.read_proc(Side::A, "tcp6").contains(":1451 ").then_some(())
-        });
-        let watched = if library.at_server() { Side::A } else { Side::B };
-        let before = ends.net.kernel_datagrams(watched);
-        let client =
-            ends.client("iperf3").args("-u -b 50M -l 1000 -c ::ffff:10.99.0.1 -J -t 1").run();
-        client.says("\"sum_received\"");
-        let after = ends.net.kernel_datagrams(watched);
-        // The kernel has the greeting, and what leaves before the interface is attached.
-        let (rx, tx) = (after.0 - before.0, after.1 - before.1);
-        assert!(rx < 1000 && tx < 1000, "{library:?}: {rx} and {tx} of 6250 by the kernel");
-        drop(server);
+        with_ipv6(&ends.net);
+        for to in ["::ffff:10.99.0.1", "fd00:99::1"] {
+            let server = ends.server("iperf3").args("-s -1").start_shown();
+            wait_for("iperf3 to listen", || {
+                ends.net.read_proc(Side::A, "tcp6").contains(":1451 ").then_some(())
+            });
+            let watched = if library.at_server() { Side::A } else { Side::B };
+            let (four, six) = (ends.net.watch(watched), ends.net.watch_ipv6(watched));
+            let words = format!("-u -b 50M -l 1000 -c {to} -J -t 1");
+            ends.client("iperf3").args(&words).run().says("\"sum_received\"");
+            // The kernel has the greeting, and what leaves before the interface is attached.
+            for (rx, tx) in [four.moved(), six.moved()] {
+                assert!(rx < 1000 && tx < 1000, "{library:?}: {rx} and {tx} of 6250 by the kernel");
+            }
+            drop(server);
+        }
     }
 }
 

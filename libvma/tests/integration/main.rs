@@ -28,6 +28,7 @@ mod ipv6_loopback_datagrams;
 mod live;
 mod local;
 mod members;
+mod narrow_path;
 mod prefork;
 mod programs;
 mod python;

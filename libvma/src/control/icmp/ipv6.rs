@@ -5,15 +5,14 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::Error;
 use libvma_engine::tcp::lookup::FlowKey;
-use libvma_engine::wire::ipv4::protocol;
 use libvma_engine::wire::ipv6::{HEADER_LEN, Header};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
 
-use super::{Kind, Notice};
+use super::{Kind, Notice, about};
 use crate::sys::{Fd, shadow};
 
-const UNREACHABLE: u8 = 1;
+pub const UNREACHABLE: u8 = 1;
 const TOO_BIG: u8 = 2;
 const TIME_EXCEEDED: u8 = 3;
 
@@ -30,15 +29,12 @@ pub fn open() -> Result<Fd, Errno> {
     Ok(socket)
 }
 
-/// Reads a message that quotes a TCP segment of ours.
+/// Reads a message that quotes a packet of ours.
 pub fn parse(message: &[u8]) -> Option<Notice> {
     let (&[kind, code, _, _, m0, m1, m2, m3], quoted) = message.split_first_chunk::<8>()?;
     // As much as found room.
     let header = Header::parse(quoted, usize::MAX).ok()?;
     let &[s0, s1, d0, d1, q0, q1, q2, q3] = quoted.get(HEADER_LEN..)?.first_chunk::<8>()?;
-    if header.next_header != protocol::TCP {
-        return None;
-    }
     let key = FlowKey {
         local: known(header.src)?,
         local_port: u16::from_be_bytes([s0, s1]),
@@ -55,7 +51,7 @@ pub fn parse(message: &[u8]) -> Option<Notice> {
         (TIME_EXCEEDED, _) => Kind::Unreachable(Error::HostUnreachable),
         _ => return None,
     };
-    Some(Notice { key, seq: u32::from_be_bytes([q0, q1, q2, q3]), kind })
+    about(header.next_header, key, [q0, q1, q2, q3], kind)
 }
 
 fn known(address: Ipv6Addr) -> Option<Ipv4Addr> {
@@ -75,6 +71,7 @@ fn meaning(code: u8) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use libvma_engine::wire::ipv4::protocol;
 
     const OURS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x1c, 0, 0, 0, 0, 1);
     const PEERS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0x1c, 0, 0, 0, 0, 2);
@@ -105,7 +102,7 @@ mod tests {
         };
         let notice = parse(&message(OURS, TOO_BIG, 0, 1280));
         // 1280 bytes with the longer header.
-        assert_eq!(notice, Some(Notice { key, seq: 0x0102_0304, kind: Kind::TooBig(1260) }));
+        assert_eq!(notice, Some(Notice { key, seq: Some(0x0102_0304), kind: Kind::TooBig(1260) }));
         let kind = |kind, code| parse(&message(OURS, kind, code, 0)).map(|notice| notice.kind);
         for (code, error) in [
             (0, Error::NetworkUnreachable),

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
 use libvma_dev::ipv6_stand_ins;
+use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::ipv4::protocol;
 
@@ -67,6 +68,20 @@ pub(super) fn renew(
         }));
     }
     via
+}
+
+/// A router says that a datagram was too big for the path. Its MTU is the kernel's to tell, which has judged the message.
+#[cold]
+pub fn on_packet_too_big(stack: &Stack, key: &FlowKey) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    for id in state.ids() {
+        let Some((_, socket)) = state.socket(id) else { continue };
+        let is_sender = socket.local.is_some_and(|own| own.port() == key.local_port)
+            && socket.route.as_ref().is_some_and(|route| route.destination == key.remote);
+        if is_sender {
+            socket.route = None;
+        }
+    }
 }
 
 /// Asks the control plane how a destination is reached. None: within the host, by the kernel this time.

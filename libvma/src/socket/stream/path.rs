@@ -59,9 +59,9 @@ pub fn neighbour_failed(stack: &Stack, plane: &mut Plane, interface: u32, neighb
 }
 
 /// A router or the peer's host said something of a segment.
-pub fn on_icmp(stack: &Stack, notice: &Notice) {
+pub fn on_icmp(stack: &Stack, notice: &Notice, seq: u32) {
     let Ok(mut state) = stack.shard.lock() else { return };
-    let quoted = Seq::new(notice.seq);
+    let quoted = Seq::new(seq);
     state.on_notice(&notice.key, |connection, now| match notice.kind {
         Kind::TooBig(mtu) => {
             connection.on_packet_too_big(mtu, quoted, now);
