@@ -19,7 +19,11 @@ const NEVER: Duration = Duration::from_millis(400);
 
 /// A peer in B on this port, and a process in A with so many connections to it.
 fn ends(network: &Network, port: u16, count: usize) -> (Program, Program) {
-    let arguments = [Side::B.ip(), &port.to_string(), &count.to_string()];
+    ends_at(Side::B.ip(), network, port, count)
+}
+
+fn ends_at(address: &str, network: &Network, port: u16, count: usize) -> (Program, Program) {
+    let arguments = [address, &port.to_string(), &count.to_string()];
     let peer = network.python(Side::B, PEER, &arguments);
     peer.expect("listening");
     let victim = network.python(Side::A, VICTIM, &arguments);
@@ -30,7 +34,17 @@ fn ends(network: &Network, port: u16, count: usize) -> (Program, Program) {
 
 /// The same with connections that A's kernel forgot and the daemon knows.
 fn offloaded(network: &Network, daemon: &Daemon, port: u16, count: usize) -> (Program, Program) {
-    let (peer, mut victim) = ends(network, port, count);
+    offloaded_at(Side::B.ip(), network, daemon, port, count)
+}
+
+fn offloaded_at(
+    address: &str,
+    network: &Network,
+    daemon: &Daemon,
+    port: u16,
+    count: usize,
+) -> (Program, Program) {
+    let (peer, mut victim) = ends_at(address, network, port, count);
     victim.say("vanish");
     victim.expect("vanished");
     daemon.register(&mut victim);
@@ -80,6 +94,29 @@ fn a_thousand_peers_of_one_process_are_reset_at_once() {
     let times = resets_after(&peer, 1000, start);
     println!("1000 resets after kill -9: median {:.1} ms, last {:.1} ms", times[500], times[999]);
     assert!(times[999] < 3000.0, "the last after {} ms", times[999]);
+}
+
+// covers: DMN-02
+#[test]
+fn peers_over_ipv6_are_reset_but_those_of_living_processes_and_of_the_kernel() {
+    for options in [&[] as &[&str], &["--force-rst"]] {
+        let daemon = Daemon::start(options);
+        let network = Network::new();
+        network.add_ipv6();
+        let six = Side::B.ipv6();
+        let (kernels, mut its) = ends_at(six, &network, 4001, 1);
+        // It claims connections that the kernel has.
+        daemon.register(&mut its);
+        let (served, _also_living) = offloaded_at(six, &network, &daemon, 4002, 1);
+        let (peer, mut victim) = offloaded_at(six, &network, &daemon, 4000, 3);
+        let start = monotonic();
+        victim.kill();
+        let times = resets_after(&peer, 3, start);
+        println!("from kill -9 to ECONNRESET over IPv6: {times:.2?} ms");
+        assert!(times[2] < 1000.0, "{times:?} ms");
+        assert_eq!(kernels.line_within(NEVER), None);
+        assert_eq!(served.line_within(Duration::ZERO), None);
+    }
 }
 
 // covers: DMN-02

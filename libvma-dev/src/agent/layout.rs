@@ -14,6 +14,9 @@ pub mod code {
     pub const EXIT: u8 = 0x03;
     /// A flow is to be led to a TAP, or no longer; answered if the status of the request is 1.
     pub const FLOW: u8 = 0x04;
+    /// STATE of a connection over IPv6. An extension of the original's protocol: only a daemon that has said
+    /// [`super::ABILITY_IPV6`] is told it.
+    pub const STATE_IPV6: u8 = 0x12;
     /// Set in an answer.
     pub const ACK: u8 = 0x80;
     /// The bits that hold the number.
@@ -26,10 +29,15 @@ pub const HEADER_SIZE: usize = size_of::<Header>();
 pub const INIT_SIZE: usize = size_of::<InitWire>();
 /// Bytes of a [`StateWire`].
 pub const STATE_SIZE: usize = size_of::<StateWire>();
+/// Bytes of a [`StateIpv6Wire`].
+pub const STATE_IPV6_SIZE: usize = size_of::<StateIpv6Wire>();
 /// Bytes of an [`Exit`].
 pub const EXIT_SIZE: usize = size_of::<Exit>();
 /// Bytes of a [`FlowWire`].
 pub const FLOW_SIZE: usize = size_of::<FlowWire>();
+
+/// A bit of [`Header::abilities`]: the daemon takes [`code::STATE_IPV6`].
+pub const ABILITY_IPV6: u8 = 0x01;
 
 /// What every message starts with.
 #[derive(
@@ -43,8 +51,10 @@ pub struct Header {
     pub version: u8,
     /// In a request 1 asks for an answer (FLOW only); in an answer 0 is success and 1 failure.
     pub status: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// In the daemon's answer to INIT, what it understands beyond the original's protocol
+    /// ([`ABILITY_IPV6`]). Zero in all other messages. The original's daemon answers with the zero that it was
+    /// sent, and its library does not read the field.
+    pub abilities: u8,
     /// The sender's process id, as it sees itself.
     pub pid: native_endian::I32,
 }
@@ -71,6 +81,25 @@ pub struct StateWire {
     pub fd: native_endian::U32,
     pub local_address: [u8; 4],
     pub peer_address: [u8; 4],
+    pub local_port: network_endian::U16,
+    pub peer_port: network_endian::U16,
+    /// `SOCK_STREAM`.
+    pub kind: u8,
+    /// A number of [`super::TcpState`].
+    pub state: u8,
+}
+
+/// STATE of a connection over IPv6: as [`StateWire`], with longer addresses.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct StateIpv6Wire {
+    pub header: Header,
+    /// The socket's descriptor.
+    pub fd: native_endian::U32,
+    pub local_address: [u8; 16],
+    pub peer_address: [u8; 16],
     pub local_port: network_endian::U16,
     pub peer_port: network_endian::U16,
     /// `SOCK_STREAM`.
@@ -120,6 +149,7 @@ mod tests {
     #[test]
     fn the_sizes_are_those_of_the_protocol() {
         assert_eq!([HEADER_SIZE, INIT_SIZE, STATE_SIZE, EXIT_SIZE, FLOW_SIZE], [8, 12, 26, 8, 30]);
+        assert_eq!(STATE_IPV6_SIZE, 50);
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! From a datagram to a message that cannot be wrong, and back. What is refused is named.
 
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use zerocopy::byteorder::native_endian;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::VERSION;
-use super::layout::{FlowWire, Header, InitWire, StateWire, code};
+use super::layout::{ABILITY_IPV6, FlowWire, Header, InitWire, StateIpv6Wire, StateWire, code};
 
 /// `SOCK_STREAM`, the only kind of socket whose states are told.
 const STREAM: u8 = 1;
@@ -36,10 +36,26 @@ pub struct Init {
 pub struct State {
     pub pid: i32,
     pub fd: u32,
-    pub local: SocketAddrV4,
+    pub local: SocketAddr,
     /// Zeros while not known.
-    pub peer: SocketAddrV4,
+    pub peer: SocketAddr,
     pub state: TcpState,
+}
+
+/// The datagram of a [`State`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateBytes {
+    Ipv4(StateWire),
+    Ipv6(StateIpv6Wire),
+}
+
+/// What a daemon says of itself when it answers an [`Init`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// The protocol version that the daemon speaks.
+    pub version: u8,
+    /// Whether the daemon wants to be told of connections over IPv6.
+    pub takes_ipv6: bool,
 }
 
 /// A flow that is to go to a TAP, or no longer.
@@ -133,6 +149,7 @@ impl Message {
                 })
             }
             code::STATE => Self::State(State::from_wire(&whole(datagram)?)?),
+            code::STATE_IPV6 => Self::State(State::from_ipv6_wire(&whole(datagram)?)?),
             code::EXIT => {
                 let _: Header = whole(datagram)?;
                 Self::Exit { pid }
@@ -170,48 +187,98 @@ impl Init {
         }
     }
 
-    /// The answer: the request with the bit of an acknowledgement and the daemon's version.
+    /// The answer: the request with the bit of an acknowledgement, and the daemon's version and abilities.
     pub fn answer(self) -> InitWire {
         let mut wire = self.to_wire();
         wire.header.code |= code::ACK;
         wire.header.version = VERSION;
+        wire.header.abilities = ABILITY_IPV6;
         wire
     }
 
-    /// Whether `datagram` answers an INIT of process `pid`; the version that the daemon speaks.
-    pub fn accepts(datagram: &[u8], pid: i32) -> Option<u8> {
-        let wire = InitWire::read_from_bytes(datagram).ok()?;
-        let fits = wire.header.code == code::INIT | code::ACK && wire.header.pid.get() == pid;
-        fits.then_some(wire.header.version)
+    /// Whether `datagram` answers an INIT of process `pid`, and what the daemon says of itself.
+    pub fn accepts(datagram: &[u8], pid: i32) -> Option<Accepted> {
+        let Header { code, version, abilities, pid: of, .. } =
+            InitWire::read_from_bytes(datagram).ok()?.header;
+        let fits = code == code::INIT | code::ACK && of.get() == pid;
+        fits.then_some(Accepted { version, takes_ipv6: abilities & ABILITY_IPV6 != 0 })
     }
 }
 
 impl State {
+    pub fn is_ipv6(&self) -> bool {
+        self.local.is_ipv6() || self.peer.is_ipv6()
+    }
+
     /// The datagram that says it.
-    pub fn to_wire(self) -> StateWire {
-        StateWire {
-            header: header(code::STATE, self.pid),
-            fd: self.fd.into(),
-            local_address: self.local.ip().octets(),
-            peer_address: self.peer.ip().octets(),
-            local_port: self.local.port().into(),
-            peer_port: self.peer.port().into(),
-            kind: STREAM,
-            state: self.state as u8,
+    pub fn to_wire(self) -> StateBytes {
+        let (fd, state) = (self.fd.into(), self.state as u8);
+        let (local_port, peer_port) = (self.local.port().into(), self.peer.port().into());
+        if let (IpAddr::V4(local), IpAddr::V4(peer)) = (self.local.ip(), self.peer.ip()) {
+            return StateBytes::Ipv4(StateWire {
+                header: header(code::STATE, self.pid),
+                fd,
+                local_address: local.octets(),
+                peer_address: peer.octets(),
+                local_port,
+                peer_port,
+                kind: STREAM,
+                state,
+            });
         }
+        StateBytes::Ipv6(StateIpv6Wire {
+            header: header(code::STATE_IPV6, self.pid),
+            fd,
+            local_address: ipv6(self.local).octets(),
+            peer_address: ipv6(self.peer).octets(),
+            local_port,
+            peer_port,
+            kind: STREAM,
+            state,
+        })
     }
 
     fn from_wire(wire: &StateWire) -> Result<Self, Malformed> {
-        if wire.kind != STREAM {
-            return Err(Malformed::SocketKind(wire.kind));
+        let local = (Ipv4Addr::from(wire.local_address), wire.local_port.get());
+        let peer = (Ipv4Addr::from(wire.peer_address), wire.peer_port.get());
+        State::read(wire.header, wire.fd.get(), (local.into(), peer.into()), wire.kind, wire.state)
+    }
+
+    fn from_ipv6_wire(wire: &StateIpv6Wire) -> Result<Self, Malformed> {
+        let local = (Ipv6Addr::from(wire.local_address), wire.local_port.get());
+        let peer = (Ipv6Addr::from(wire.peer_address), wire.peer_port.get());
+        State::read(wire.header, wire.fd.get(), (local.into(), peer.into()), wire.kind, wire.state)
+    }
+
+    fn read(
+        header: Header,
+        fd: u32,
+        (local, peer): (SocketAddr, SocketAddr),
+        kind: u8,
+        state: u8,
+    ) -> Result<Self, Malformed> {
+        if kind != STREAM {
+            return Err(Malformed::SocketKind(kind));
         }
-        Ok(Self {
-            pid: wire.header.pid.get(),
-            fd: wire.fd.get(),
-            local: SocketAddrV4::new(Ipv4Addr::from(wire.local_address), wire.local_port.get()),
-            peer: SocketAddrV4::new(Ipv4Addr::from(wire.peer_address), wire.peer_port.get()),
-            state: TcpState::from_number(wire.state).ok_or(Malformed::TcpState(wire.state))?,
-        })
+        let state = TcpState::from_number(state).ok_or(Malformed::TcpState(state))?;
+        Ok(Self { pid: header.pid.get(), fd, local, peer, state })
+    }
+}
+
+impl StateBytes {
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Ipv4(wire) => wire.as_bytes(),
+            Self::Ipv6(wire) => wire.as_bytes(),
+        }
+    }
+}
+
+/// The address as one of IPv6; one of IPv4 is mapped (RFC 4291 section 2.5.5.2).
+fn ipv6(address: SocketAddr) -> Ipv6Addr {
+    match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
     }
 }
 
@@ -327,7 +394,7 @@ impl fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 fn header(code: u8, pid: i32) -> Header {
-    Header { code, version: VERSION, status: 0, reserved: 0, pid: native_endian::I32::new(pid) }
+    Header { code, version: VERSION, status: 0, abilities: 0, pid: native_endian::I32::new(pid) }
 }
 
 /// The datagram as exactly one `T`.
@@ -366,12 +433,56 @@ mod tests {
         assert_eq!(Message::parse(bytes), Ok(Message::State(state())));
     }
 
+    // covers: DMN-02
+    #[test]
+    fn a_state_of_ipv6_is_a_message_of_its_own() {
+        let state = State {
+            local: "[fd00:98::1]:8080".parse().expect("an address"),
+            peer: "[2001:db8::2]:40000".parse().expect("an address"),
+            ..state()
+        };
+        assert!(state.is_ipv6());
+        let wire = state.to_wire();
+        let bytes = wire.as_bytes();
+        assert_eq!(&bytes[..4], [0x12, 3, 0, 0]);
+        assert_eq!(bytes[4..8], 4711_i32.to_ne_bytes());
+        assert_eq!(bytes[8..12], 17_u32.to_ne_bytes());
+        let address = |text: &str| text.parse::<Ipv6Addr>().expect("an address").octets();
+        assert_eq!(bytes[12..28], address("fd00:98::1"));
+        assert_eq!(bytes[28..44], address("2001:db8::2"));
+        assert_eq!(&bytes[44..], [0x1F, 0x90, 0x9C, 0x40, 1, 4]);
+        assert_eq!(Message::parse(bytes), Ok(Message::State(state)));
+        assert_eq!(Message::parse(&bytes[..26]), Err(Malformed::Short { got: 26, need: 50 }));
+        // One end of each family is told as IPv6.
+        let mixed = State { peer: "10.0.0.2:1".parse().expect("an address"), ..state };
+        let told = Message::parse(mixed.to_wire().as_bytes());
+        let peer = "[::ffff:10.0.0.2]:1".parse().expect("an address");
+        assert_eq!(told, Ok(Message::State(State { peer, ..mixed })));
+    }
+
+    #[test]
+    fn the_original_and_its_libraries_do_not_notice_the_extension() {
+        // The library sends INIT as the original's, and a daemon that echoes it says nothing of IPv6.
+        let init = Init { pid: 5, version: 3, status: 0, library: 0x9854 };
+        let mut echo = init.to_wire();
+        assert_eq!(echo.header.abilities, 0);
+        echo.header.code |= code::ACK;
+        let accepted = Accepted { version: 3, takes_ipv6: false };
+        assert_eq!(Init::accepts(echo.as_bytes(), 5), Some(accepted));
+        // An old library reads the number, the version and the process id of an answer.
+        let answer = init.answer();
+        assert_eq!((answer.as_bytes().len(), &answer.as_bytes()[..3]), (12, &[0x81, 3, 0][..]));
+        // A library without IPv6 to tell of sends what it always did.
+        assert_eq!(state().to_wire().as_bytes().len(), 26);
+    }
+
     #[test]
     fn an_init_is_answered_with_itself() {
         let init = Init { pid: 5, version: 2, status: 0, library: 0x9854 };
         let answer = init.answer();
-        assert_eq!(&answer.as_bytes()[..4], [0x81, 3, 0, 0]);
-        assert_eq!(Init::accepts(answer.as_bytes(), 5), Some(3));
+        assert_eq!(&answer.as_bytes()[..4], [0x81, 3, 0, ABILITY_IPV6]);
+        let accepted = Accepted { version: 3, takes_ipv6: true };
+        assert_eq!(Init::accepts(answer.as_bytes(), 5), Some(accepted));
         assert_eq!(Init::accepts(answer.as_bytes(), 6), None);
         assert_eq!(Init::accepts(init.to_wire().as_bytes(), 5), None);
     }
@@ -408,7 +519,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_understood_says_the_same_bytes(datagram in proptest::collection::vec(any::<u8>(), 0..40)) {
+        fn what_is_understood_says_the_same_bytes(datagram in proptest::collection::vec(any::<u8>(), 0..60)) {
             if let Ok(message) = Message::parse(&datagram) {
                 let again = match message {
                     Message::Init(init) => Message::parse(init.to_wire().as_bytes()),

@@ -2,15 +2,15 @@
 //! of them a dead process leaves somebody waiting on.
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use libvma_dev::agent::{State, TcpState};
 
 /// Local and peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
-    pub local: SocketAddrV4,
-    pub peer: SocketAddrV4,
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -85,17 +85,23 @@ impl Connections {
 impl Tuple {
     /// Whether two hosts can talk so.
     fn check(&self) -> Result<(), &'static str> {
-        let no_host = |address: Ipv4Addr| {
-            let first = address.octets()[0];
-            first == 0 || first >= 224
+        let no_host = |address: IpAddr| match address {
+            IpAddr::V4(address) => matches!(address.octets()[0], 0 | 224..),
+            // An IPv4-mapped address is IPv4's to tell, and a link-local one is incomplete without its interface.
+            IpAddr::V6(address) => {
+                address.is_unspecified()
+                    || address.is_multicast()
+                    || address.is_unicast_link_local()
+                    || address.to_ipv4_mapped().is_some()
+            }
         };
         if self.local.port() == 0 || self.peer.port() == 0 {
             return Err("a port is 0");
         }
-        if no_host(*self.local.ip()) {
+        if no_host(self.local.ip()) {
             return Err("the local address is that of no host");
         }
-        if no_host(*self.peer.ip()) {
+        if no_host(self.peer.ip()) {
             return Err("the peer's address is that of no host");
         }
         Ok(())
@@ -181,10 +187,19 @@ mod tests {
             ("0.0.0.0:1", "10.0.0.2:1"),
             ("224.0.0.1:1", "10.0.0.2:1"),
             ("10.0.0.1:1", "255.255.255.255:1"),
+            ("[fd00::1]:0", "[fd00::2]:1"),
+            ("[fd00::1]:1", "[::]:1"),
+            ("[ff02::1]:1", "[fd00::2]:1"),
+            ("[fd00::1]:1", "[fe80::2]:1"),
+            ("[::ffff:10.0.0.1]:1", "[::ffff:10.0.0.2]:1"),
+            ("[fd00::1]:1", "[::ffff:10.0.0.2]:1"),
         ] {
             let update = connections.apply(&with(local, peer, TcpState::Established));
             assert!(matches!(update, Update::Impossible(_)), "{local} {peer}: {update:?}");
         }
         assert_eq!(connections.len(), 0);
+        let six = with("[fd00::1]:80", "[2001:db8::2]:4000", TcpState::Established);
+        assert_eq!(connections.apply(&six), Update::Stored);
+        assert_eq!(connections.tuple(3), Some(Tuple { local: six.local, peer: six.peer }));
     }
 }

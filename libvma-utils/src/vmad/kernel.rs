@@ -5,14 +5,14 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use crate::connections::Tuple;
 use crate::namespace::Namespace;
 
 /// Whether `address` is one of the namespace's own. The answer is the kernel's: only such an address
-/// can be bound. With net.ipv4.ip_nonlocal_bind any user may speak as any address anyway.
-pub fn is_local(namespace: &Namespace, address: Ipv4Addr) -> io::Result<bool> {
+/// can be bound. With net.ipv4.ip_nonlocal_bind, or net.ipv6.ip_nonlocal_bind, any user may speak as any address anyway.
+pub fn is_local(namespace: &Namespace, address: IpAddr) -> io::Result<bool> {
     match namespace.inside(|| UdpSocket::bind((address, 0)))? {
         Ok(_) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => Ok(false),
@@ -37,10 +37,8 @@ pub fn in_kernel(namespace: &Namespace, claimed: &HashSet<Tuple>) -> io::Result<
             let line = line?;
             let (local, peer) = ends(&line)
                 .ok_or_else(|| io::Error::other(format!("{path} has an odd line: {line}")))?;
-            if let (Some(local), Some(peer)) = (of_version_4(local), of_version_4(peer))
-                && let tuple = (Tuple { local, peer })
-                && claimed.contains(&tuple)
-            {
+            let tuple = Tuple { local: canonical(local), peer: canonical(peer) };
+            if claimed.contains(&tuple) {
                 found.insert(tuple);
             }
         }
@@ -76,12 +74,9 @@ fn address(text: &str) -> Option<SocketAddr> {
     }
 }
 
-/// The address, or what is mapped into it (RFC 4291 section 2.5.5.2).
-fn of_version_4(address: SocketAddr) -> Option<SocketAddrV4> {
-    match address.ip().to_canonical() {
-        IpAddr::V4(ip) => Some(SocketAddrV4::new(ip, address.port())),
-        IpAddr::V6(_) => None,
-    }
+/// The address, or the one of IPv4 that is mapped into it (RFC 4291 section 2.5.5.2).
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 #[cfg(test)]
@@ -113,11 +108,14 @@ mod tests {
         let port = listener.local_addr().expect("bound").port();
         let client = std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens");
         let (accepted, _) = listener.accept().expect("it is there");
-        let SocketAddr::V4(peer) = client.local_addr().expect("connected") else {
-            panic!("it connected by IPv4")
+        let own_tuple = |client: &std::net::TcpStream| Tuple {
+            local: client.peer_addr().expect("connected"),
+            peer: client.local_addr().expect("connected"),
         };
-        let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, port);
-        let claimed = HashSet::from([Tuple { local, peer }]);
+        // The other one is of IPv6 where `lo` has it.
+        let six = std::net::TcpStream::connect(("::1", port));
+        let of_six = six.as_ref().ok().map(own_tuple);
+        let claimed: HashSet<_> = [own_tuple(&client)].into_iter().chain(of_six).collect();
         let pid = rustix::process::getpid();
         let namespace = crate::namespace::Namespaces::new().of(pid).expect("ours");
         assert_eq!(in_kernel(&namespace, &claimed).expect("readable"), claimed);

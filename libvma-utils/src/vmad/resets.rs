@@ -11,6 +11,7 @@
 //! descriptor per connection.
 
 mod channel;
+mod filter;
 mod notification;
 mod segment;
 
@@ -18,7 +19,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ use rustix::time::{
 };
 
 use crate::namespace::{Identity, Namespace};
-use channel::{Channel, Sent};
+use channel::{Channel, Family, Sent};
 use notification::{Due, Notification};
 
 /// All peers that are being told.
@@ -53,8 +54,8 @@ pub struct Resets {
 /// A dead connection by its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Connection {
-    local: SocketAddrV4,
-    peer: SocketAddrV4,
+    local: SocketAddr,
+    peer: SocketAddr,
 }
 
 /// At most so many notifications send at one moment, and the next ones [`BREATH`] later: receive
@@ -111,7 +112,7 @@ impl Resets {
 
     /// Begins to tell `peer` that its connection with `local`, an address of `namespace`, is dead.
     /// What cannot be a connection's ends is ignored: a library may not know them yet.
-    pub fn start(&mut self, namespace: &Rc<Namespace>, local: SocketAddrV4, peer: SocketAddrV4) {
+    pub fn start(&mut self, namespace: &Rc<Namespace>, local: SocketAddr, peer: SocketAddr) {
         let connection = Connection { local, peer };
         if !connection.is_plausible() {
             log::debug!("{connection} is no connection, nobody is notified");
@@ -120,11 +121,12 @@ impl Resets {
         let identity = namespace.identity();
         let channel = match self.channels.entry(identity) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(vacant) => match Channel::open(namespace, &self.epoll) {
-                Ok(channel) => vacant.insert(channel),
-                Err(error) => return self.complain(&error),
-            },
+            Entry::Vacant(vacant) => vacant.insert(Channel::new(namespace)),
         };
+        if let Err(error) = channel.open(connection.family(), &self.epoll) {
+            self.channels.retain(|_, channel| !channel.notifications.is_empty());
+            return self.complain(&error);
+        }
         if let Entry::Vacant(vacant) = channel.notifications.entry(connection) {
             self.tickets += 1;
             vacant.insert(Notification::new(self.tickets));
@@ -219,11 +221,17 @@ impl Resets {
 
 impl Connection {
     fn is_plausible(&self) -> bool {
-        let unicast = |end: &SocketAddrV4| {
+        let unicast = |end: &SocketAddr| {
             let ip = end.ip();
-            !(ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast()) && end.port() != 0
+            let is_broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+            !(ip.is_unspecified() || ip.is_multicast() || is_broadcast) && end.port() != 0
         };
-        unicast(&self.local) && unicast(&self.peer)
+        let is_of_one_family = self.local.is_ipv4() == self.peer.is_ipv4();
+        is_of_one_family && unicast(&self.local) && unicast(&self.peer)
+    }
+
+    fn family(&self) -> Family {
+        if self.peer.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
     }
 }
 

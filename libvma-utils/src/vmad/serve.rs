@@ -6,7 +6,7 @@
 
 mod death;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use libvma_dev::agent::{self, Action, Flow, Header, Init, Malformed, Message, State};
@@ -161,10 +161,11 @@ impl Served {
         let pid = state.pid;
         let (fd, told) = (state.fd, state.state);
         let Some(process) = self.registry.get_mut(sender.pid) else { return };
-        if waits(told) && *state.local.ip() != Ipv4Addr::UNSPECIFIED {
+        let address = state.local.ip();
+        if waits(told) && !address.is_unspecified() {
             let known = process.connections.tuple(fd);
-            let new = known.is_none_or(|known| known.local.ip() != state.local.ip());
-            if new && let Err(why) = local(&process.namespace, *state.local.ip()) {
+            let new = known.is_none_or(|known| known.local.ip() != address);
+            if new && let Err(why) = local(&process.namespace, address) {
                 process.connections.forget(fd);
                 self.refuse(sender, &why);
                 return;
@@ -290,7 +291,7 @@ fn speaks_of_itself(peer: &Peer, pid: i32) -> Result<(), Why> {
     Err(Why::Refused(format!("it speaks of process {pid}")))
 }
 
-fn local(namespace: &Namespace, address: Ipv4Addr) -> Result<(), String> {
+fn local(namespace: &Namespace, address: IpAddr) -> Result<(), String> {
     match kernel::is_local(namespace, address) {
         Ok(true) => Ok(()),
         Ok(false) => Err(format!("{address} is no address of its network")),

@@ -41,6 +41,13 @@ impl Side {
         }
     }
 
+    pub fn ipv6(self) -> &'static str {
+        match self {
+            Side::A => "fd00:98::1",
+            Side::B => "fd00:98::2",
+        }
+    }
+
     pub fn device(self) -> &'static str {
         match self {
             Side::A => "veth-a",
@@ -65,6 +72,14 @@ impl Network {
             network.ip(side, &format!("link set {} addrgenmode none up", side.device()));
         }
         network
+    }
+
+    /// Gives both sides an address of IPv6, too.
+    pub fn add_ipv6(&self) {
+        for side in [Side::A, Side::B] {
+            let (address, device) = (side.ipv6(), side.device());
+            self.ip(side, &format!("-6 address add {address}/64 dev {device} nodad"));
+        }
     }
 
     /// Runs `ip` on one side with these words.

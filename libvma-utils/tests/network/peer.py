@@ -13,13 +13,14 @@ import time
 
 address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-listener = socket.create_server((address, port), backlog=4096)
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+listener = socket.create_server((address, port), family=family, backlog=4096)
 print("listening", flush=True)
 poll = select.epoll()
 poll.register(sys.stdin.fileno(), select.EPOLLIN)
 ends = {}
 for _ in range(count):
-    end, (_, far_port) = listener.accept()
+    end, (_, far_port, *_) = listener.accept()
     ends[end.fileno()] = (end, far_port)
     poll.register(end.fileno(), select.EPOLLIN)
 listener.close()

@@ -18,7 +18,7 @@ TCP_REPAIR = 19
 address, port, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 ends = [socket.create_connection((address, port)) for _ in range(count)]
-names = [(end.fileno(), *end.getsockname(), *end.getpeername()) for end in ends]
+names = [(end.fileno(), *end.getsockname()[:2], *end.getpeername()[:2]) for end in ends]
 print("connected", *(name[2] for name in names), flush=True)
 agent = None
 for line in sys.stdin:
@@ -40,8 +40,9 @@ for line in sys.stdin:
         answer = agent.recv(100)
         assert len(answer) == 12 and answer[0] == 0x81, answer
         for fd, near, near_port, far, far_port in names:
-            header = struct.pack("=BBBBiI", 2, 3, 0, 0, pid, fd)
-            addresses = socket.inet_aton(near) + socket.inet_aton(far)
+            number, family = (0x12, socket.AF_INET6) if ":" in near else (2, socket.AF_INET)
+            header = struct.pack("=BBBBiI", number, 3, 0, 0, pid, fd)
+            addresses = socket.inet_pton(family, near) + socket.inet_pton(family, far)
             ports = struct.pack("!HH", near_port, far_port)
             agent.send(header + addresses + ports + bytes([socket.SOCK_STREAM, 4]))
         print("registered", flush=True)

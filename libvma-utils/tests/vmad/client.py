@@ -33,8 +33,11 @@ def header(code, pid, ver=3, status=0):
 
 
 def address(text):
-    host, port = text.split(":")
-    return socket.inet_aton(host), struct.pack("!H", int(port))
+    host, port = text.rsplit(":", 1)
+    port = struct.pack("!H", int(port))
+    if host.startswith("["):
+        return socket.inet_pton(socket.AF_INET6, host[1:-1]), port
+    return socket.inet_aton(host), port
 
 
 class Client:
@@ -71,7 +74,8 @@ class Client:
         src_ip, src_port = address(local)
         dst_ip, dst_port = address(peer)
         body = struct.pack("=I", int(fd)) + src_ip + dst_ip + src_port + dst_port
-        return self.send(header(2, int(pid or self.pid)) + body + bytes([int(type), int(state)]))
+        code = 2 if len(src_ip) == 4 else 0x12
+        return self.send(header(code, int(pid or self.pid)) + body + bytes([int(type), int(state)]))
 
     def do_exit(self, pid=None):
         return self.send(header(3, int(pid or self.pid)))

@@ -160,7 +160,7 @@ fn a_process_in_another_pid_namespace_is_served_under_its_own_number() {
     let daemon = place.start("");
     let mut client = place.client_as_first("");
     assert_eq!(client.say("pid"), "1");
-    assert_eq!(client.say("init"), "810300000100000054980000");
+    assert_eq!(client.say("init"), "810300010100000054980000");
     client.say("state");
     daemon.says("[1] update fid: 5");
     assert_eq!(place.files("notify"), ["vma_agent.1.pid", "vma_agent.1.sock"]);

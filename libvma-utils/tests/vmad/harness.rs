@@ -210,9 +210,9 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// An acknowledgement of INIT, in hex.
+    /// An acknowledgement of INIT, in hex: what came, and in the fourth byte that the daemon takes connections over IPv6.
     pub fn acknowledgement(&self) -> String {
-        format!("81030000{}54980000", hex(self.pid()))
+        format!("81030001{}54980000", hex(self.pid()))
     }
 
     pub fn kill(mut self) {

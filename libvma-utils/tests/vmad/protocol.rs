@@ -172,7 +172,17 @@ fn connections_that_are_none_of_the_process_network_are_refused() {
     daemon.says("fid: 5: a port is 0");
     client.say("state peer=255.255.255.255:1");
     daemon.says("the peer's address is that of no host");
+    client.say("state local=[2001:db8::1]:80 peer=[2001:db8::2]:4000");
+    daemon.says("2001:db8::1 is no address of its network");
+    client.say("state local=[::1]:0 peer=[2001:db8::2]:4000");
+    wait_until("all refusals", || daemon.count("fid: 5: a port is 0") == 2);
+    client.say("state local=[::1]:80 peer=[ff02::1]:4000");
+    client.say("state local=[::1]:80 peer=[fe80::1]:4000");
+    client.say("state local=[::1]:80 peer=[::ffff:10.9.9.2]:4000");
+    wait_until("all refusals", || daemon.count("the peer's address is that of no host") == 4);
     assert_eq!(daemon.count("update fid"), 0);
+    client.say("state fd=6 local=[::1]:80 peer=[2001:db8::2]:4000");
+    daemon.says("update fid: 6 type: 1 state: ESTABLISHED");
     // Before it is connected it need not know them.
     client.say("state local=0.0.0.0:0 peer=0.0.0.0:0 state=2");
     daemon.says("update fid: 5 type: 1 state: SYN_SENT");

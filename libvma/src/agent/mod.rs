@@ -51,6 +51,17 @@ pub trait Source {
     fn has_ended(&self) -> bool;
 }
 
+/// Whose internal thread is to be woken after [`Agent::ask`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The parent's.
+    Parent,
+    /// This process's, which calls the daemon.
+    Daemon,
+    /// Nobody's: it was asked before, or there is nobody to ask.
+    Already,
+}
+
 /// The process, as far as the daemon is concerned; or the parent, in a child that it cares for.
 pub struct Agent {
     session: Option<Lock<Session>>,
@@ -80,22 +91,29 @@ impl Agent {
         self.session.is_some() || self.wards.is_some()
     }
 
-    /// If the process is killed, will somebody tell the peers of its connections?
-    pub fn is_guarded(&self) -> bool {
+    /// If the process is killed, does `vmad` or the parent tell the peers of its connections? Each of both ends those over
+    /// IPv4; the original's `vmad` ends no others.
+    pub fn is_guarded(&self, is_ipv6: bool) -> bool {
         let session = self.session.as_ref().and_then(|lock| lock.lock().ok());
-        session.is_some_and(|session| session.is_heard())
+        session.is_some_and(|session| session.is_heard(is_ipv6))
             || self.ward(|ward| ward.is_granted()) == Some(true)
     }
 
-    /// Asks the parent to take the daemon's place, once. True: it is to be woken for that.
-    pub fn ask_parent(&self) -> bool {
-        let Some(wards) = self.wards else { return false };
-        let Ok(mut ward) = self.ward.lock() else { return false };
+    /// Asks for a guard before there is a connection: the parent where it takes the daemon's place, else the daemon.
+    pub fn ask(&self) -> Asked {
+        let Some(wards) = self.wards else {
+            let session = self.session.as_ref().and_then(|lock| lock.lock().ok());
+            let is_news = session.is_some_and(|mut session| session.want());
+            return if is_news { Asked::Daemon } else { Asked::Already };
+        };
+        let Ok(mut ward) = self.ward.lock() else { return Asked::Already };
         if ward.is_none() {
             *ward = Ward::new(wards);
-            return ward.is_some();
+            if ward.is_some() {
+                return Asked::Parent;
+            }
         }
-        false
+        Asked::Already
     }
 
     /// Does something with the ward, if the parent takes the daemon's place.

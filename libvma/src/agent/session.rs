@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use libvma_dev::agent::{Init, State, VERSION, exit, library_version};
+use libvma_dev::agent::{Accepted, Init, State, VERSION, exit, library_version};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -43,6 +43,10 @@ pub struct Session {
     daemon: PathBuf,
     process: i32,
     phase: Phase,
+    /// The daemon is to be called though there is no connection.
+    is_wanted: bool,
+    /// The daemon that answered last takes connections over IPv6.
+    takes_ipv6: bool,
     /// Ours, once the daemon was reached.
     own: Option<Own>,
     /// The daemon's, when it was called last.
@@ -99,6 +103,8 @@ impl Session {
             daemon: daemon.to_owned(),
             process: thread::process_id(),
             phase: Phase::Idle,
+            is_wanted: false,
+            takes_ipv6: false,
             own: None,
             called: None,
             next_look: 0,
@@ -112,9 +118,15 @@ impl Session {
         }
     }
 
-    /// Does the daemon know of this process?
-    pub fn is_heard(&self) -> bool {
-        self.phase == Phase::Registered
+    /// Does the daemon know of this process, and take its connections of the family?
+    pub fn is_heard(&self, is_ipv6: bool) -> bool {
+        self.phase == Phase::Registered && (self.takes_ipv6 || !is_ipv6)
+    }
+
+    /// The daemon is to know of this process before there is a connection. True: the internal thread is to be woken for that.
+    pub fn want(&mut self) -> bool {
+        let is_out_of_touch = matches!(self.phase, Phase::Idle | Phase::Absent(_));
+        is_out_of_touch && !core::mem::replace(&mut self.is_wanted, true)
     }
 
     /// What the internal thread is to wait for.
@@ -127,7 +139,7 @@ impl Session {
 
     /// When there is something to do though nothing happens; None: never.
     pub fn due(&self, source: &impl Source) -> Option<u64> {
-        let news = source.has_news();
+        let news = source.has_news() || self.is_wanted;
         match self.phase {
             Phase::Idle => news.then_some(0),
             Phase::Asked(since) => Some(since.saturating_add(ANSWER)),
@@ -146,7 +158,7 @@ impl Session {
             self.hear(now, source);
         }
         match self.phase {
-            Phase::Idle if source.has_news() => {
+            Phase::Idle if source.has_news() || self.is_wanted => {
                 source.note_news();
                 self.call(now, source);
             }
@@ -167,7 +179,10 @@ impl Session {
                 source.note_news();
                 let there = find(&self.daemon);
                 let again = there != self.called || now >= called.saturating_add(AGAIN);
-                if again && there.is_some() && source.has_connections() {
+                // Without one, whoever wants it asks again.
+                self.is_wanted &= there.is_some();
+                let is_needed = source.has_connections() || self.is_wanted;
+                if again && there.is_some() && is_needed {
                     self.call(now, source);
                 }
             }
@@ -225,6 +240,7 @@ impl Session {
     /// Calls the daemon and introduces this process.
     fn call(&mut self, now: u64, source: &mut impl Source) {
         self.called = find(&self.daemon);
+        self.is_wanted = false;
         match self.introduce() {
             Ok(()) => self.phase = Phase::Asked(now),
             Err(reason) => self.fail(now, source, &reason),
@@ -257,8 +273,8 @@ impl Session {
             match own.link.receive(&mut buffer) {
                 Ok(message) => {
                     let answer = Init::accepts(message, self.process);
-                    if let (Phase::Asked(_), Some(version)) = (self.phase, answer) {
-                        return self.answered(now, version, source);
+                    if let (Phase::Asked(_), Some(accepted)) = (self.phase, answer) {
+                        return self.answered(now, accepted, source);
                     }
                 }
                 Err(Errno::AGAIN) => return,
@@ -267,11 +283,12 @@ impl Session {
         }
     }
 
-    fn answered(&mut self, now: u64, version: u8, source: &mut impl Source) {
-        if version < VERSION {
-            return self.fail(now, source, &Reason::Version(version));
+    fn answered(&mut self, now: u64, accepted: Accepted, source: &mut impl Source) {
+        if accepted.version < VERSION {
+            return self.fail(now, source, &Reason::Version(accepted.version));
         }
         self.phase = Phase::Registered;
+        self.takes_ipv6 = accepted.takes_ipv6;
         self.next_look = now.saturating_add(LOOK);
         self.said = false;
         source.listen();
@@ -325,7 +342,10 @@ impl Session {
                 }
             }
             let Some(state) = self.unsent.front() else { return Ok(Sent::All) };
-            own.link.send(state.to_wire().as_bytes())?;
+            // The original's daemon would take the message for a mistake.
+            if self.takes_ipv6 || !state.is_ipv6() {
+                own.link.send(state.to_wire().as_bytes())?;
+            }
             self.unsent.pop_front();
         }
         Ok(Sent::Part)

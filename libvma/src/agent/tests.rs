@@ -1,13 +1,13 @@
 //! A session against a daemon of the test's own, over real sockets.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use libvma_dev::agent::{Init, Message, TcpState, pid_file, socket_file};
+use libvma_dev::agent::{ABILITY_IPV6, Init, Message, TcpState, pid_file, socket_file};
 use zerocopy::IntoBytes;
 
 use super::*;
@@ -83,10 +83,14 @@ impl Daemon {
     }
 
     fn answer(&self, version: u8) {
+        self.answer_with(version, ABILITY_IPV6);
+    }
+
+    fn answer_with(&self, version: u8, abilities: u8) {
         let Message::Init(init) = self.next() else { panic!("an introduction comes first") };
         assert_eq!((init.pid, init.version), (own_id(), 3));
         let mut answer = Init { version, ..init }.answer();
-        answer.header.version = version;
+        (answer.header.version, answer.header.abilities) = (version, abilities);
         self.socket.send_to(answer.as_bytes(), &self.answers_to).unwrap();
     }
 }
@@ -151,9 +155,16 @@ impl Source for Fake {
 }
 
 fn message(pid: i32, fd: u32, state: TcpState) -> State {
-    let local = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), fd as u16);
-    State { pid, fd, local, peer: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80), state }
+    let (local, peer) = match fd < FIRST_OF_IPV6 {
+        true => ("10.0.0.1", "10.0.0.2:80"),
+        false => ("fd00::1", "[fd00::2]:80"),
+    };
+    let local = SocketAddr::new(local.parse().unwrap(), fd as u16);
+    State { pid, fd, local, peer: peer.parse().unwrap(), state }
 }
+
+/// Connections with such numbers are of IPv6.
+const FIRST_OF_IPV6: u32 = 1000;
 
 fn told(fd: u32, state: TcpState) -> Message {
     Message::State(message(own_id(), fd, state))
@@ -324,6 +335,61 @@ fn a_daemon_of_an_older_version_is_not_told_anything() {
     run_on(&agent, &mut source);
     daemon.is_told_nothing();
     assert_eq!(place.names(), Vec::<String>::new());
+}
+
+// covers: DMN-02
+#[test]
+fn a_daemon_is_told_of_ipv6_if_it_says_that_it_takes_that() {
+    for abilities in [0, ABILITY_IPV6] {
+        let place = Place::new();
+        let daemon = place.start_daemon();
+        let (agent, mut source) = (place.agent(), Fake::default());
+        source.set(FIRST_OF_IPV6, TcpState::Established);
+        source.set(5, TcpState::Established);
+        run_on(&agent, &mut source);
+        assert!(!agent.is_guarded(false) && !agent.is_guarded(true));
+        daemon.answer_with(3, abilities);
+        run_on(&agent, &mut source);
+        let takes_ipv6 = abilities != 0;
+        assert!(agent.is_guarded(false));
+        assert_eq!(agent.is_guarded(true), takes_ipv6);
+        if takes_ipv6 {
+            assert_eq!(daemon.next(), told(FIRST_OF_IPV6, TcpState::Established));
+        }
+        assert_eq!(daemon.next(), told(5, TcpState::Established));
+        // One that is given away is over before the call returns; of what the daemon does not know it is told nothing.
+        source.set(FIRST_OF_IPV6, TcpState::Closed);
+        agent.settle(&mut source);
+        if takes_ipv6 {
+            assert_eq!(daemon.next(), told(FIRST_OF_IPV6, TcpState::Closed));
+        }
+        daemon.is_told_nothing();
+    }
+}
+
+// covers: DMN-02
+#[test]
+fn a_daemon_that_is_wanted_is_called_before_there_is_a_connection() {
+    let place = Place::new();
+    let (agent, mut source) = (place.agent(), Fake::default());
+    // There is none yet.
+    assert_eq!(agent.ask(), Asked::Daemon);
+    assert_eq!(agent.ask(), Asked::Already);
+    run_on(&agent, &mut source);
+    assert_eq!(agent.prepare(&source, &mut PollSet::default()), None, "it was called in vain");
+    let daemon = place.start_daemon();
+    assert_eq!(agent.ask(), Asked::Daemon);
+    let answered = std::thread::scope(|scope| {
+        let answer = scope.spawn(|| daemon.answer(3));
+        run(&agent, &mut source, "the daemon has answered", || agent.is_guarded(true));
+        answer.join()
+    });
+    answered.unwrap();
+    assert_eq!(agent.ask(), Asked::Already);
+    daemon.is_told_nothing();
+    source.set(5, TcpState::Established);
+    run_on(&agent, &mut source);
+    assert_eq!(daemon.next(), told(5, TcpState::Established));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! about a dead child is `process::guardian`'s.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libvma_dev::agent::{State, TcpState};
@@ -21,7 +21,9 @@ use crate::sys::{machine, thread};
 const CHILDREN: usize = 64;
 /// Connections of all of them. A child's further ones are not known to the parent.
 const CONNECTIONS: usize = 8192;
-const WORDS: usize = CHILDREN + 2 * CONNECTIONS;
+/// Of a connection's addresses, two for each.
+const HALVES: usize = 4;
+const WORDS: usize = CHILDREN + CONNECTIONS + HALVES * CONNECTIONS;
 
 /// The high half of a child's word, above its process id.
 const ASKED: u64 = 1;
@@ -34,14 +36,14 @@ const GATHER: u64 = 2 * MILLISECOND;
 /// A connection by its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ends {
-    pub local: SocketAddrV4,
-    pub peer: SocketAddrV4,
+    pub local: SocketAddr,
+    pub peer: SocketAddr,
 }
 
-/// The memory: a word for each child, then two for each connection. The first of these is the local address and
-/// the child's process id, 0 while the place is free; the second one the peer's address and both ports. A reader
-/// may find the second one of a former connection, which does no harm: a peer that is told of a living connection
-/// answers, and that is all.
+/// The memory: a word for each child, one for each connection, and then four for each connection's addresses, those of
+/// IPv4 as IPv4-mapped ones. A connection's word has the child's process id and both ports. It is 0 while the place is free,
+/// and has no ports while the child writes the addresses. So the addresses of a word with ports are whole, also those
+/// of a child that was killed while it wrote.
 pub struct Wards {
     words: SharedPage<[AtomicU64; WORDS]>,
     parent: i32,
@@ -59,8 +61,10 @@ impl Wards {
         self.words.get().split_at(CHILDREN).0
     }
 
-    fn connections(&self) -> &'static [[AtomicU64; 2]] {
-        self.words.get().split_at(CHILDREN).1.as_chunks().0
+    /// The words of connections, and their addresses.
+    fn connections(&self) -> (&'static [AtomicU64], &'static [[AtomicU64; HALVES]]) {
+        let (words, addresses) = self.words.get().split_at(CHILDREN).1.split_at(CONNECTIONS);
+        (words, addresses.as_chunks().0)
     }
 
     /// In a child: has the parent care for it. False if it cannot. The parent's internal thread is to be woken.
@@ -112,11 +116,12 @@ impl Wards {
     /// In the parent: the connections that a dead child had. Its places are free from here on.
     pub fn bury(&self, child: i32) -> Vec<Ends> {
         let mut left = Vec::new();
-        for [first, second] in self.connections() {
-            let word = first.load(Ordering::Acquire);
-            if word as u32 == child as u32 && word != 0 {
-                left.push(ends(word, second.load(Ordering::Acquire)));
-                first.store(0, Ordering::Release);
+        let (words, addresses) = self.connections();
+        for (word, addresses) in words.iter().zip(addresses) {
+            let told = word.load(Ordering::Acquire);
+            if told as u32 == child as u32 && told != 0 {
+                left.extend(ends(told, addresses));
+                word.store(0, Ordering::Release);
             }
         }
         for place in self.children() {
@@ -129,19 +134,23 @@ impl Wards {
 
     /// In a child: writes a connection down. None if there is no room.
     fn enter(&self, child: i32, ends: &Ends) -> Option<usize> {
-        let mine = first_word(child, ends);
-        let at = self.connections().iter().position(|[first, _]| {
-            first.load(Ordering::Relaxed) == 0
-                && first.compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let (words, addresses) = self.connections();
+        let taken = u64::from(child as u32);
+        let at = words.iter().position(|word| {
+            word.load(Ordering::Relaxed) == 0
+                && word.compare_exchange(0, taken, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         })?;
-        let [_, second] = self.connections().get(at)?;
-        second.store(second_word(ends), Ordering::Release);
+        let halves = [ends.local, ends.peer].map(|end| halves(end.ip()));
+        for (place, half) in addresses.get(at)?.iter().zip(halves.as_flattened()) {
+            place.store(*half, Ordering::Relaxed);
+        }
+        words.get(at)?.store(connection_word(child, ends), Ordering::Release);
         Some(at)
     }
 
     fn leave(&self, at: usize) {
-        if let Some([first, _]) = self.connections().get(at) {
-            first.store(0, Ordering::Release);
+        if let Some(word) = self.connections().0.get(at) {
+            word.store(0, Ordering::Release);
         }
     }
 }
@@ -150,21 +159,29 @@ fn child_word(child: i32, says: u64) -> u64 {
     says << 32 | u64::from(child as u32)
 }
 
-fn first_word(child: i32, ends: &Ends) -> u64 {
-    u64::from(ends.local.ip().to_bits()) << 32 | u64::from(child as u32)
-}
-
-fn second_word(ends: &Ends) -> u64 {
+/// Both ports above the process id.
+fn connection_word(child: i32, ends: &Ends) -> u64 {
     let ports = u64::from(ends.local.port()) << 16 | u64::from(ends.peer.port());
-    u64::from(ends.peer.ip().to_bits()) << 32 | ports
+    ports << 32 | u64::from(child as u32)
 }
 
-fn ends(first: u64, second: u64) -> Ends {
-    let address = |word: u64| Ipv4Addr::from_bits((word >> 32) as u32);
-    Ends {
-        local: SocketAddrV4::new(address(first), (second >> 16) as u16),
-        peer: SocketAddrV4::new(address(second), second as u16),
-    }
+/// `None`: the addresses are not written yet.
+fn ends(word: u64, addresses: &[AtomicU64; HALVES]) -> Option<Ends> {
+    let [a, b, c, d] = addresses.each_ref().map(|half| half.load(Ordering::Relaxed));
+    let end = |upper: u64, lower: u64, port: u16| {
+        let ip = Ipv6Addr::from(u128::from(upper) << 64 | u128::from(lower));
+        SocketAddr::new(ip.to_canonical(), port)
+    };
+    let (local_port, peer_port) = ((word >> 48) as u16, (word >> 32) as u16);
+    (word >> 32 != 0).then(|| Ends { local: end(a, b, local_port), peer: end(c, d, peer_port) })
+}
+
+fn halves(address: IpAddr) -> [u64; 2] {
+    let bits = match address {
+        IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
+        IpAddr::V6(ip) => u128::from(ip),
+    };
+    [(bits >> 64) as u64, bits as u64]
 }
 
 /// A child's part: keeps the memory in line with the connections that there are.
@@ -283,8 +300,15 @@ mod tests {
 
     fn ends_of(port: u16) -> Ends {
         Ends {
-            local: SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 8080),
-            peer: SocketAddrV4::new(Ipv4Addr::new(192, 168, 200, 254), port),
+            local: "10.0.0.1:8080".parse().unwrap(),
+            peer: SocketAddr::new("192.168.200.254".parse().unwrap(), port),
+        }
+    }
+
+    fn ends_of_ipv6(port: u16) -> Ends {
+        Ends {
+            local: "[2001:db8:1:2:3:4:5:6]:80".parse().unwrap(),
+            peer: SocketAddr::new("fd00:99::ffff:0:2".parse().unwrap(), port),
         }
     }
 
@@ -316,9 +340,30 @@ mod tests {
     }
 
     #[test]
+    fn connections_of_both_families_are_written_down() {
+        let wards = Wards::new().unwrap();
+        let all = [ends_of(1), ends_of_ipv6(65_535), ends_of(2), ends_of_ipv6(3)];
+        let places = all.map(|ends| wards.enter(7, &ends).unwrap());
+        assert_eq!(wards.bury(7), all);
+        // A place that had another family's addresses.
+        assert_eq!(wards.enter(8, &ends_of_ipv6(4)), Some(places[0]));
+        assert_eq!(wards.enter(8, &ends_of(5)), Some(places[1]));
+        assert_eq!(wards.bury(8), [ends_of_ipv6(4), ends_of(5)]);
+    }
+
+    #[test]
+    fn what_a_killed_child_had_not_written_is_no_connection() {
+        let wards = Wards::new().unwrap();
+        wards.connections().0[0].store(7, Ordering::Relaxed);
+        assert!(wards.enter(7, &ends_of(1)).is_some_and(|at| at == 1));
+        assert_eq!(wards.bury(7), [ends_of(1)]);
+        assert_eq!(wards.enter(9, &ends_of(2)), Some(0), "the place is free");
+    }
+
+    #[test]
     fn a_full_table_takes_no_more() {
         let wards = Wards::new().unwrap();
-        for port in 0..CONNECTIONS as u16 {
+        for port in 1..=CONNECTIONS as u16 {
             assert!(wards.enter(7, &ends_of(port)).is_some());
         }
         assert!(wards.enter(7, &ends_of(1)).is_none());

@@ -7,12 +7,14 @@
 //!
 //! Everything is done by the internal thread, and nothing waits.
 
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ipv4::{self, protocol};
+use libvma_engine::wire::ipv6;
 use libvma_engine::wire::tcp::{self, Flags};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with,
 };
@@ -42,6 +44,8 @@ struct Tools {
     dead: Fd,
     /// Sends whole packets (raw(7)).
     raw: Fd,
+    /// The same of IPv6; `None` where the kernel has none.
+    raw_ipv6: Option<Fd>,
 }
 
 struct Child {
@@ -80,7 +84,7 @@ impl Guardian {
     }
 
     fn watch(&mut self, id: i32) -> rustix::io::Result<()> {
-        let pid = Pid::from_raw(id).ok_or(rustix::io::Errno::SRCH)?;
+        let pid = Pid::from_raw(id).ok_or(Errno::SRCH)?;
         let handle = Fd::adopt(pidfd_open(pid, PidfdFlags::empty())?)?;
         let tools = match &mut self.tools {
             Some(tools) => tools,
@@ -124,10 +128,16 @@ impl Guardian {
 
 impl Tools {
     fn open() -> rustix::io::Result<Tools> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let raw = socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::RAW))?;
-        let dead = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Tools { dead: Fd::adopt(dead)?, raw: Fd::adopt(raw)? })
+        let raw = |family| {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            Fd::adopt(socket_with(family, SocketType::RAW, flags, Some(ipproto::RAW))?)
+        };
+        let raw_ipv6 = match raw(AddressFamily::INET6) {
+            Err(Errno::AFNOSUPPORT) => None,
+            opened => Some(opened?),
+        };
+        let dead = Fd::adopt(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        Ok(Tools { dead, raw: raw(AddressFamily::INET)?, raw_ipv6 })
     }
 
     fn take_dead(&self) -> Vec<i32> {
@@ -141,45 +151,80 @@ impl Tools {
 
     fn tell(&self, left: &[Ends]) {
         for ends in left {
-            if let Some(packet) = syn(ends) {
+            let mut packet = [0; LONGEST];
+            let Some(packet) = syn(ends, &mut packet) else { continue };
+            let raw = if ends.peer.is_ipv4() { Some(&self.raw) } else { self.raw_ipv6.as_ref() };
+            if let Some(raw) = raw {
                 // A packet that does not leave now is sent with the second round.
-                let to = SocketAddrV4::new(*ends.peer.ip(), 0);
-                let _ = sendto(&self.raw, &packet, SendFlags::DONTWAIT, &to);
+                let to = SocketAddr::new(ends.peer.ip(), 0);
+                let _ = sendto(raw, packet, SendFlags::DONTWAIT, &to);
             }
         }
     }
 }
 
-/// A SYN with any sequence number, as an IPv4 packet.
-fn syn(ends: &Ends) -> Option<[u8; ipv4::HEADER_LEN + tcp::HEADER_LEN]> {
-    let (local, peer) = (*ends.local.ip(), *ends.peer.ip());
-    let mut packet = [0; ipv4::HEADER_LEN + tcp::HEADER_LEN];
-    let (first, second) = packet.split_first_chunk_mut::<{ ipv4::HEADER_LEN }>()?;
-    ipv4::Header::new(local, peer, protocol::TCP, tcp::HEADER_LEN)?.emit(first);
-    let header = tcp::Header {
+const LONGEST: usize = ipv6::HEADER_LEN + tcp::HEADER_LEN;
+
+/// A SYN with any sequence number, as a whole packet. `None` if the ends are of two families.
+fn syn<'a>(ends: &Ends, packet: &'a mut [u8; LONGEST]) -> Option<&'a [u8]> {
+    match (ends.local.ip(), ends.peer.ip()) {
+        (IpAddr::V4(local), IpAddr::V4(peer)) => {
+            let (first, second) = packet.split_first_chunk_mut()?;
+            ipv4::Header::new(local, peer, protocol::TCP, tcp::HEADER_LEN)?.emit(first);
+            segment(ends).emit_checksummed(local, peer, Sum::ZERO, 0, second);
+            packet.get(..ipv4::HEADER_LEN + tcp::HEADER_LEN)
+        }
+        (IpAddr::V6(local), IpAddr::V6(peer)) => {
+            let (first, second) = packet.split_first_chunk_mut()?;
+            ipv6::Header {
+                src: local,
+                dst: peer,
+                traffic_class: 0,
+                flow_label: 0,
+                payload_len: tcp::HEADER_LEN as u16,
+                next_header: protocol::TCP,
+                hop_limit: 64,
+            }
+            .emit(first);
+            let none = Ipv4Addr::UNSPECIFIED;
+            segment(ends).emit_checksummed(none, none, addresses(local, peer), 0, second);
+            Some(packet)
+        }
+        _ => None,
+    }
+}
+
+fn segment(ends: &Ends) -> tcp::Header {
+    tcp::Header {
         src_port: ends.local.port(),
         dst_port: ends.peer.port(),
         seq: monotonic_nanos() as u32,
         flags: Flags::SYN,
         ..tcp::Header::default()
-    };
-    header.emit_checksummed(local, peer, Sum::ZERO, 0, second);
-    Some(packet)
+    }
+}
+
+/// What the addresses add to a checksum; the rest of the pseudo header is that of IPv4 (RFC 8200 section 8.1).
+fn addresses(local: Ipv6Addr, peer: Ipv6Addr) -> Sum {
+    Sum::of(&local.octets()).then(Sum::of(&peer.octets()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn ends(local: &str, peer: &str) -> Ends {
+        Ends { local: local.parse().unwrap(), peer: peer.parse().unwrap() }
+    }
+
     #[test]
     fn a_syn_is_a_whole_packet() {
-        let ends = Ends {
-            local: "10.0.0.1:8080".parse().unwrap(),
-            peer: "10.0.0.2:40000".parse().unwrap(),
-        };
-        let packet = syn(&ends).unwrap();
-        let ip = ipv4::Header::parse(&packet, packet.len()).unwrap();
-        assert_eq!((ip.src, ip.dst, ip.total_len()), (*ends.local.ip(), *ends.peer.ip(), 40));
+        let ends = ends("10.0.0.1:8080", "10.0.0.2:40000");
+        let mut packet = [0; LONGEST];
+        let packet = syn(&ends, &mut packet).unwrap();
+        let ip = ipv4::Header::parse(packet, packet.len()).unwrap();
+        let (src, dst) = (IpAddr::V4(ip.src), IpAddr::V4(ip.dst));
+        assert_eq!((src, dst, ip.total_len()), (ends.local.ip(), ends.peer.ip(), 40));
         let (header, _) = tcp::Header::parse(&packet[20..], 20).unwrap();
         assert_eq!((header.src_port, header.dst_port), (8080, 40_000));
         assert_eq!(header.flags, Flags::SYN);
@@ -188,5 +233,26 @@ mod tests {
             tcp::Header { checksum: 0, ..header }.checksummed(ip.src, ip.dst, Sum::ZERO, 0),
             checked
         );
+    }
+
+    #[test]
+    fn a_syn_of_ipv6_is_a_whole_packet() {
+        let ends = ends("[2001:db8:1::ffff]:8080", "[fd00:99::2]:40000");
+        let mut packet = [0; LONGEST];
+        let packet = syn(&ends, &mut packet).unwrap();
+        let ip = ipv6::Header::parse(packet, packet.len()).unwrap();
+        assert_eq!((IpAddr::V6(ip.src), IpAddr::V6(ip.dst)), (ends.local.ip(), ends.peer.ip()));
+        assert_eq!((ip.payload_len, ip.next_header), (20, 6));
+        let (header, _) = tcp::Header::parse(&packet[40..], 20).unwrap();
+        assert_eq!((header.src_port, header.dst_port), (8080, 40_000));
+        assert_eq!(header.flags, Flags::SYN);
+        // The pseudo header by RFC 8200 section 8.1, and the segment.
+        let pseudo = [&packet[8..40], &[0, 0, 0, 20, 0, 0, 0, 6], &packet[40..]];
+        assert_eq!(Sum::of_pieces(pseudo).fold(), 0xffff);
+    }
+
+    #[test]
+    fn ends_of_two_families_are_no_connection() {
+        assert!(syn(&ends("10.0.0.1:80", "[fd00:99::2]:1"), &mut [0; LONGEST]).is_none());
     }
 }

@@ -419,7 +419,7 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         patience_nanos,
         // A forked child shares an interface only if its connections end at the peer when it is killed, as those of the
         // kernel do: a worker that has seen to it.
-        most_sharers: if inherit::is_child() && !stack.watch.is_guarded() {
+        most_sharers: if inherit::is_child() && !stack.watch.is_guarded(false) {
             1
         } else {
             MOST_SHARERS

@@ -3,12 +3,16 @@
 
 use std::time::{Duration, Instant};
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Running, Side, wait_for};
+use crate::dual_stack::with_ipv6;
+use crate::harness::{Namespaces, PYTHON, Program, Puppet, Running, Side, wait_for};
 
 /// Workers that echo, and tell who they are.
 const WORKERS: &str = "
 import os, select, socket, sys
-listener = socket.create_server(('10.99.0.1', 7000), backlog=64)
+listener = socket.socket(socket.AF_INET6 if ':' in sys.argv[2] else socket.AF_INET)
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+if ':' in sys.argv[2]: listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(sys.argv[3]))
+listener.bind((sys.argv[2], 7000)); listener.listen(64)
 listener.setblocking(False)
 def work():
     epoll, open = select.epoll(), {}
@@ -42,8 +46,8 @@ def ask(s, what):
 def talk():
     for s in clients:
         for n in range(4): assert ask(s, b'%d' % n) == b'%d' % n
-clients = [create_connection(('10.99.0.1', 7000)) for _ in range(16)]
-for s in clients: s.settimeout(10)
+def connect(n): return [create_connection((servers[i % len(servers)], 7000), 10) for i in range(n)]
+clients = connect(16)
 talk()
 workers = [int(ask(s, b'who')) for s in clients]
 def kill_one():
@@ -61,18 +65,43 @@ def kill_one():
     return said
 ";
 
-fn start(net: &Namespaces, workers: u32) -> (Running, Puppet) {
-    let server = net.program(Side::A, PYTHON).with_library().arg("-c").arg(WORKERS);
-    let server = server.arg(&workers.to_string()).start();
+/// What the workers listen at, and the addresses by which clients come in turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// With IPV6_V6ONLY or without.
+    listen: &'static str,
+    servers: &'static str,
+}
+
+pub(crate) const IPV4: Place = Place { listen: "10.99.0.1 0", servers: "['10.99.0.1']" };
+/// The default of nginx and others.
+pub(crate) const IPV6: Place = Place { listen: ":: 1", servers: "['fd00:99::1']" };
+const BOTH: Place = Place { listen: ":: 0", servers: "['fd00:99::1', '10.99.0.1']" };
+
+/// The workers are those of `server`, a Python on side A.
+pub(crate) fn start_in(
+    server: Program<'_>,
+    net: &Namespaces,
+    workers: u32,
+    place: Place,
+) -> (Running, Puppet) {
+    with_ipv6(net);
+    let server = server.arg("-c").arg(WORKERS).arg(&workers.to_string()).args(place.listen);
+    let server = server.start();
     net.wait_for_listener(Side::A, 7000);
     let mut client = Puppet::start(net.program(Side::B, PYTHON));
+    client.run(&format!("servers = {}", place.servers));
     client.run(CLIENTS);
     (server, client)
 }
 
+fn start(net: &Namespaces, workers: u32, place: Place) -> (Running, Puppet) {
+    start_in(net.program(Side::A, PYTHON).with_library(), net, workers, place)
+}
+
 /// The kernel sees nothing of a whole conversation with all clients.
 #[track_caller]
-fn wait_until_served(net: &Namespaces, client: &mut Puppet) {
+pub(crate) fn wait_until_served(net: &Namespaces, client: &mut Puppet) {
     wait_for("the workers to serve all connections", || {
         let before = net.kernel_tcp(Side::A).segments();
         client.run("talk()");
@@ -83,8 +112,25 @@ fn wait_until_served(net: &Namespaces, client: &mut Puppet) {
 // covers: THR-04, LIM-22
 #[test]
 fn workers_take_over_what_lives_and_end_it_when_they_are_killed() {
+    take_over_and_end(IPV4);
+}
+
+// covers: THR-04, LIM-22
+#[test]
+fn workers_take_over_connections_of_ipv6() {
+    take_over_and_end(IPV6);
+}
+
+// covers: THR-04, LIM-22
+#[test]
+fn workers_take_over_connections_of_both_families() {
+    take_over_and_end(BOTH);
+}
+
+#[track_caller]
+fn take_over_and_end(place: Place) {
     let net = Namespaces::new();
-    let (server, mut client) = start(&net, 4);
+    let (server, mut client) = start(&net, 4, place);
     wait_until_served(&net, &mut client);
     assert_eq!(client.run("len(set(workers))"), "4");
     let watch = net.watch_tcp(Side::A);
@@ -102,8 +148,7 @@ fn workers_take_over_what_lives_and_end_it_when_they_are_killed() {
     watch.still(4);
 
     // The parent has put another worker in its place, which inherits the kernel's listener.
-    client.run("clients += [create_connection(('10.99.0.1', 7000)) for _ in range(4)]");
-    client.run("for s in clients: s.settimeout(10)");
+    client.run("clients += connect(4)");
     wait_until_served(&net, &mut client);
     assert_eq!(
         client.run("len({ask(s, b'who') for s in clients} - {b'%d' % w for w in workers})"),

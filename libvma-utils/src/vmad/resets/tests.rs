@@ -1,6 +1,7 @@
 //! Notification of real kernels: the connection is real, its dead side was made to forget it without a
 //! word (TCP_REPAIR), as a killed offloaded program's host knows nothing of it. Root only.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +22,7 @@ struct Scene {
     network: Network,
     peer: Program,
     _victim: Program,
-    ends: Vec<(std::net::SocketAddrV4, std::net::SocketAddrV4)>,
+    ends: Vec<(SocketAddr, SocketAddr)>,
     namespace: std::rc::Rc<Namespace>,
 }
 
@@ -32,13 +33,16 @@ impl Scene {
 
     fn with(peer_side: Side, local: &str, peer: &str, count: usize) -> Self {
         let network = Network::new();
+        network.add_ipv6();
         let count_word = count.to_string();
         let program = network.python(peer_side, PEER, &[peer, "4000", &count_word]);
         program.expect("listening");
         let mut victim = network.python(Side::A, VICTIM, &[peer, "4000", &count_word]);
         let ports = victim.expect("connected");
         program.expect("accepted");
-        let address = |ip: &str, port: &str| format!("{ip}:{port}").parse().expect("an address");
+        let address = |ip: &str, port: &str| {
+            SocketAddr::new(ip.parse().expect("an address"), port.parse().expect("a port"))
+        };
         let ends: Vec<_> =
             ports.split(' ').map(|port| (address(local, port), address(peer, "4000"))).collect();
         assert_eq!(ends.len(), count);
@@ -81,9 +85,9 @@ impl Scene {
     }
 }
 
-/// nftables rules: a chain of this type with this one rule.
+/// nftables rules: a chain of this type with this one rule, for both families.
 fn chain(kind: &str, rule: &str) -> String {
-    format!("table ip t {{ chain c {{ {kind} {rule} }}; }}")
+    format!("table inet t {{ chain c {{ {kind} {rule} }}; }}")
 }
 
 /// Serves until nothing is pending.
@@ -142,6 +146,74 @@ fn a_peer_on_the_same_host_is_reset_also_through_lo() {
         let start = monotonic();
         scene.notify(&mut resets());
         println!("{address}: reset after {:.2?} ms", scene.resets_after(start));
+    }
+}
+
+// covers: DMN-02
+#[test]
+fn a_silent_peer_is_reset_over_ipv6_too() {
+    // Between hosts, within one by an address of its own, and over `lo`.
+    for (side, local, peer) in [
+        (Side::B, Side::A.ipv6(), Side::B.ipv6()),
+        (Side::A, Side::A.ipv6(), Side::A.ipv6()),
+        (Side::A, "::1", "::1"),
+    ] {
+        let scene = Scene::with(side, local, peer, 3);
+        let start = monotonic();
+        scene.notify(&mut resets());
+        let times = scene.resets_after(start);
+        println!("{local}: reset after {times:.2?} ms");
+        assert!(times[2] < 1000.0, "{times:?} ms");
+    }
+}
+
+#[test]
+fn what_is_lost_over_ipv6_is_made_up_for() {
+    for rule in [
+        "input priority 0; tcp flags syn numgen inc mod 1000 0 drop;",
+        "output priority 0; tcp flags ack numgen inc mod 1000 0 drop;",
+        "input priority 0; tcp flags rst numgen inc mod 1000 0 drop;",
+    ] {
+        let scene = Scene::with(Side::B, Side::A.ipv6(), Side::B.ipv6(), 1);
+        scene.network.nft(Side::B, &chain("type filter hook", rule));
+        let start = monotonic();
+        scene.notify(&mut resets());
+        let times = scene.resets_after(start);
+        println!("{rule}: reset after {times:.2?} ms");
+        assert!(times[0] > 25.0 && times[0] < 1000.0, "{times:?} ms");
+    }
+}
+
+#[test]
+fn behind_a_firewall_the_forced_rst_arrives_over_ipv6_too() {
+    let scene = Scene::with(Side::B, Side::A.ipv6(), Side::B.ipv6(), 1);
+    scene
+        .network
+        .nft(Side::A, &chain("type filter hook input priority 0;", "tcp sport 4000 drop;"));
+    let mut patient = Resets::new(Duration::from_millis(50), false).expect("root may");
+    scene.notify(&mut patient);
+    scene.assert_untouched();
+    scene.notify(&mut forcing());
+    scene.resets_after(0);
+}
+
+#[test]
+fn peers_of_both_families_are_told_together() {
+    let mut four = Scene::new(2);
+    let six = four.network.python(Side::B, PEER, &[Side::B.ipv6(), "4000", "2"]);
+    six.expect("listening");
+    let mut victim = four.network.python(Side::A, VICTIM, &[Side::B.ipv6(), "4000", "2"]);
+    for port in victim.expect("connected").split(' ') {
+        let end = |ip: &str, port: &str| format!("[{ip}]:{port}").parse().expect("an address");
+        four.ends.push((end(Side::A.ipv6(), port), end(Side::B.ipv6(), "4000")));
+    }
+    six.expect("accepted");
+    victim.say("vanish");
+    victim.expect("vanished");
+    four.notify(&mut resets());
+    for peer in [&six, &four.peer] {
+        peer.expect("reset");
+        peer.expect("reset");
     }
 }
 
@@ -284,7 +356,7 @@ fn ten_thousand_connections_take_no_descriptor_each_and_little_time() {
             firsts = Some(start.elapsed());
         }
     }
-    let counted = network.run(Side::B, "nft list table ip t");
+    let counted = network.run(Side::B, "nft list table inet t");
     let packets = counted.split("packets ").nth(1).and_then(|rest| rest.split(' ').next());
     let sent: u32 = packets.and_then(|packets| packets.parse().ok()).expect("a counter");
     println!(
@@ -320,7 +392,12 @@ fn a_peer_without_route_or_with_an_impossible_address_ends_at_once_or_in_time() 
     resets.start(&scene.namespace, local, at("10.98.0.2:0"));
     resets.start(&scene.namespace, local, at("224.0.0.1:80"));
     resets.start(&scene.namespace, at("203.0.113.9:80"), peer);
-    assert_eq!(resets.pending(), 2, "no route, and no address of ours");
+    resets.start(&scene.namespace, at("[2001:db8::1]:80"), at("[fd00:98::2]:80"));
+    resets.start(&scene.namespace, at("[fd00:98::1]:80"), at("[2001:db8::1]:80"));
+    resets.start(&scene.namespace, at("[fd00:98::1]:80"), at("[ff02::1]:80"));
+    resets.start(&scene.namespace, at("[fd00:98::1]:80"), at("[::]:80"));
+    resets.start(&scene.namespace, local, at("[fd00:98::2]:80"));
+    assert_eq!(resets.pending(), 4, "no route, and no address of ours");
     work(&mut resets);
     scene.assert_untouched();
 }

@@ -9,7 +9,6 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::lookup::FlowKey;
 
@@ -303,9 +302,7 @@ impl Tcp {
 }
 
 fn is_worth_telling(block: &Block) -> bool {
-    // Neither the daemon nor a parent ends connections over IPv6.
-    let is_ipv6 = ipv6_stand_ins::is_one(block.connection.key().local);
-    block.known && !is_ipv6 && block.connection.state() != TcpState::Closed
+    block.known && block.connection.state() != TcpState::Closed
 }
 
 #[cfg(test)]

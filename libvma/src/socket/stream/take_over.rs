@@ -16,7 +16,7 @@ use libvma_engine::tcp::seq::Seq;
 use super::candidate::Candidate;
 use super::options::{self, Effect};
 use super::route::{self, Way};
-use super::{Inherited, Stack, WhyOs, system, watch};
+use super::{Guard, Inherited, Stack, WhyOs, system, watch};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::log::log_line;
@@ -100,15 +100,9 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     if !repair::is_allowed() {
         return Err(Refusal::Never(WhyOs::CannotBeGivenBack));
     }
-    let is_ipv6 =
-        shadow::peer_address(descriptor).is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip()));
-    if plan.candidate.is_of_many && is_ipv6 {
-        // The guards know IPv4 only.
-        return Err(Refusal::Never(WhyOs::Ipv6));
-    }
-    if plan.candidate.is_of_many && !stack.watch.is_guarded() {
-        stack.watch.ask_for_guard();
-        return Err(Refusal::Later("nobody would end it if this process were killed"));
+    if plan.candidate.is_of_many {
+        let peer = shadow::peer_address(descriptor);
+        find_guard(stack, peer.is_some_and(|peer| ipv6_stand_ins::is_one(*peer.ip())))?;
     }
     let local = shadow::local_address(descriptor);
     let ends = local.zip(shadow::peer_address(descriptor));
@@ -128,11 +122,7 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     let nonblocking = flags & libc::O_NONBLOCK != 0;
     let socket = plan.candidate.socket(stack, &plan.descriptors, nonblocking, &key);
     let socket = socket.ok_or(WhyOs::NotOurs)?;
-    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
-    // A worker that only accepts has made no socket itself.
-    state.enable_tcp(|| system::setup(stack));
-    let id = state.attach(socket, 0);
-    drop(state);
+    let id = enable_tcp(stack)?.attach(socket, 0);
     let result = set_options(stack, id, plan.candidate.changes())
         .and_then(|()| move_connection(stack, plan, id, &key, publisher));
     if result.is_err()
@@ -145,6 +135,28 @@ pub fn take_over(stack: &Stack, plan: &Plan, publisher: &mut dyn Publisher) -> R
     log_line!(Debug, "fd {descriptor} is served from here on");
     stack.wake_internal_thread();
     Ok(())
+}
+
+/// A worker's connection is the kernel's until `vmad` or the parent would end it.
+fn find_guard(stack: &Stack, is_ipv6: bool) -> Result<(), Refusal> {
+    if stack.watch.is_guarded(is_ipv6) {
+        return Ok(());
+    }
+    if stack.watch.is_guarded(false) {
+        // The daemon is the original's, or an older one, which knows IPv4 only.
+        return Err(Refusal::Never(WhyOs::Ipv6));
+    }
+    // The daemon's answer has changes of connections kept, for which there must be a place.
+    enable_tcp(stack)?;
+    watch::ask_for_guard(stack);
+    Err(Refusal::Later("nobody would end it if this process were killed"))
+}
+
+/// A worker that only accepts has made no socket itself.
+fn enable_tcp(stack: &Stack) -> Result<Guard<'_>, WhyOs> {
+    let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    state.enable_tcp(|| system::setup(stack));
+    Ok(state)
 }
 
 /// What the program has set while the connection was the kernel's.

@@ -9,12 +9,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use libvma_dev::agent;
+use libvma_dev::{agent, ipv6_loopback};
 use libvma_engine::tcp::State as TcpState;
 
 use super::{Guard, Stack};
 use crate::agent::wards::Wards;
-use crate::agent::{Agent, Source};
+use crate::agent::{Agent, Asked, Source};
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Pending, Report};
@@ -43,20 +43,22 @@ impl Watch {
         Watch { agent, pending }
     }
 
-    /// If the process is killed, will somebody tell the peers of its connections?
-    pub fn is_guarded(&self) -> bool {
-        self.agent.is_guarded()
-    }
-
-    /// Asks for that, once; the parent says so a moment later.
-    pub fn ask_for_guard(&self) {
-        if self.agent.ask_parent() {
-            inherit::call_parent();
-        }
+    /// If the process is killed, does `vmad` or the parent tell the peers of its connections of this family?
+    pub fn is_guarded(&self, is_ipv6: bool) -> bool {
+        self.agent.is_guarded(is_ipv6)
     }
 
     pub fn pending(&self) -> Option<Arc<Pending>> {
         self.pending.clone()
+    }
+}
+
+/// Asks for a guard ([`Watch::is_guarded`]), who is there a moment later.
+pub fn ask_for_guard(stack: &Stack) {
+    match stack.watch.agent.ask() {
+        Asked::Parent => inherit::call_parent(),
+        Asked::Daemon => stack.wake_internal_thread(),
+        Asked::Already => {}
     }
 }
 
@@ -147,8 +149,8 @@ fn message(process: i32, report: &Report) -> agent::State {
     agent::State {
         pid: process,
         fd: *number,
-        local: key.local_endpoint(),
-        peer: key.remote_endpoint(),
+        local: ipv6_loopback::named(key.local_endpoint()),
+        peer: ipv6_loopback::named(key.remote_endpoint()),
         state: match state {
             TcpState::Closed => agent::TcpState::Closed,
             TcpState::SynSent => agent::TcpState::SynSent,

@@ -1,9 +1,11 @@
 //! The messages and files of the agent protocol, byte by byte, with the test as the daemon.
 
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 
 use super::*;
+use crate::dual_stack::{of, with_ipv6};
 
 const ESTABLISHED: u8 = 4;
 const CLOSED: u8 = 0;
@@ -176,6 +178,29 @@ fn the_daemon_and_its_files_are_as_the_protocol_says() {
     daemon.says_goodbye(pid);
     assert_eq!(host.notified(), Vec::<String>::new());
     assert!(host.notify_dir().exists());
+}
+
+/// The daemon here answers as the original's, which sends back what it got.
+// covers: DMN-02
+#[test]
+fn a_daemon_that_knows_ipv4_only_is_told_of_nothing_else() {
+    let host = Host::new();
+    with_ipv6(&host.net);
+    let daemon = Daemon::start(&host);
+    let mut program = host.puppet();
+    program.run("l = create_server(('::', 7000), family=AF_INET6, dualstack_ipv6=True)");
+    program.run("select.select([l], [], [], 0)");
+    let connect = |to: IpAddr| host.net.within(Side::B, || TcpStream::connect((to, 7000))).unwrap();
+    let watch = host.net.watch_tcp(Side::A);
+    let mut six = patient(connect(of(Side::A).into()));
+    daemon.registers(program.id());
+    daemon.is_told_nothing(Duration::from_millis(300));
+    program.run("c, _ = l.accept(); c.sendall(b'hello')");
+    six.read_exact(&mut [0; 5]).unwrap();
+    watch.still(0);
+    let four = connect(Side::A.ip().into());
+    let told = daemon.until(ESTABLISHED);
+    assert_eq!(told.peer, four.local_addr().unwrap().to_string());
 }
 
 // covers: DMN-02

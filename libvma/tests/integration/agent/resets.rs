@@ -2,8 +2,12 @@
 
 use std::io::{ErrorKind, Write};
 
+use std::net::IpAddr;
+
 use super::*;
+use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{Running, tool};
+use crate::workers;
 
 /// What a peer that waits may wait for the reset. It usually takes a few milliseconds.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -82,6 +86,66 @@ fn peers_of_a_killed_process_get_a_reset_though_they_send_nothing() {
         assert!(took < AT_ONCE, "{took:?}");
     }
     wait_for("the daemon has tidied up", || host.notified().is_empty().then_some(()));
+}
+
+// covers: DMN-02
+#[test]
+fn peers_over_ipv6_of_a_killed_process_get_a_reset_too() {
+    let host = Host::new();
+    with_ipv6(&host.net);
+    let daemon = host.vmad();
+    // A listener of both families has clients of both.
+    let addresses = [IpAddr::from(of(Side::A)), IpAddr::from(Side::A.ip())];
+    for (round, address) in addresses.into_iter().enumerate() {
+        let mut program = host.puppet();
+        program.run("l = create_server(('::', 7000), family=AF_INET6, dualstack_ipv6=True)");
+        program.run("select.select([l], [], [], 0)");
+        let watch = host.net.watch_tcp(Side::A);
+        let mut peer =
+            patient(host.net.within(Side::B, || TcpStream::connect((address, 7000))).unwrap());
+        program.run("c, _ = l.accept(); c.sendall(b'hello')");
+        peer.read_exact(&mut [0; 5]).unwrap();
+        watch.still(0);
+        knows(&daemon, round + 1);
+        let took = killed(&mut program, &mut peer);
+        println!("a peer of a server on {address} heard it after {took:?}");
+        assert!(took < AT_ONCE, "{took:?}");
+    }
+    let listener = host.net.within(Side::B, || TcpListener::bind((of(Side::B), 7001))).unwrap();
+    let mut program = host.puppet();
+    program.run(&format!("c = create_connection(('{}', 7001), 15)", of(Side::B)));
+    let mut peer = patient(listener.accept().unwrap().0);
+    knows(&daemon, 3);
+    let took = killed(&mut program, &mut peer);
+    assert!(took < AT_ONCE, "{took:?}");
+    wait_for("the daemon has tidied up", || host.notified().is_empty().then_some(()));
+}
+
+// covers: DMN-02, LIM-22
+#[test]
+fn the_daemon_ends_the_connections_of_workers() {
+    for place in [workers::IPV4, workers::IPV6] {
+        ends_those_of_workers(place);
+    }
+}
+
+#[track_caller]
+fn ends_those_of_workers(place: workers::Place) {
+    let host = Host::new();
+    let daemon = host.vmad();
+    let server = host.program(PYTHON);
+    let (server, mut client) = workers::start_in(server, &host.net, 4, place);
+    workers::wait_until_served(&host.net, &mut client);
+    assert!(client.number("len(set(workers))") > 1);
+    let began = Instant::now();
+    let said = client.run("kill_one()");
+    assert!(["{104}", "{b''}"].contains(&said.as_str()), "{said}");
+    assert!(began.elapsed() < 2 * AT_ONCE, "{:?}", began.elapsed());
+    wait_for("the daemon to tell what it does", || {
+        daemon.printed().contains("died: telling the peers of 4 connections").then_some(())
+    });
+    client.run("talk()");
+    drop(server);
 }
 
 #[test]

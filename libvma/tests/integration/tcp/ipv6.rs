@@ -20,7 +20,7 @@ fn ends(library: Library) -> Ends {
 fn nginx_and_curl(library: Library, listen: &str) {
     let ends = ends(library);
     let watch = ends.watch();
-    let server = nginx::start_at(listen, &ends, false, true);
+    let server = nginx::start_at(listen, &ends, 0, true);
     random_file(&ends.net.file("www/large"), 64 * MIB, 1);
     let (url, target) = (format!("http://[{}]:8080", of(Side::A)), ends.net.file("got"));
     let curl = ends.client("curl").args(&format!("-sS --max-time 50 {url}/large -o"));
