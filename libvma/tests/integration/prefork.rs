@@ -1,6 +1,9 @@
 //! Servers whose workers share a listener: which of them serves it, us or the kernel, changes while clients
 //! come, and none of them may notice.
 
+use std::net::IpAddr;
+
+use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{Ends, Library, Side, compile};
 
 const SOURCE: &str = include_str!("prefork.c");
@@ -25,10 +28,17 @@ const LEAVING: &str = include_str!("prefork_leaving.c");
 /// handed over to the kernel's listener, by the log.
 #[track_caller]
 fn leaves(how: &str, library: Library) -> u32 {
+    leaves_at(how, library, Side::ip)
+}
+
+/// At this address of side A; a listener of IPv6 is on `::`.
+#[track_caller]
+fn leaves_at<T: Into<IpAddr>>(how: &str, library: Library, address: fn(Side) -> T) -> u32 {
     let ends = Ends::new(library);
+    with_ipv6(&ends.net);
     let program = compile(&ends.net, "leaving", LEAVING, &[]);
     let program = program.to_str().expect("a path in UTF-8");
-    let at = Side::A.ip();
+    let at: IpAddr = address(Side::A).into();
     let log = ends.net.file("log");
     let server = ends.server(program).args(&format!("server {at} {how}"));
     let server = server.env("VMA_TRACELEVEL", "debug").env("VMA_LOG_FILE", log.to_str().unwrap());
@@ -73,5 +83,14 @@ fn a_listener_that_goes_on_without_the_library_keeps_the_connections_that_wait()
     for how in ["exec", "owner"] {
         assert_eq!(leaves(how, Library::Client), 0);
         assert_eq!(leaves(how, Library::Server), 16, "{how}");
+    }
+}
+
+// covers: THR-04
+#[test]
+fn connections_over_ipv6_that_wait_are_left_to_others_too() {
+    for (how, given) in [("_exit", 15), ("watched", 15), ("polled", 16), ("exec", 16)] {
+        assert_eq!(leaves_at(how, Library::Client, of), 0);
+        assert_eq!(leaves_at(how, Library::Server, of), given, "{how}");
     }
 }

@@ -23,7 +23,28 @@
 #include <unistd.h>
 
 enum { CLIENTS = 16, PORT = 7000, MOST = 210000 };
-static struct sockaddr_in address = {.sin_family = AF_INET};
+static struct sockaddr_storage address;
+static socklen_t address_len;
+
+/* An address of IPv6 is a server's on `::`. */
+static void name(const char *text, int is_server)
+{
+	if (strchr(text, ':') == NULL) {
+		struct sockaddr_in *four = (struct sockaddr_in *)&address;
+		four->sin_family = AF_INET;
+		four->sin_port = htons(PORT);
+		inet_pton(AF_INET, text, &four->sin_addr);
+		address_len = sizeof *four;
+		return;
+	}
+	struct sockaddr_in6 *six = (struct sockaddr_in6 *)&address;
+	six->sin6_family = AF_INET6;
+	six->sin6_port = htons(PORT);
+	if (!is_server)
+		inet_pton(AF_INET6, text, &six->sin6_addr);
+	address_len = sizeof *six;
+}
+
 static _Atomic int answered;
 
 /* Client number i sends so many bytes at once, the last ones more than a first window holds. */
@@ -142,9 +163,9 @@ static int changes(int listener, const char *how)
 
 static int server(const char *how)
 {
-	int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+	int one = 1, listener = socket(address.ss_family, SOCK_STREAM, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-	if (bind(listener, (struct sockaddr *)&address, sizeof address) != 0 || listen(listener, 128) != 0)
+	if (bind(listener, (struct sockaddr *)&address, address_len) != 0 || listen(listener, 128) != 0)
 		return perror("listen"), 1;
 	if (strchr("apo", how[0]) != NULL || strcmp(how, "exec") == 0)
 		return changes(listener, how);
@@ -181,9 +202,9 @@ static void *client(void *argument)
 		bytes[at] = (char)('a' + (at * 7 + i) % 26);
 	if (!ends(i))
 		bytes[len - 1] = '.';
-	int fd = socket(AF_INET, SOCK_STREAM, 0);
+	int fd = socket(address.ss_family, SOCK_STREAM, 0);
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-	if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0)
+	if (connect(fd, (struct sockaddr *)&address, address_len) != 0)
 		return perror("connect"), NULL;
 	if (send(fd, bytes, len, MSG_NOSIGNAL) != (ssize_t)len)
 		return perror("send"), NULL;
@@ -210,8 +231,7 @@ int main(int argc, char **words)
 		return 2;
 	if (strcmp(words[1], "accept") == 0)
 		return serve_all(atoi(words[2]), CLIENTS);
-	address.sin_port = htons(PORT);
-	inet_pton(AF_INET, words[2], &address.sin_addr);
+	name(words[2], strcmp(words[1], "server") == 0);
 	if (strcmp(words[1], "server") == 0)
 		return server(words[3]);
 	pthread_t threads[CLIENTS];

@@ -5,10 +5,10 @@
 //! Exact questions only, which cost some microseconds and need no capability. The kernel has a
 //! module per protocol for it, UDP's is not everywhere.
 
-use core::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
-use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_loopback::{is_stand_in, real};
 use netlink_packet_core::NLMSG_ERROR;
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
@@ -199,14 +199,14 @@ fn request(
     // Family, protocol, extensions, padding, states: an exact question has no states.
     let extensions = if protocol == TCP { 1 << (INET_DIAG_INFO - 1) } else { 0 };
     let ends = [own, peer];
-    let is_ipv6 = ends.iter().all(|end| is_stand_in(*end.ip()));
+    let is_ipv6 = ends.iter().all(|end| real(*end).is_some());
     put(&[if is_ipv6 { AF_INET6 } else { AF_INET }, protocol, extensions, 0]);
     put(&u32::MAX.to_ne_bytes());
     put(&own.port().to_be_bytes());
     put(&peer.port().to_be_bytes());
     for end in ends {
-        if is_ipv6 {
-            put(&Ipv6Addr::LOCALHOST.octets());
+        if let Some(real) = real(end).filter(|_| is_ipv6) {
+            put(&real.ip().octets());
         } else {
             put(&end.ip().octets());
             put(&[0; 12]);

@@ -9,10 +9,11 @@ use std::sync::OnceLock;
 
 use aya_obj::btf::{Btf, BtfKind};
 use aya_obj::generated::bpf_insn;
+use libvma_dev::ipv6_stand_ins::real;
 use rustix::io::Errno;
 
 use super::bpf::{self, Hook};
-use super::flow::{FiveTuple, five};
+use super::flow::five;
 use super::inject::Injector;
 use super::program::{self, Sizes, load, take_map};
 use crate::device::{Flow, OpenError};
@@ -92,12 +93,42 @@ impl Connection {
     }
 }
 
+/// Key of the map `connections_of_ipv6`, in network byte order.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct EndsOfIpv6 {
+    source: [u8; 16],
+    destination: [u8; 16],
+    source_port: [u8; 2],
+    port: [u8; 2],
+}
+
+// SAFETY: bytes only, so no padding.
+unsafe impl bpf::Plain for EndsOfIpv6 {}
+const _: () = assert!(size_of::<EndsOfIpv6>() == 36);
+
+impl EndsOfIpv6 {
+    /// `None`: the flow is of IPv4.
+    fn of(flow: Flow) -> Option<EndsOfIpv6> {
+        let Flow::FiveTuple { source, source_port, destination, port, .. } = flow else {
+            return None;
+        };
+        Some(EndsOfIpv6 {
+            source: real(source)?.octets(),
+            destination: real(destination)?.octets(),
+            source_port: source_port.to_be_bytes(),
+            port: port.to_be_bytes(),
+        })
+    }
+}
+
 /// The program, attached to an interface as long as this lives.
 pub struct Establisher {
     // Detached before the rest goes.
     _links: [Fd; 2],
     _program: Fd,
     connections: Fd,
+    connections_of_ipv6: Fd,
     injector: Injector,
 }
 
@@ -114,26 +145,34 @@ impl Establisher {
                 call_kernel_function(instructions, function)
             })?;
         let connections = take_map(&mut maps, "connections")?;
+        let connections_of_ipv6 = take_map(&mut maps, "connections_of_ipv6")?;
         let injector = Injector::new().map_err(program::system("bpf(PROG_LOAD)"))?;
         let attach = |to| {
             bpf::link_create(&program, to, Hook::Establish)
                 .map_err(program::system("bpf(LINK_CREATE)"))
         };
         let links = [attach(interface)?, attach(LOOPBACK)?];
-        Ok(Establisher { _links: links, _program: program, connections, injector })
+        let _links = links;
+        Ok(Establisher { _links, _program: program, connections, connections_of_ipv6, injector })
     }
 
     /// From now on the kernel takes no segment of this flow for a stranger's: that which begins with the first byte
     /// makes the connection, others are dropped before.
     pub fn expect(&self, flow: Flow, handshake: &Handshake) -> Result<(), Errno> {
-        let key: FiveTuple = five(flow);
-        bpf::map_update(&self.connections, &key, &Connection::new(handshake))
+        let connection = Connection::new(handshake);
+        match EndsOfIpv6::of(flow) {
+            Some(ends) => bpf::map_update(&self.connections_of_ipv6, &ends, &connection),
+            None => bpf::map_update(&self.connections, &five(flow), &connection),
+        }
     }
 
     /// The kernel did not take the connection.
     pub fn forget(&self, flow: Flow) {
         // ENOENT cannot hurt.
-        let _ = bpf::map_delete(&self.connections, &five(flow));
+        let _ = match EndsOfIpv6::of(flow) {
+            Some(ends) => bpf::map_delete(&self.connections_of_ipv6, &ends),
+            None => bpf::map_delete(&self.connections, &five(flow)),
+        };
     }
 
     /// A segment of the peer's, addressed to [`LOOPBACK_MAC`].
@@ -161,12 +200,14 @@ fn is_source_checked() -> bool {
 }
 
 fn call_kernel_function(instructions: &mut [bpf_insn], id: u32) -> Result<(), OpenError> {
-    let mut calls =
-        instructions.iter_mut().filter(|one| one.code == CALL && one.imm == PLACEHOLDER);
-    let (Some(call), None) = (calls.next(), calls.next()) else {
-        return Err(program::refused("not one call of the kernel's function"));
-    };
-    call.set_src_reg(KERNEL_FUNCTION);
-    call.imm = i32::try_from(id).map_err(program::refused)?;
-    Ok(())
+    let id = i32::try_from(id).map_err(program::refused)?;
+    let calls = instructions.iter_mut().filter(|one| one.code == CALL && one.imm == PLACEHOLDER);
+    let mut has_calls = false;
+    for call in calls {
+        call.set_src_reg(KERNEL_FUNCTION);
+        call.imm = id;
+        has_calls = true;
+    }
+    let no_call = || program::refused("no call of the kernel's function");
+    if has_calls { Ok(()) } else { Err(no_call()) }
 }

@@ -3,7 +3,6 @@
 
 use core::net::SocketAddrV4;
 
-use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::listen::{HANDED_SEGMENT, first_window};
 use libvma_engine::tcp::lookup::FlowKey;
@@ -110,10 +109,6 @@ impl<S> State<S> {
     }
 
     fn interface_of(&mut self, accepted: &Accepted) -> Option<u32> {
-        if ipv6_stand_ins::is_one(accepted.key.local) {
-            // The program that would have the kernel take it knows IPv4.
-            return None;
-        }
         let ring = self.tcp()?.0.block(accepted.index)?.way.ring()?;
         Some(self.ring(ring).filter(|ring| !ring.is_local())?.interface().index)
     }

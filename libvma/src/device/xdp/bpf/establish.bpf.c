@@ -48,6 +48,19 @@ struct bpf_map_def SEC("maps") connections = {
 	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
+// Addresses and ports as they stand in a packet of IPv6, and in `struct bpf_sock_tuple`.
+struct ends_of_ipv6 {
+	__u8 bytes[36];
+};
+
+struct bpf_map_def SEC("maps") connections_of_ipv6 = {
+	.type = BPF_MAP_TYPE_HASH,
+	.key_size = sizeof(struct ends_of_ipv6),
+	.value_size = sizeof(struct connection),
+	.max_entries = 8192,
+	.map_flags = 1, // BPF_F_NO_PREALLOC
+};
+
 struct tcp_header {
 	__u16 sport;
 	__u16 dport;
@@ -60,10 +73,51 @@ struct frame {
 	struct tcp_header tcp;
 } __attribute__((packed));
 
+// Of a segment of IPv6, from its addresses on.
+struct segment_of_ipv6 {
+	struct ends_of_ipv6 ends;
+	__u32 sequence;
+};
+
+#define ENDS_OF_IPV6 (sizeof(struct ethernet_header) + 8)
+
 #define PASS (-1) // TCX_NEXT
 #define DROP 2	  // TCX_DROP
 #define LISTEN 10 // BPF_TCP_LISTEN
 #define LOOPBACK 1 // The kernel's LOOPBACK_IFINDEX
+
+// What becomes of a segment, with this sequence number, of a connection that the kernel is to have.
+static __attribute__((always_inline)) int judge(struct __sk_buff *skb, const struct connection *connection,
+						struct bpf_sock_tuple *tuple, __u32 size, __u32 sequence)
+{
+	struct bpf_sock *found = sk_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return PASS;
+	int verdict = PASS;
+	// Else the kernel has it already.
+	if (found->state == LISTEN) {
+		struct attributes attributes = connection->attributes;
+		if (skb->ifindex != LOOPBACK || sequence != connection->first)
+			verdict = DROP;
+		else
+			assign_tcp_reqsk(skb, found, &attributes, sizeof(attributes));
+	}
+	sk_release(found);
+	return verdict;
+}
+
+// The header has no extensions behind it.
+static __attribute__((always_inline)) int judge_ipv6(struct __sk_buff *skb)
+{
+	struct segment_of_ipv6 segment;
+	if (skb_load_bytes(skb, ENDS_OF_IPV6, &segment, sizeof(segment)))
+		return PASS;
+	const struct connection *connection = map_lookup(&connections_of_ipv6, &segment.ends);
+	if (!connection)
+		return PASS;
+	struct bpf_sock_tuple *tuple = (struct bpf_sock_tuple *)&segment.ends;
+	return judge(skb, connection, tuple, sizeof(tuple->ipv6), segment.sequence);
+}
 
 SEC("classifier")
 int establish(struct __sk_buff *skb)
@@ -71,6 +125,10 @@ int establish(struct __sk_buff *skb)
 	struct frame frame;
 	if (skb_load_bytes(skb, 0, &frame, sizeof(frame)))
 		return PASS;
+	if (frame.eth.type == __builtin_bswap16(0x86dd)) {
+		const struct ipv6_header *ip = (const void *)&frame.ip;
+		return ip->next_header == IPPROTO_TCP ? judge_ipv6(skb) : PASS;
+	}
 	if (frame.eth.type != __builtin_bswap16(0x0800) || frame.ip.version_and_length != 0x45 ||
 	    frame.ip.protocol != IPPROTO_TCP || frame.ip.fragment & __builtin_bswap16(0x3fff))
 		return PASS;
@@ -81,26 +139,12 @@ int establish(struct __sk_buff *skb)
 	const struct connection *connection = map_lookup(&connections, &flow);
 	if (!connection)
 		return PASS;
-
 	struct bpf_sock_tuple tuple = {};
 	tuple.ipv4.saddr = frame.ip.saddr;
 	tuple.ipv4.daddr = frame.ip.daddr;
 	tuple.ipv4.sport = frame.tcp.sport;
 	tuple.ipv4.dport = frame.tcp.dport;
-	struct bpf_sock *found = sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	if (!found)
-		return PASS;
-	int verdict = PASS;
-	// Else the kernel has it already.
-	if (found->state == LISTEN) {
-		struct attributes attributes = connection->attributes;
-		if (skb->ifindex != LOOPBACK || frame.tcp.sequence != connection->first)
-			verdict = DROP;
-		else
-			assign_tcp_reqsk(skb, found, &attributes, sizeof(attributes));
-	}
-	sk_release(found);
-	return verdict;
+	return judge(skb, connection, &tuple, sizeof(tuple.ipv4), frame.tcp.sequence);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";
