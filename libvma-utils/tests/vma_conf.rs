@@ -87,3 +87,29 @@ fn what_cannot_be_read_or_understood_is_refused() {
     assert_eq!(role.0, Some(2), "{role:?}");
     assert!(role.2.contains("tcp_server, tcp_client"), "{role:?}");
 }
+
+// covers: CONF-19
+#[test]
+fn addresses_of_ipv6_are_in_brackets() {
+    let rules = "use os tcp_client [2001:db8::]/32:80\nuse os tcp_server [::1]:22\n";
+    for (arguments, answer) in [
+        ("--role tcp_client --address [2001:db8:1::1]:80", "kernel: FILE:1:"),
+        ("--role tcp_client --address [2001:db9::1]:80", "libvma: no rule"),
+        ("--role tcp_server --address [::1]:22", "kernel: FILE:2:"),
+        ("--role tcp_server --address [::]:22", "libvma: no rule"),
+        ("--role tcp_server --address [::ffff:10.0.0.1]:22", "libvma: no rule"),
+    ] {
+        let (status, out, _) = vma_conf("ipv6", rules, arguments);
+        assert_eq!(status, Some(0));
+        assert!(out.contains(answer), "{arguments}: {out}");
+    }
+    for (address, told) in [
+        ("2001:db8::1:80", "an address and a port are 10.0.0.1:80 or [2001:db8::1]:80"),
+        ("[fe80::1]:80", "the kernel serves fe80::1 in any case"),
+    ] {
+        let arguments = format!("--role tcp_client --address {address}");
+        let (status, _, error) = vma_conf("ipv6-wrong", rules, &arguments);
+        assert_eq!(status, Some(2));
+        assert!(error.contains(told), "{error}");
+    }
+}

@@ -14,10 +14,9 @@ mod pattern;
 mod tests;
 
 use core::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 
-use crate::ipv6_loopback::is_stand_in;
-use crate::ipv6_stand_ins;
+use crate::ipv6_loopback::named;
 
 pub use decide::{Moment, Protocol, Query, Ruling};
 pub use parse::{Parsed, Problem, parse};
@@ -86,29 +85,36 @@ pub struct End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network {
-    pub address: Ipv4Addr,
-    /// At most 32.
+    pub address: IpAddr,
+    /// At most the bits of the address, 32 or 128.
     pub prefix: u8,
 }
 
 impl Network {
-    pub fn contains(&self, address: Ipv4Addr) -> bool {
-        let shift = 32 - u32::from(self.prefix.min(32));
-        let mask = u32::MAX.checked_shl(shift).unwrap_or(0);
-        self.address.to_bits() & mask == address.to_bits() & mask
+    /// 0.0.0.0/0 has the addresses of IPv6, too.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(address)) => {
+                let shift = 32 - u32::from(self.prefix.min(32));
+                let mask = u32::MAX.checked_shl(shift).unwrap_or(0);
+                own.to_bits() & mask == address.to_bits() & mask
+            }
+            (IpAddr::V6(own), IpAddr::V6(address)) => {
+                let shift = 128 - u32::from(self.prefix.min(128));
+                let mask = u128::MAX.checked_shl(shift).unwrap_or(0);
+                own.to_bits() & mask == address.to_bits() & mask
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) => self.prefix == 0,
+            (IpAddr::V6(_), IpAddr::V4(_)) => false,
+        }
     }
 }
 
 impl End {
-    /// Of IPv6 only what names no address.
+    /// The address may be the stand-in of one of IPv6.
     pub fn contains(&self, address: SocketAddrV4) -> bool {
         let ports = self.ports.is_none_or(|(first, last)| (first..=last).contains(&address.port()));
-        let is_ipv6 = is_stand_in(*address.ip()) || ipv6_stand_ins::is_one(*address.ip());
-        let holds = |network: Network| match is_ipv6 {
-            true => network.prefix == 0,
-            false => network.contains(*address.ip()),
-        };
-        ports && self.network.is_none_or(holds)
+        ports && self.network.is_none_or(|network| network.contains(named(address).ip()))
     }
 
     /// `*:*`.
@@ -167,8 +173,16 @@ impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.network {
             None => f.write_str("*")?,
-            Some(Network { address, prefix: 32 }) => write!(f, "{address}")?,
-            Some(Network { address, prefix }) => write!(f, "{address}/{prefix}")?,
+            Some(Network { address: IpAddr::V4(address), prefix: 32 }) => write!(f, "{address}")?,
+            Some(Network { address: IpAddr::V4(address), prefix }) => {
+                write!(f, "{address}/{prefix}")?;
+            }
+            Some(Network { address: IpAddr::V6(address), prefix: 128 }) => {
+                write!(f, "[{address}]")?;
+            }
+            Some(Network { address: IpAddr::V6(address), prefix }) => {
+                write!(f, "[{address}]/{prefix}")?;
+            }
         }
         match self.ports {
             None => f.write_str(":*"),

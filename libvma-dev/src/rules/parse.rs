@@ -4,7 +4,7 @@
 //! is wrong loses what follows the mistake; every other line stays in force.
 
 use core::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{End, Network, Role, Rule, RuleSet, Section, Target};
 
@@ -103,16 +103,39 @@ fn end(cursor: &mut Cursor<'_>) -> Result<End, String> {
 }
 
 fn network(cursor: &mut Cursor<'_>) -> Result<Network, String> {
+    if cursor.eat("[") {
+        return ipv6_network(cursor);
+    }
     let mut octets = [0u8; 4];
     for (at, octet) in octets.iter_mut().enumerate() {
         if at > 0 {
             cursor.expect(".")?;
         }
-        let what = if at == 0 { "an IPv4 address or *" } else { "a number of an IPv4 address" };
+        let what = if at == 0 {
+            "an IPv4 address, an IPv6 address in brackets or *"
+        } else {
+            "a number of an IPv4 address"
+        };
         *octet = cursor.number(what, 255)? as u8;
     }
     let prefix = if cursor.eat("/") { cursor.number("the length of a prefix", 32)? } else { 32 };
-    Ok(Network { address: Ipv4Addr::from(octets), prefix: prefix as u8 })
+    Ok(Network { address: Ipv4Addr::from(octets).into(), prefix: prefix as u8 })
+}
+
+/// Behind the bracket, which keeps the colons of the address from those of the rule.
+fn ipv6_network(cursor: &mut Cursor<'_>) -> Result<Network, String> {
+    cursor.skip_blanks();
+    let rest = cursor.rest();
+    let len = rest.find(|it: char| !it.is_ascii_hexdigit() && !matches!(it, ':' | '.'));
+    let text = &rest[..len.unwrap_or(rest.len())];
+    let address: Ipv6Addr = text.parse().map_err(|_| format!("{text:?} is no IPv6 address"))?;
+    if let Some(mapped) = address.to_ipv4_mapped() {
+        return Err(format!("{address} is an IPv4 address: {mapped}"));
+    }
+    cursor.at += text.len();
+    cursor.expect("]")?;
+    let prefix = if cursor.eat("/") { cursor.number("the length of a prefix", 128)? } else { 128 };
+    Ok(Network { address: address.into(), prefix: prefix as u8 })
 }
 
 fn ports(cursor: &mut Cursor<'_>) -> Result<(u16, u16), String> {

@@ -1,6 +1,6 @@
 //! The text, what it means, and that both ways agree.
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use proptest::prelude::*;
 
@@ -70,7 +70,10 @@ fn what_is_wrong_is_said() {
         ("use os tcp_client *:70000", "1:21: 70000 is more than 65535"),
         ("use os tcp_client *:007", "1:21: 007 begins with a zero"),
         ("use os tcp_client *:9-8", "1:23: the range of ports 9-8 is empty"),
-        ("use os tcp_client ::1:8", "1:19: expected an IPv4 address or *, found \":\""),
+        (
+            "use os tcp_client ::1:8",
+            "1:19: expected an IPv4 address, an IPv6 address in brackets or *, found \":\"",
+        ),
         ("use os tcp_client *", "1:20: expected : before the end of the line"),
         ("application-id x", "1:17: expected an application id, or * before the end of the line"),
         ("log destination pipe", "1:17: expected stderr, syslog or file, found \"pipe\""),
@@ -203,8 +206,14 @@ fn the_examples_in_that_file_are_right() {
 }
 
 fn any_end() -> impl Strategy<Value = End> {
-    let network = (any::<u32>(), 0u8..=32)
-        .prop_map(|(bits, prefix)| Network { address: Ipv4Addr::from_bits(bits), prefix });
+    let of_ipv6 = (any::<u128>(), 0u8..=128).prop_map(|(bits, prefix)| {
+        // Not an IPv4-mapped one.
+        let address = Ipv6Addr::from_bits(bits | 1 << 127).into();
+        Network { address, prefix }
+    });
+    let of_ipv4 = (any::<u32>(), 0u8..=32)
+        .prop_map(|(bits, prefix)| Network { address: Ipv4Addr::from_bits(bits).into(), prefix });
+    let network = prop_oneof![of_ipv4, of_ipv6];
     let ports = (any::<u16>(), any::<u16>()).prop_map(|(one, two)| (one.min(two), one.max(two)));
     (proptest::option::of(network), proptest::option::of(ports))
         .prop_map(|(network, ports)| End { network, ports })
@@ -264,6 +273,50 @@ proptest! {
         let again = parse(&parsed.rules.to_string());
         prop_assert_eq!(again.problems, vec![]);
         prop_assert_eq!(without_lines(again.rules), without_lines(parsed.rules));
+    }
+}
+
+#[test]
+fn rules_name_addresses_of_ipv6_in_brackets() {
+    let text = "use os tcp_client [2001:db8::]/32:80-90\nuse os tcp_server [fd00:99::1]:22\n\
+                use os tcp_client [fd00::1]:*:[fd00::2]:*\nuse vma tcp_client [::]/0:*\n";
+    let parsed = parse(text);
+    assert_eq!(parsed.problems, vec![]);
+    assert_eq!(parsed.rules.to_string(), format!("application-id * *\n{text}"));
+    let at = |text: &str, port| {
+        SocketAddrV4::new(crate::ipv6_stand_ins::of(text.parse().unwrap()).unwrap(), port)
+    };
+    let is_kernels = |moment: Moment, first, second| {
+        let query = Query { moment, first, second };
+        parsed.rules.decide("program", "id", &query).is_kernels(moment)
+    };
+    let connect = |first, second| is_kernels(Moment::Connect, first, Some(second));
+    let own = at("fd00::2", 5000);
+    assert!(connect(at("2001:db8:77::1", 85), own) && !connect(at("2001:db8:77::1", 91), own));
+    assert!(!connect(at("2001:db9::1", 85), own));
+    assert!(connect(at("fd00::1", 7), own) && !connect(at("fd00::1", 7), at("fd00::3", 5000)));
+    let listen = |first| is_kernels(Moment::Listen, first, None);
+    assert!(listen(at("fd00:99::1", 22)) && !listen(at("fd00:99::2", 22)));
+    assert!(!listen("10.0.0.1:22".parse().unwrap()));
+}
+
+#[test]
+fn what_is_wrong_with_an_address_of_ipv6_is_told() {
+    for (rule, told) in [
+        ("use os tcp_server [fd00::1:80", "1:30: expected ] before the end of the line"),
+        ("use os tcp_server [fd00:::1]:80", "1:20: \"fd00:::1\" is no IPv6 address"),
+        ("use os tcp_server []:80", "1:20: \"\" is no IPv6 address"),
+        ("use os tcp_server [fd00::1]/129:80", "1:29: 129 is more than 128"),
+        ("use os tcp_server [fd00::1]", "1:28: expected : before the end of the line"),
+        (
+            "use os tcp_server [::ffff:10.0.0.1]:80",
+            "1:20: ::ffff:10.0.0.1 is an IPv4 address: 10.0.0.1",
+        ),
+    ] {
+        let parsed = parse(rule);
+        let problems: Vec<_> = parsed.problems.iter().map(ToString::to_string).collect();
+        assert_eq!(problems, [told], "{rule}");
+        assert!(parsed.rules.sections.iter().all(|section| section.rules.is_empty()));
     }
 }
 

@@ -6,12 +6,13 @@
 mod explain;
 
 use std::io::Write;
-use std::net::SocketAddrV4;
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
 use libvma_dev::rules::{self, Role};
+use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
 
 /// Checks a libvma.conf and tells which rule decides.
 ///
@@ -36,10 +37,10 @@ struct Arguments {
     #[arg(long, value_parser = role, requires = "address")]
     role: Option<Role>,
     /// The bound address of a server or receiver, or a group that it joins; else the peer's
-    #[arg(long, value_name = "IP:PORT", requires = "role")]
+    #[arg(long, value_name = "IP:PORT", value_parser = end, requires = "role")]
     address: Option<SocketAddrV4>,
     /// The local address of tcp_client and udp_connect
-    #[arg(long, value_name = "IP:PORT", requires = "role")]
+    #[arg(long, value_name = "IP:PORT", value_parser = end, requires = "role")]
     local: Option<SocketAddrV4>,
 }
 
@@ -47,6 +48,26 @@ fn role(word: &str) -> Result<Role, String> {
     let words = Role::ALL.map(Role::word);
     let found = Role::ALL.into_iter().find(|role| role.word() == word);
     found.ok_or_else(|| format!("one of {}", words.join(", ")))
+}
+
+/// One end of a socket, as the rules are asked about it: an address of IPv6 by its stand-in.
+fn end(text: &str) -> Result<SocketAddrV4, String> {
+    let form = "an address and a port are 10.0.0.1:80 or [2001:db8::1]:80";
+    match text.parse().map_err(|_| form.to_owned())? {
+        SocketAddr::V4(end) => Ok(end),
+        SocketAddr::V6(end) if *end.ip() == Ipv6Addr::LOCALHOST => {
+            Ok(ipv6_loopback::end(end.port()))
+        }
+        SocketAddr::V6(end) if end.ip().is_unspecified() => {
+            Ok(SocketAddrV4::new(ipv6_stand_ins::ANY, end.port()))
+        }
+        SocketAddr::V6(end) => {
+            let ip = *end.ip();
+            let stand_in = ip.to_ipv4_mapped().or_else(|| ipv6_stand_ins::of(ip));
+            let stand_in = stand_in.ok_or_else(|| format!("the kernel serves {ip} in any case"))?;
+            Ok(SocketAddrV4::new(stand_in, end.port()))
+        }
+    }
 }
 
 fn main() -> ExitCode {

@@ -138,7 +138,7 @@ impl Rules {
     }
 
     fn add_former(&mut self, settings: &Settings) {
-        let groups = Network { address: Ipv4Addr::new(224, 0, 0, 0), prefix: 4 };
+        let groups = Network { address: Ipv4Addr::new(224, 0, 0, 0).into(), prefix: 4 };
         let first = End { network: Some(groups), ports: None };
         let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
         if !settings.flag("VMA_TX_OFFLOAD") {

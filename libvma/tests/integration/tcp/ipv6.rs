@@ -1,7 +1,7 @@
 //! Programs that talk by IPv6, as they do by IPv4: at every end the library serves them, and the kernel sees nothing.
 
 use crate::dual_stack::{of, with_ipv6};
-use crate::harness::{Ends, Library, PYTHON, Puppet, Side};
+use crate::harness::{Ends, Library, Namespaces, PYTHON, Puppet, Side};
 
 use super::curl::{assert_same, random_file};
 use super::faults::transfer_to;
@@ -212,4 +212,28 @@ fn a_connection_tells_the_mtu_of_ipv6() {
     assert_eq!(program.run(&format!("c.getsockopt(IPPROTO_IPV6, {IPV6_MTU})")), "1500");
     assert_eq!(program.run("c.getsockopt(IPPROTO_TCP, TCP_MAXSEG)"), "1428");
     watch.still(0);
+}
+
+// covers: CONF-19
+#[test]
+fn rules_may_name_addresses_of_ipv6() {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    let rules = net.file("rules");
+    std::fs::write(&rules, "use os tcp_server [fd00:99::]/64:7000\n").unwrap();
+    let program = net.program(Side::A, PYTHON).with_library();
+    let mut program = Puppet::start(program.env("VMA_CONFIG_FILE", rules.to_str().unwrap()));
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    for (port, is_kernels) in [(7000, true), (7001, false)] {
+        program.run(&format!("l = create_server(('{}', {port}), family=AF_INET6)", of(Side::A)));
+        program.run("select.select([l], [], [], 0)");
+        let before = net.kernel_tcp(Side::A).accepted;
+        peer.run(&format!(
+            "c = create_connection(('{}', {port}), 15); c.sendall(b'x')",
+            of(Side::A)
+        ));
+        program.run("s, _ = l.accept()");
+        assert_eq!(program.run("s.recv(1)"), "b'x'");
+        assert_eq!(net.kernel_tcp(Side::A).accepted > before, is_kernels, "port {port}");
+    }
 }
