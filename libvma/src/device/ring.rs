@@ -71,6 +71,14 @@ impl Ring {
         }
     }
 
+    /// Are datagrams of IPv6 the kernel's but for those of connected sockets, as there were too many peers to remember?
+    pub fn is_closed_to_strangers(&self) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.is_closed_to_strangers(),
+            Ring::Shm(_) => false,
+        }
+    }
+
     /// Something about the interface changed.
     pub fn update_interface(&mut self, now: Interface) -> Result<(), OpenError> {
         match self {

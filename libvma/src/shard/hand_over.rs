@@ -9,6 +9,7 @@
 mod ipv6;
 
 use core::net::SocketAddrV4;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::IoSliceMut;
 
 use libvma_engine::drop_reason::DropReason;
@@ -21,6 +22,7 @@ use super::receive::partial;
 use super::{RingId, SocketId, State};
 use crate::device::Received;
 use crate::device::xdp::Injector;
+use crate::log::log_line;
 use crate::sys::shadow;
 
 /// Three times "no operation", then the end of the list (RFC 791 section 3.1).
@@ -128,13 +130,22 @@ impl<S> State<S> {
     }
 
     /// What came from a peer for whom no stand-in is left: another like it the steering program leaves to the kernel, if it could
-    /// be told. A bad one is dropped.
+    /// be told. A bad one is dropped, and the shadow holds fewer of them than of what the kernel receives itself.
     #[cold]
     pub(super) fn leave_stranger_to_kernel(&mut self, id: RingId, received: Received) {
+        static TOLD: AtomicBool = AtomicBool::new(false);
         let Some(ring) = self.rings.get(id.index()) else { return };
         let frame: Vec<u8> = ring.pieces(&received.frame).flatten().copied().collect();
         let (partial, segment) = (partial(ring), usize::from(received.segment));
         let (interface, mac) = (ring.interface().index, MacAddr(ring.interface().mac));
+        if ring.is_closed_to_strangers() && !TOLD.swap(true, Ordering::Relaxed) {
+            log_line!(
+                Warning,
+                "{}: datagrams have come from more IPv6 addresses than the library can remember; those of unconnected \
+                 sockets are the kernel's from now on",
+                ring.interface().name
+            );
+        }
         self.refuse(id, received, DropReason::KernelsConnection);
         let Some(packet) = ipv6::Packet::read(&frame, partial) else { return };
         let Ok(injector) = Injector::new() else { return };

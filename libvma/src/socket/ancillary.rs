@@ -88,21 +88,25 @@ impl Ancillary {
                     let source = Ipv4Addr::new(a, b, c, d);
                     found.source = Some(Some(source).filter(|source| !source.is_unspecified())?);
                 }
+                // The kernel judges each, and the last one counts.
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                    if found.source.is_some() || found.ipv6_source.is_some() =>
+                {
+                    return None;
+                }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     let (address, interface) = data.split_first_chunk::<16>()?;
                     let interface = u32::from_ne_bytes(interface.try_into().ok()?);
                     let address = Ipv6Addr::from(*address);
                     match address.to_ipv4_mapped() {
                         Some(ip) if interface == 0 && !ip.is_unspecified() => {
-                            // Of either family, the last one counts.
-                            (found.source, found.ipv6_source) = (Some(ip), None);
+                            found.source = Some(ip);
                         }
                         None if address.is_loopback() && interface <= LOOPBACK => {
-                            (found.source, found.ipv6_source) = (None, Some(STAND_IN));
+                            found.ipv6_source = Some(STAND_IN);
                         }
                         None if interface == 0 => {
-                            let source = Some(ipv6_stand_ins::of(address)?);
-                            (found.source, found.ipv6_source) = (None, source);
+                            found.ipv6_source = Some(ipv6_stand_ins::of(address)?);
                         }
                         _ => return None,
                     }
@@ -257,11 +261,8 @@ mod tests {
             let info = message(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info6(text, 0));
             Ancillary::parse(&info).unwrap()
         };
-        let own = ipv6_stand_ins::known("2001:db8::1".parse().unwrap());
-        assert_eq!(
-            from("2001:db8::1").towards(peer).unwrap().source,
-            own.or(from("2001:db8::1").ipv6_source)
-        );
+        let own = ipv6_stand_ins::of("2001:db8::1".parse().unwrap()).unwrap();
+        assert_eq!(from("2001:db8::1").towards(peer).unwrap().source, Some(own));
         assert_eq!(from("2001:db8::1").towards(four), None);
         assert_eq!(from("2001:db8::1").towards(libvma_dev::ipv6_loopback::end(80)), None);
         assert_eq!(from("::1").towards(peer), None);

@@ -3,9 +3,10 @@
 
 mod flows;
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
+use libvma_dev::ipv6_loopback::{self, Shown};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 
@@ -19,6 +20,7 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId, clock};
+use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 use crate::sys::{fd, loopback_end};
 
@@ -46,8 +48,8 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
 pub fn post(stack: &Stack, id: SocketId) {
     let found = stack.shard.lock().ok().and_then(|mut state| {
         let (_, socket) = state.socket(id)?;
-        let address = socket.local.map(|local| match socket.ipv6_only {
-            true if local.ip().is_unspecified() => ipv6_loopback::end(local.port()),
+        let address = socket.local.map(|local| match socket.takes {
+            Takes::Ipv6 if local.ip().is_unspecified() => ipv6_loopback::end(local.port()),
             _ => local,
         });
         let fits = socket.state == State::Offloaded
@@ -106,8 +108,7 @@ pub fn refresh(stack: &Stack, id: SocketId) {
     let descriptor = socket.shadow();
     let served = loopback_end::of_datagrams(descriptor);
     (socket.local, socket.peer) = served.map_or((None, None), |ends| (ends.local, ends.peer));
-    socket.ipv6_only = served.is_some_and(|ends| ends.ipv6_only);
-    socket.ipv4_only = served.is_some_and(|ends| ends.ipv4_only);
+    socket.takes = served.map_or(Takes::Both, |ends| ends.takes);
     socket.route = None;
     if let Some(peer) = socket.peer {
         socket.note_first_destination(peer);
@@ -287,7 +288,11 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
         }
         match state.add_flow(entry.0, entry.1) {
             Ok(()) => now.push(entry),
-            Err(errno) => log_line!(Warning, "flow {:?} was refused with errno {errno}", entry.1),
+            Err(errno) => {
+                let (_, ip) = entry.1.destination();
+                let to = Shown(SocketAddrV4::new(ip, 0));
+                log_line!(Warning, "a flow to {to} was refused with errno {errno}");
+            }
         }
     }
     for (ring, flow) in old.iter().filter(|entry| !now.contains(entry)) {

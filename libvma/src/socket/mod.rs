@@ -53,6 +53,7 @@ use crate::sys::Fd;
 use crate::sys::fd;
 use crate::sys::load::Load;
 use crate::sys::lock::Lock;
+use crate::sys::loopback_end::Takes;
 use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
 use crate::sys::wait::Waker;
@@ -147,10 +148,8 @@ pub struct Socket {
     pub local: Option<SocketAddrV4>,
     /// What getpeername() says.
     pub peer: Option<SocketAddrV4>,
-    /// Of a UDP socket: it takes nothing of IPv4.
-    pub ipv6_only: bool,
-    /// Of a UDP socket: it takes nothing of IPv6.
-    pub ipv4_only: bool,
+    /// Of a UDP socket: the families that it takes.
+    pub takes: Takes,
     pub options: options::Options,
     /// Flows installed for it.
     flows: Vec<(RingId, Flow)>,
@@ -258,8 +257,7 @@ impl Socket {
             nonblocking,
             local: None,
             peer: None,
-            ipv6_only: false,
-            ipv4_only: false,
+            takes: Takes::default(),
             options: options::Options::new(config),
             flows: Vec::new(),
             datagrams: None,

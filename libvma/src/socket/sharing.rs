@@ -6,8 +6,9 @@
 //! of a port (SO_REUSEADDR, SO_REUSEPORT). The flow is steered again once the others are gone.
 
 use std::collections::HashSet;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddrV4};
 
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::ipv6_stand_ins;
 
 use super::{Plane, Socket, Stack, State, attach};
@@ -15,6 +16,7 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::shard::SocketId;
 use crate::sys::fd;
+use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 use crate::sys::time::monotonic_nanos;
 
@@ -139,6 +141,7 @@ pub fn withheld(stack: &Stack, control: &mut Control, id: SocketId) -> Vec<Ipv4A
     withheld.retain(|address| possible.contains(address));
     for address in &all {
         if !withheld.contains(address) {
+            let address = Shown(SocketAddrV4::new(*address, 0));
             log_line!(
                 Debug,
                 "fd {shadow}: {address} is received by the kernel: another socket of this host has the port"
@@ -193,10 +196,10 @@ struct Own {
 fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<Own> {
     let mut state = stack.shard.lock().ok()?;
     let (_, socket) = state.socket(id)?;
-    let takes_ipv6 = socket.family == Family::Ipv6 && !socket.ipv4_only;
+    let takes_ipv6 = socket.family == Family::Ipv6 && socket.takes != Takes::Ipv4;
     let takes = |address: &Ipv4Addr| match ipv6_stand_ins::is_one(*address) {
         true => takes_ipv6,
-        false => !socket.ipv6_only,
+        false => socket.takes != Takes::Ipv6,
     };
     let (local, options) = (socket.local?, &socket.options);
     let at = *local.ip();

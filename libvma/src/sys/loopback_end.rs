@@ -17,10 +17,18 @@ pub struct DatagramEnds {
     /// None: it is not bound.
     pub local: Option<SocketAddrV4>,
     pub peer: Option<SocketAddrV4>,
-    /// It takes nothing of IPv4: it is bound to an IPv6 address, or to `::` with IPV6_V6ONLY.
-    pub ipv6_only: bool,
-    /// It takes nothing of IPv6: it is of AF_INET, or bound to a mapped address.
-    pub ipv4_only: bool,
+    pub takes: Takes,
+}
+
+/// Of which families a UDP socket takes datagrams, as far as its address says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Takes {
+    #[default]
+    Both,
+    /// It is of AF_INET, or bound to a mapped address.
+    Ipv4,
+    /// It is bound to an IPv6 address, or to `::` with IPV6_V6ONLY.
+    Ipv6,
 }
 
 /// None: one of the socket's addresses is one that the library does not serve.
@@ -30,18 +38,18 @@ pub fn of_datagrams(fd: c_int) -> Option<DatagramEnds> {
         None => None,
     };
     let name = shadow::local_name(fd);
-    let ipv4_only = matches!(name, Some(Named::Ipv4(_)));
-    let (local, ipv6_only) = match name {
-        None => (None, false),
-        Some(own @ Named::Ipv4(_)) => (Some(end(own)?), false),
+    let (local, takes) = match name {
+        None => (None, Takes::Both),
+        Some(own @ Named::Ipv4(_)) => (Some(end(own)?), Takes::Ipv4),
         Some(Named::Ipv6(any)) if any.ip().is_unspecified() => {
             let only = shadow::int_option(fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) != Some(0);
-            (Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port())), only)
+            let takes = if only { Takes::Ipv6 } else { Takes::Both };
+            (Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port())), takes)
         }
-        Some(own @ Named::Ipv6(_)) => (Some(end_of_any_host(own)?), true),
+        Some(own @ Named::Ipv6(_)) => (Some(end_of_any_host(own)?), Takes::Ipv6),
     };
     let local = local.filter(|local| local.port() != 0);
-    Some(DatagramEnds { local, peer, ipv6_only, ipv4_only })
+    Some(DatagramEnds { local, peer, takes })
 }
 
 /// As [`end`], of addresses of the network, too.
@@ -135,7 +143,8 @@ pub fn connect(fd: c_int, peer: SocketAddrV4) -> Result<(), c_int> {
 fn end(name: Named) -> Option<SocketAddrV4> {
     match name {
         // The program has bound a socket to the stand-in.
-        Named::Ipv4(four) => Some(four).filter(|four| !is_stand_in(*four.ip())),
+        Named::Ipv4(four) => Some(four)
+            .filter(|four| !is_stand_in(*four.ip()) && !ipv6_stand_ins::is_one(*four.ip())),
         Named::Ipv6(own) => own.ip().is_loopback().then(|| ipv6_loopback::end(own.port())),
     }
 }
@@ -213,33 +222,24 @@ mod tests {
         let expected = DatagramEnds {
             local: Some(ipv6_loopback::end(port(&six))),
             peer: None,
-            ipv6_only: true,
-            ipv4_only: false,
+            takes: Takes::Ipv6,
         };
         assert_eq!(ends(&six), Some(expected));
         let both = at("[::]:0");
-        let expected = DatagramEnds {
-            local: any(port(&both)),
-            peer: None,
-            ipv6_only: false,
-            ipv4_only: false,
-        };
+        let expected = DatagramEnds { local: any(port(&both)), peer: None, takes: Takes::Both };
         assert_eq!(ends(&both), Some(expected));
         both.connect(("::1", port(&six))).unwrap();
         let (local, peer) = (ipv6_loopback::end(port(&both)), ipv6_loopback::end(port(&six)));
-        let expected = DatagramEnds {
-            local: Some(local),
-            peer: Some(peer),
-            ipv6_only: true,
-            ipv4_only: false,
-        };
+        let expected = DatagramEnds { local: Some(local), peer: Some(peer), takes: Takes::Ipv6 };
         assert_eq!(ends(&both), Some(expected));
         let unbound = net::socket(AddressFamily::INET6, SocketType::DGRAM, None).unwrap();
         assert_eq!(of_datagrams(unbound.as_raw_fd()).unwrap().local, None);
         sockopt::set_ipv6_v6only(&unbound, true).unwrap();
         net::bind(&unbound, &"[::]:0".parse::<std::net::SocketAddr>().unwrap()).unwrap();
         let only = of_datagrams(unbound.as_raw_fd()).unwrap();
-        assert!(only.ipv6_only && only.local.is_some_and(|own| own.ip().is_unspecified()));
+        assert!(
+            only.takes == Takes::Ipv6 && only.local.is_some_and(|own| own.ip().is_unspecified())
+        );
         // An address of IPv4 that stands for another one here.
         assert_eq!(ends(&at("127.255.255.255:0")), None);
     }

@@ -44,6 +44,8 @@ pub struct Filter {
     pub is_ipv6: bool,
     /// Of AF_INET6, and takes nothing of IPv4 (IPV6_V6ONLY, or an IPv6 address).
     pub ipv6_only: bool,
+    /// It takes nothing of IPv6: it is of AF_INET, or at a mapped address.
+    pub ipv4_only: bool,
     pub memberships: Vec<Membership>,
 }
 
@@ -77,7 +79,7 @@ impl Filter {
     }
 
     fn takes_family(&self, tuple: &Tuple) -> bool {
-        if tuple.is_ipv6 { self.is_ipv6 } else { !self.ipv6_only }
+        if tuple.is_ipv6 { !self.ipv4_only } else { !self.ipv6_only }
     }
 
     fn score(&self, tuple: &Tuple) -> Option<u32> {
@@ -308,6 +310,7 @@ mod tests {
             multicast_all: true,
             is_ipv6: false,
             ipv6_only: false,
+            ipv4_only: true,
             memberships: Vec::new(),
         }
     }
@@ -372,9 +375,10 @@ mod tests {
         lookup.insert(1, filter(HERE));
         assert_eq!(lookup.unicast(&of_ipv6(HERE)), None);
         // Of both families; of IPv6 only; at an address of that.
-        lookup.insert(2, Filter { is_ipv6: true, ..filter(Ipv4Addr::UNSPECIFIED) });
+        let six = |local| Filter { is_ipv6: true, ipv4_only: false, ..filter(local) };
+        lookup.insert(2, six(Ipv4Addr::UNSPECIFIED));
         assert_eq!(lookup.unicast(&of_ipv6(HERE)), Some(2));
-        let only = |local| Filter { is_ipv6: true, ipv6_only: true, ..filter(local) };
+        let only = |local| Filter { ipv6_only: true, ..six(local) };
         lookup.insert(3, only(Ipv4Addr::UNSPECIFIED));
         assert_eq!(lookup.unicast(&of_ipv6(HERE)), Some(3));
         lookup.insert(4, only(HERE));
@@ -383,6 +387,14 @@ mod tests {
         lookup.remove(0);
         assert_eq!(lookup.unicast(&tuple(9, HERE)), Some(2), "of IPv4");
         assert_eq!(members(&lookup, &tuple(9, GROUP)), [2]);
+        // At a mapped address: behind one of AF_INET, and not for IPv6.
+        let mut lookup = Lookup::default();
+        lookup.insert(0, filter(Ipv4Addr::UNSPECIFIED));
+        lookup.insert(1, Filter { is_ipv6: true, ..filter(Ipv4Addr::UNSPECIFIED) });
+        assert_eq!(
+            (lookup.unicast(&tuple(9, HERE)), lookup.unicast(&of_ipv6(HERE))),
+            (Some(0), None)
+        );
     }
 
     #[test]

@@ -242,12 +242,18 @@ pub fn program_load<I>(
 
 /// BPF_MAP_UPDATE_ELEM: inserts or replaces.
 pub fn map_update<K: Plain, V: Plain>(map: &Fd, key: &K, value: &V) -> Result<(), Errno> {
-    element(MAP_UPDATE_ELEM, map, key, core::ptr::from_ref(value).expose_provenance())
+    element(MAP_UPDATE_ELEM, map, key, core::ptr::from_ref(value).expose_provenance(), 0)
+}
+
+/// The same if the key is not there. EEXIST: it is.
+pub fn map_insert<K: Plain, V: Plain>(map: &Fd, key: &K, value: &V) -> Result<(), Errno> {
+    const BPF_NOEXIST: u64 = 1;
+    element(MAP_UPDATE_ELEM, map, key, core::ptr::from_ref(value).expose_provenance(), BPF_NOEXIST)
 }
 
 /// BPF_MAP_DELETE_ELEM.
 pub fn map_delete<K: Plain>(map: &Fd, key: &K) -> Result<(), Errno> {
-    element(MAP_DELETE_ELEM, map, key, 0)
+    element(MAP_DELETE_ELEM, map, key, 0, 0)
 }
 
 /// Deletes the elements of these keys, as far as they are there.
@@ -275,13 +281,19 @@ pub fn map_delete_all<K: Plain>(map: &Fd, mut keys: &[K]) {
     }
 }
 
-fn element<K: Plain>(command: usize, map: &Fd, key: &K, value: usize) -> Result<(), Errno> {
+fn element<K: Plain>(
+    command: usize,
+    map: &Fd,
+    key: &K,
+    value: usize,
+    flags: u64,
+) -> Result<(), Errno> {
     let mut attributes = MapElement {
         map: map.raw() as u32,
         _pad: 0,
         key: core::ptr::from_ref(key).expose_provenance() as u64,
         value: value as u64,
-        flags: 0,
+        flags,
     };
     bpf(command, &mut attributes).map(|_| ())
 }

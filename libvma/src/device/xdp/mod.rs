@@ -383,6 +383,11 @@ impl Ring {
         }
     }
 
+    /// Did that happen?
+    pub fn is_closed_to_strangers(&self) -> bool {
+        self.closed_to_strangers
+    }
+
     /// All pieces of a received packet.
     #[inline]
     pub fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {

@@ -19,8 +19,8 @@ pub struct StandIns {
     strangers: u32,
 }
 
-/// So many peers without a stand-in are told to the program, whose table has room for more. Then datagrams of all peers that have none
-/// are the kernel's; segments of others still cost a look each.
+/// So many peers without a stand-in are told to the program, whose table has room for more. Then all datagrams are the kernel's but those
+/// of peers that a flow names; segments of others still cost a look each.
 const MOST_STRANGERS: u32 = 65_536;
 const STRANGER: StandIn = StandIn([0xff; 4]);
 
@@ -47,7 +47,8 @@ impl StandIns {
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
     pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
         if self.strangers < MOST_STRANGERS
-            && bpf::map_update(&self.map, &Address(peer.octets()), &STRANGER).is_ok()
+            // Frames of one may be under way, which count once.
+            && bpf::map_insert(&self.map, &Address(peer.octets()), &STRANGER).is_ok()
         {
             self.strangers += 1;
         }

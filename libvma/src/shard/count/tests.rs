@@ -47,6 +47,7 @@ fn pair(limit: usize) -> Pair {
         multicast_all: false,
         is_ipv6: false,
         ipv6_only: false,
+        ipv4_only: true,
         memberships: Vec::new(),
     };
     state.bind(id, filter);

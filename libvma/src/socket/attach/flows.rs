@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_loopback::{Shown, is_stand_in};
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::udp::lookup::Filter;
 use libvma_engine::wire::ipv4::protocol;
@@ -16,6 +16,7 @@ use crate::config::rules::Moment;
 use crate::control::Control;
 use crate::log::log_line;
 use crate::shard::{Flow, RingId, SocketId};
+use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 
 /// Where a socket is, as far as packets find it.
@@ -28,6 +29,7 @@ pub struct Place {
     known: bool,
     /// SO_VMA_SHUTDOWN_RX.
     pub receives_by_kernel: bool,
+    family: Family,
     takes_ipv6: bool,
     ipv6_only: bool,
     /// The number under which senders of this host know the socket.
@@ -46,8 +48,9 @@ impl Place {
             device: socket.options.device,
             known: socket.named || socket.starts_locally,
             receives_by_kernel: socket.options.receives_by_kernel,
-            takes_ipv6: socket.family == Family::Ipv6 && !socket.ipv4_only,
-            ipv6_only: socket.ipv6_only,
+            family: socket.family,
+            takes_ipv6: socket.family == Family::Ipv6 && socket.takes != Takes::Ipv4,
+            ipv6_only: socket.takes == Takes::Ipv6,
             member: socket.member(),
         }))
     }
@@ -62,8 +65,9 @@ impl Place {
             reuse_port: options.reuse_port,
             member: self.member,
             multicast_all: options.multicast_all,
-            is_ipv6: self.takes_ipv6,
+            is_ipv6: self.family == Family::Ipv6,
             ipv6_only: self.ipv6_only,
+            ipv4_only: !self.takes_ipv6,
             memberships: options.memberships.clone(),
         }
     }
@@ -217,7 +221,8 @@ impl Wanted {
         let Some(rule) = rule else { return false };
         self.ruled = true;
         let why = WhyOs::Rule(rule);
-        log_line!(Debug, "{address}:{port} is received by the kernel: {why}");
+        let at = Shown(SocketAddrV4::new(address, port));
+        log_line!(Debug, "{at} is received by the kernel: {why}");
         true
     }
 }

@@ -7,9 +7,10 @@ use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::udp::MAX_DATA_LEN;
 
 use super::super::ancillary::Ancillary;
-use super::super::{Stack, State, Via, attach};
+use super::super::{Stack, State, Via, WhyOs, attach};
 use super::{Request, Way, is_ipv6, name_shadow, note_start, route};
 use crate::shard::SocketId;
+use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 
 /// Returns the number of bytes that a send would have sent. EINVAL: the socket is the kernel's. A datagram that would go by
@@ -46,7 +47,9 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
                 continue;
             }
             // The kernel's word to a socket that takes IPv6 only.
-            State::Offloaded if socket.ipv6_only && !is_ipv6_address(*destination.ip()) => {
+            State::Offloaded
+                if socket.takes == Takes::Ipv6 && !is_ipv6_address(*destination.ip()) =>
+            {
                 return Err(libc::EINVAL);
             }
             State::Offloaded => {}
@@ -55,7 +58,10 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
         match route::cached(socket, destination, ancillary.source, key) {
             None if !core::mem::replace(&mut asked, true) => {
                 drop(state);
-                route::renew(stack, id, destination, ancillary.source, key);
+                let via = route::renew(stack, id, destination, ancillary.source, key);
+                if matches!(via, Some(Via::Os(WhyOs::Neighbour))) {
+                    route::resolve_neighbour(stack, *destination.ip());
+                }
                 continue;
             }
             Some(Via::Ring { hop, source, hop_limit, class }) => {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
+use libvma_dev::ipv6_loopback::{STAND_IN, Shown, is_stand_in};
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::ethernet::MacAddr;
@@ -13,6 +13,7 @@ use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
 use crate::shard::{NextHop, SocketId};
+use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 use crate::sys::{loopback_end, shadow};
 
@@ -70,6 +71,17 @@ pub(super) fn renew(
     via
 }
 
+/// Has the kernel resolve the neighbour on the way to a destination, where nothing is sent to.
+#[cold]
+pub(super) fn resolve_neighbour(stack: &Stack, destination: Ipv4Addr) {
+    if let Ok(mut plane) = stack.plane.lock()
+        && let Some(plane) = plane.as_mut()
+        && let Ok(route) = plane.control.route(&RouteQuery::to(destination))
+    {
+        plane.control.neighbour(route.oif, route.gateway.unwrap_or(destination));
+    }
+}
+
 /// A router says that a datagram was too big for the path. Its MTU is the kernel's to tell, which has judged the message.
 #[cold]
 pub fn on_packet_too_big(stack: &Stack, key: &FlowKey) {
@@ -102,10 +114,10 @@ fn find_route(
         let options = &socket.options;
         let bound = socket.local.map(|local| *local.ip());
         let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
-        let by_ipv6 = socket.family == Family::Ipv6 && !socket.ipv4_only;
+        let by_ipv6 = socket.family == Family::Ipv6 && socket.takes != Takes::Ipv4;
         let is_served = match is_ipv6 {
             true => by_ipv6 && !options.sends_ipv6_by_kernel,
-            false => !socket.ipv6_only,
+            false => socket.takes != Takes::Ipv6,
         };
         if !is_served || bound.is_some_and(|own| ipv6_stand_ins::is_one(own) != is_ipv6) {
             return Some(Via::Os(WhyOs::Ipv6));
@@ -161,7 +173,7 @@ fn find_route(
                 .unwrap_or(Via::Os(WhyOs::LocalDestination))
         }
         Err(why) => {
-            why.tell_remedy(format_args!("what goes to {destination}"));
+            why.tell_remedy(format_args!("what goes to {}", Shown(to)));
             Via::Os(why)
         }
     })

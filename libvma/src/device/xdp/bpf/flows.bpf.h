@@ -51,7 +51,8 @@ struct verdict {
 struct interface {
 	__u8 mac[6];
 	__u16 mtu;
-	// Not 0: datagrams of IPv6 from peers that have no stand-in are the kernel's. There were too many of those.
+	// Not 0: there were too many peers without a stand-in. Datagrams of IPv6 are the kernel's now, but for those of peers that a
+	// flow names.
 	__u64 closed_to_strangers;
 };
 
