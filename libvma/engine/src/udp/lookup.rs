@@ -192,24 +192,27 @@ impl Lookup {
     #[inline]
     pub fn unicast(&self, tuple: &Tuple) -> Option<u32> {
         let mut best: Option<(u32, u32)> = None;
-        let mut sharing = false;
+        let mut sharing = None;
         for (id, entry) in self.on_port(tuple.port) {
             let Some(score) = entry.filter.score(tuple) else { continue };
             // The list runs from the latest to the earliest: only a better score displaces.
             if best.is_none_or(|(_, top)| score > top) {
                 best = Some((id, score));
-                sharing = entry.filter.shares();
+                sharing = entry.filter.shares().then_some(&entry.filter);
             }
         }
         let (id, score) = best?;
-        if sharing { self.spread(tuple, score).or(Some(id)) } else { Some(id) }
+        sharing.and_then(|first| self.spread(tuple, score, first)).or(Some(id))
     }
 
-    /// SO_REUSEPORT: one flow, always the same of the sharing sockets; the one that the kernel chose if that is known.
-    fn spread(&self, tuple: &Tuple, score: u32) -> Option<u32> {
+    /// SO_REUSEPORT: one flow, always the same of the sockets that share with `first`; the one that the kernel chose if that is known.
+    fn spread(&self, tuple: &Tuple, score: u32, first: &Filter) -> Option<u32> {
         let sharing = || {
             self.on_port(tuple.port).filter(|(_, entry)| {
-                entry.filter.shares() && entry.filter.score(tuple) == Some(score)
+                entry.filter.shares()
+                    // Who takes IPv6 only is in a group of its own (inet_reuseport_add_sock() of Linux).
+                    && entry.filter.ipv6_only == first.ipv6_only
+                    && entry.filter.score(tuple) == Some(score)
             })
         };
         let chosen = |(_, entry): &(u32, &Entry)| entry.filter.member == tuple.member;
@@ -470,6 +473,25 @@ mod tests {
             hits[first as usize] += 1;
         }
         assert!(hits.iter().all(|n| *n > 150), "uneven: {hits:?}");
+    }
+
+    #[test]
+    fn who_takes_ipv6_only_shares_with_its_like() {
+        let six = |ipv6_only| Filter {
+            is_ipv6: true,
+            ipv4_only: false,
+            ipv6_only,
+            reuse_port: true,
+            ..filter(Ipv4Addr::UNSPECIFIED)
+        };
+        let mut lookup = Lookup::default();
+        for (id, only) in [(0, false), (1, true), (2, true)] {
+            lookup.insert(id, six(only));
+        }
+        let chosen = |port| lookup.unicast(&Tuple { is_ipv6: true, ..tuple(port, HERE) });
+        let all: Vec<_> = (0..100).filter_map(chosen).collect();
+        assert!(all.contains(&1) && all.contains(&2) && !all.contains(&0));
+        assert!((0..100).all(|port| lookup.unicast(&tuple(port, HERE)) == Some(0)));
     }
 
     // covers: LIM-12
