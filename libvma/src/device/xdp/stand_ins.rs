@@ -1,7 +1,7 @@
 //! The IPv6 addresses that flows of an interface have, as the steering program knows them: it reads a packet's addresses, and its
 //! flows have stand-ins ([`libvma_dev::ipv6_stand_ins`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use libvma_dev::ipv6_stand_ins::real;
@@ -15,13 +15,15 @@ pub struct StandIns {
     map: Fd,
     /// How many flows have each.
     users: HashMap<Ipv4Addr, u32>,
-    /// Peers that the program knows as the kernel's.
-    strangers: u32,
+    /// Peers that the program knows as the kernel's, the oldest first.
+    strangers: VecDeque<Ipv6Addr>,
+    /// There were more of them.
+    are_too_many: bool,
 }
 
-/// So many peers without a stand-in are told to the program, whose table has room for more. Then all datagrams are the kernel's but those
-/// of peers that a flow names; segments of others still cost a look each.
-const MOST_STRANGERS: u32 = 65_536;
+/// So many peers without a stand-in does the program know, whose table has room for more. Beyond that the oldest is told again when it is
+/// heard of again, and all datagrams are the kernel's but those of peers that a flow names.
+const MOST_STRANGERS: usize = 65_536;
 const STRANGER: StandIn = StandIn([0xff; 4]);
 
 /// Key of map `stand_ins`.
@@ -41,22 +43,27 @@ unsafe impl bpf::Plain for StandIn {}
 
 impl StandIns {
     pub fn new(map: Fd) -> StandIns {
-        StandIns { map, users: HashMap::new(), strangers: 0 }
+        StandIns { map, users: HashMap::new(), strangers: VecDeque::new(), are_too_many: false }
     }
 
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
     pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
-        if self.strangers < MOST_STRANGERS
-            // Frames of one may be under way, which count once.
-            && bpf::map_insert(&self.map, &Address(peer.octets()), &STRANGER).is_ok()
+        // Frames of one may be under way, which counts once.
+        if bpf::map_insert(&self.map, &Address(peer.octets()), &STRANGER).is_err() {
+            return;
+        }
+        self.strangers.push_back(peer);
+        if self.strangers.len() > MOST_STRANGERS
+            && let Some(oldest) = self.strangers.pop_front()
         {
-            self.strangers += 1;
+            self.are_too_many = true;
+            let _ = bpf::map_delete(&self.map, &Address(oldest.octets()));
         }
     }
 
-    /// Are there more peers without a stand-in than are told?
+    /// Were there more peers without a stand-in than the program can know?
     pub fn are_too_many(&self) -> bool {
-        self.strangers >= MOST_STRANGERS
+        self.are_too_many
     }
 
     /// Does the program know the address?

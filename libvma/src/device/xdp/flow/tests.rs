@@ -14,6 +14,7 @@ use crate::device::xdp::{Mode, Ring};
 use crate::sys::Fd;
 
 const UDP: u8 = 17;
+const TCP: u8 = 6;
 /// (source port, port). The mirrored pair shares its place in the program's memory.
 const PORTS: (u16, u16) = (4000, 5000);
 const MIRRORED: (u16, u16) = (5000, 4000);
@@ -196,7 +197,6 @@ fn nobody_gets_at_a_flow_of_ipv6_by_its_stand_in() {
 // covers: NET-40, LIM-23
 #[test]
 fn flows_of_ipv6_are_matched_by_their_addresses() {
-    const TCP: u8 = 6;
     let test = |mut cable: Cable, protocol| {
         let [exact, whole] = flows_of_ipv6(protocol);
         let taken = |cable: &mut Cable| {
@@ -239,23 +239,39 @@ fn flows_of_ipv6(protocol: u8) -> [Flow; 2] {
 /// Forged addresses are as many as somebody likes.
 // covers: NET-40
 #[test]
-fn datagrams_of_strangers_are_the_kernels_if_there_are_too_many() {
+fn nobody_is_lost_if_there_are_too_many_strangers() {
     let test = |mut cable: Cable| {
         let [exact, whole] = flows_of_ipv6(UDP);
-        cable.ring.add_flow(exact).unwrap();
-        cable.ring.add_flow(whole).unwrap();
-        let stranger = |n: u16| Ipv6Addr::new(0xfd00, 0xf11, 0, 0, 0, 0, 0, n);
-        for n in 0..u16::MAX {
+        let [_, of_tcp] = flows_of_ipv6(TCP);
+        [exact, whole, of_tcp].into_iter().for_each(|flow| cable.ring.add_flow(flow).unwrap());
+        let stranger = |n: u32| {
+            let [high, low] = [n >> 16, n & 0xffff].map(|half| half as u16);
+            Ipv6Addr::new(0xfd00, 0xf11, 0, 0, 0, 0, high, low)
+        };
+        let know = |cable: &mut Cable, n| {
             cable.ring.program.flows.stand_ins().leave_to_kernel(stranger(n));
+            cable.ring.close_to_strangers();
+        };
+        let taken =
+            |cable: &mut Cable, protocol, source| cable.who_takes_ipv6(protocol, source, PORTS);
+        for n in 0..65_536 {
+            know(&mut cable, n);
+            // Another frame of it.
+            know(&mut cable, n);
         }
-        cable.ring.close_to_strangers();
-        let taken = |cable: &mut Cable, source| cable.who_takes_ipv6(UDP, source, PORTS);
-        assert_eq!(taken(&mut cable, stranger(7)), Taker::Kernel);
-        assert_eq!(taken(&mut cable, OTHERS_OF_IPV6), Taker::Ring);
-        cable.ring.program.flows.stand_ins().leave_to_kernel(stranger(u16::MAX));
-        cable.ring.close_to_strangers();
-        assert_eq!(taken(&mut cable, OTHERS_OF_IPV6), Taker::Kernel);
-        assert_eq!(taken(&mut cable, PEERS_OF_IPV6), Taker::Ring);
+        for protocol in [UDP, TCP] {
+            assert_eq!(taken(&mut cable, protocol, stranger(0)), Taker::Kernel);
+            assert_eq!(taken(&mut cable, protocol, OTHERS_OF_IPV6), Taker::Ring);
+        }
+        know(&mut cable, 65_536);
+        // Datagrams of peers that no flow names are the kernel's. A segment of the oldest is heard of again.
+        assert_eq!(taken(&mut cable, UDP, OTHERS_OF_IPV6), Taker::Kernel);
+        assert_eq!(taken(&mut cable, UDP, PEERS_OF_IPV6), Taker::Ring);
+        assert_eq!(taken(&mut cable, TCP, OTHERS_OF_IPV6), Taker::Ring);
+        assert_eq!(taken(&mut cable, TCP, stranger(65_536)), Taker::Kernel);
+        assert_eq!(taken(&mut cable, TCP, stranger(0)), Taker::Ring);
+        know(&mut cable, 0);
+        assert_eq!(taken(&mut cable, TCP, stranger(0)), Taker::Kernel);
     };
     for mode in MODES {
         with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
