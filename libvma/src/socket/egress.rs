@@ -2,6 +2,7 @@
 
 mod rehearsal;
 mod route;
+mod size;
 mod strangers;
 
 pub use rehearsal::rehearse;
@@ -13,8 +14,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
 use libvma_dev::ipv6_stand_ins;
-use libvma_engine::wire::ipv4;
-use libvma_engine::wire::udp::{self, MAX_DATA_LEN};
+use libvma_engine::wire::udp::MAX_DATA_LEN;
 
 use super::ancillary::{Ancillary, may_be_train};
 use super::block::Guard;
@@ -43,9 +43,6 @@ pub struct Request<'a> {
 /// Flags that change nothing for a datagram, or that we do ourselves.
 const KNOWN_FLAGS: i32 =
     libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_CONFIRM | libc::MSG_EOR;
-
-/// UDP_MAX_SEGMENTS of Linux 6.18.
-const MOST_SEGMENTS: usize = 128;
 
 /// The bits of the traffic class that routes do not depend on.
 const ECN: u8 = 3;
@@ -115,8 +112,6 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         if let Some(why) = kernels_part(stack, socket, &ancillary, destination) {
             return passed_locked(state, id, request, why);
         }
-        let hops = ancillary.ttl.unwrap_or(socket.options.multicast_ttl);
-        let stays_here = destination.ip().is_multicast() && hops == 0;
         let cached = route::cached(socket, destination, ancillary.source, (epoch, answers));
         let Some(via) = cached else {
             drop(state);
@@ -137,9 +132,9 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             local::hear_peers(stack);
             continue;
         }
-        let is_longer = class.is_some()
-            && is_longer_by_ipv6(&mut state, id, &hop, &ancillary, (destination, len));
-        if destination.port() == 0 || stays_here || is_longer {
+        if class.is_some()
+            && size::is_longer_by_ipv6(&mut state, id, &hop, &ancillary, (destination, len))
+        {
             return passed_locked(state, id, request, WhyOs::Arguments);
         }
         // A link is used for the first time now: what was sent before went by the kernel.
@@ -148,25 +143,6 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
         let way = Way { hop, source, hop_limit, class, after_kernel, ancillary };
         return transmit(stack, state, id, request, len, destination, way);
     }
-}
-
-/// Would a datagram of so many bytes, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
-/// errors about them, are the kernel's.
-fn is_longer_by_ipv6(
-    state: &mut Guard<'_>,
-    id: SocketId,
-    hop: &NextHop,
-    ancillary: &Ancillary,
-    (destination, len): (SocketAddrV4, usize),
-) -> bool {
-    // Of an interface, room for the longer header is left (`ipv6_stand_ins::room`).
-    let header_len = if is_stand_in(*destination.ip()) { 40 } else { ipv4::HEADER_LEN };
-    let of_socket = state.socket(id).map_or(0, |(_, socket)| socket.options.segment);
-    let segment = match ancillary.segment.unwrap_or(of_socket) {
-        0 => len,
-        segment => len.min(segment.into()),
-    };
-    segment + header_len + udp::HEADER_LEN > hop.mtu as usize
 }
 
 fn is_ipv6(state: &mut Guard<'_>, id: SocketId) -> bool {
@@ -190,6 +166,11 @@ fn kernels_part(
     // The kernel reports a pending error on the next call, whichever that is.
     if socket.order.take_error() {
         return Some(WhyOs::PendingError);
+    }
+    let hops = ancillary.ttl.unwrap_or(socket.options.multicast_ttl);
+    let stays_here = destination.ip().is_multicast() && hops == 0;
+    if destination.port() == 0 || stays_here {
+        return Some(WhyOs::Arguments);
     }
     if is_stand_in(*destination.ip()) {
         return None;
@@ -309,7 +290,7 @@ fn transmit<'a>(
         if segment != 0
             && done == 0
             && let Err(errno) =
-                check_train(len, segment, hop.mtu, options.checksum || way.class.is_some())
+                size::check_train(len, segment, hop.mtu, options.checksum || way.class.is_some())
         {
             endpoint.counters.tx_errors += 1;
             return Outcome::Errno(errno);
@@ -443,19 +424,6 @@ fn cut_off(
     Outcome::Ours((len, ring))
 }
 
-/// What the kernel says to a payload that is to leave as datagrams of `segment` bytes (udp_send_skb() of
-/// Linux 6.18).
-fn check_train(len: usize, segment: u16, mtu: u32, checksum: bool) -> Result<(), i32> {
-    let first = len.min(segment.into());
-    if first + ipv4::HEADER_LEN + udp::HEADER_LEN > mtu as usize {
-        return Err(libc::EMSGSIZE);
-    }
-    if len > MOST_SEGMENTS * usize::from(segment) || !checksum {
-        return Err(libc::EINVAL);
-    }
-    Ok(())
-}
-
 /// Does a send without a free frame wait for one (`VMA_TX_BLOCK`)? `asked`: the socket would.
 fn waits(block: Blocking, asked: bool) -> bool {
     match block {
@@ -581,16 +549,6 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(counters, expected);
-    }
-
-    #[test]
-    fn a_train_is_judged_in_the_kernels_order() {
-        assert_eq!(check_train(128 * 1472, 1472, 1500, true), Ok(()));
-        assert_eq!(check_train(1, 65_535, 1500, true), Ok(()));
-        assert_eq!(check_train(1473, 1473, 1500, true), Err(libc::EMSGSIZE));
-        assert_eq!(check_train(129 * 1473, 1473, 1500, true), Err(libc::EMSGSIZE));
-        assert_eq!(check_train(128 * 10 + 1, 10, 1500, true), Err(libc::EINVAL));
-        assert_eq!(check_train(1, 10, 1500, false), Err(libc::EINVAL));
     }
 
     // covers: API-40

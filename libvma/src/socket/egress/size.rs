@@ -1,0 +1,60 @@
+//! What the size of a datagram, or of a train, means for how it is sent.
+
+use std::net::SocketAddrV4;
+
+use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_engine::wire::{ipv4, udp};
+
+use super::super::ancillary::Ancillary;
+use super::super::block::Guard;
+use crate::shard::{NextHop, SocketId};
+
+/// UDP_MAX_SEGMENTS of Linux 6.18.
+const MOST_SEGMENTS: usize = 128;
+
+/// Would a datagram of so many bytes, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
+/// errors about them, are the kernel's.
+pub(super) fn is_longer_by_ipv6(
+    state: &mut Guard<'_>,
+    id: SocketId,
+    hop: &NextHop,
+    ancillary: &Ancillary,
+    (destination, len): (SocketAddrV4, usize),
+) -> bool {
+    // Of an interface, room for the longer header is left (`ipv6_stand_ins::room`).
+    let header_len = if is_stand_in(*destination.ip()) { 40 } else { ipv4::HEADER_LEN };
+    let of_socket = state.socket(id).map_or(0, |(_, socket)| socket.options.segment);
+    let segment = match ancillary.segment.unwrap_or(of_socket) {
+        0 => len,
+        segment => len.min(segment.into()),
+    };
+    segment + header_len + udp::HEADER_LEN > hop.mtu as usize
+}
+
+/// What the kernel says to a payload that is to leave as datagrams of `segment` bytes (udp_send_skb() of
+/// Linux 6.18).
+pub(super) fn check_train(len: usize, segment: u16, mtu: u32, checksum: bool) -> Result<(), i32> {
+    let first = len.min(segment.into());
+    if first + ipv4::HEADER_LEN + udp::HEADER_LEN > mtu as usize {
+        return Err(libc::EMSGSIZE);
+    }
+    if len > MOST_SEGMENTS * usize::from(segment) || !checksum {
+        return Err(libc::EINVAL);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_train_is_judged_in_the_kernels_order() {
+        assert_eq!(check_train(128 * 1472, 1472, 1500, true), Ok(()));
+        assert_eq!(check_train(1, 65_535, 1500, true), Ok(()));
+        assert_eq!(check_train(1473, 1473, 1500, true), Err(libc::EMSGSIZE));
+        assert_eq!(check_train(129 * 1473, 1473, 1500, true), Err(libc::EMSGSIZE));
+        assert_eq!(check_train(128 * 10 + 1, 10, 1500, true), Err(libc::EINVAL));
+        assert_eq!(check_train(1, 10, 1500, false), Err(libc::EINVAL));
+    }
+}
