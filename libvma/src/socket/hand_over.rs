@@ -28,7 +28,10 @@ pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(Ring
     let more = datagrams.saturating_mul(2 * PAGE).saturating_add(bytes.saturating_mul(4));
     set_room(shadow, room.saturating_add(i32::try_from(more).unwrap_or(i32::MAX)));
     let any = state.hand_over_queue(queue);
-    set_room(shadow, room);
+    // What the kernel has now would fill that room, and what comes next would be lost: it stays larger then, which SO_RCVBUF tells.
+    if charged(shadow) <= room / 2 {
+        set_room(shadow, room);
+    }
     if any && let Some((_, socket)) = state.socket(id) {
         socket.order.note_readable();
     }
@@ -41,6 +44,13 @@ fn shares_port(state: &mut Shard, id: SocketId, port: u16) -> bool {
     };
     let others = state.ids().into_iter().filter(|other| *other != id);
     others.into_iter().any(|other| state.socket(other).is_some_and(|(_, socket)| has(socket)))
+}
+
+/// The bytes that a socket's receive queue counts as (SK_MEMINFO_RMEM_ALLOC of <linux/sock_diag.h>).
+fn charged(shadow: i32) -> i32 {
+    let mut info = [0u8; 9 * 4];
+    shadow::option(shadow, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info);
+    info.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes))
 }
 
 const PAGE: u64 = 4096;

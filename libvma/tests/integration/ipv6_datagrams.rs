@@ -316,6 +316,33 @@ fn what_waits_goes_to_the_kernel_with_the_socket() {
     assert_eq!(watch.moved().0, 7);
 }
 
+/// Many small ones fill the kernel's socket, as it counts, more than if they had come there.
+// covers: NET-01, NET-03
+#[test]
+fn what_comes_after_a_long_queue_was_handed_over_arrives() {
+    for (own, to) in
+        [("udp(('10.99.0.1', 5000))", "10.99.0.1"), ("six(('::', 5000))", "fd00:99::1")]
+    {
+        let net = namespaces();
+        let mut program = puppet(&net, Side::A);
+        program.run(&format!("s = {own}"));
+        let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+        peer.run(SOCKETS);
+        peer.run(&format!("p = socket(AF_INET6 if ':' in '{to}' else AF_INET, SOCK_DGRAM)"));
+        peer.run(&format!("p.connect(('{to}', 5000)); p.send(b'first')"));
+        program.run("s.recv(100)");
+        let watches = [net.watch(Side::A), net.watch_ipv6(Side::A)];
+        peer.run("for n in range(200): p.send(b'%d' % n)");
+        program.run("time.sleep(0.05); s.recv(100, MSG_PEEK)");
+        watches.iter().for_each(|watch| watch.still());
+        program.run("signal.signal(signal.SIGIO, signal.SIG_IGN)");
+        program.run("fcntl.fcntl(s, fcntl.F_SETFL, fcntl.fcntl(s, fcntl.F_GETFL) | os.O_ASYNC)");
+        peer.run("for n in range(200, 220): p.send(b'%d' % n)");
+        program.run("time.sleep(0.05); got = drain(s)");
+        assert_eq!(program.run("got == [b'%d' % n for n in range(220)], len(got)"), "(True, 220)");
+    }
+}
+
 /// A `::` socket hears every address that the host has, as long as it has it.
 // covers: LIM-25, NET-03
 #[test]
