@@ -19,7 +19,8 @@ pub const BEHIND_IPV6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 /// The longest headers: those of TCP with all options.
 pub const LONGEST_HEADERS: usize = BEHIND_IPV6 + tcp::MAX_HEADER_LEN;
 
-/// What a peer takes whose SYN does not say it: RFC 9293 section 3.7.1 (MUST-15); of IPv6 what every link carries, less the headers.
+/// The segment size that a peer takes whose SYN has no MSS option: RFC 9293 section 3.7.1 (MUST-15); of IPv6 the packet that every link
+/// carries (RFC 8200 section 5), less the headers.
 pub fn default_mss(peer: Ipv4Addr) -> u16 {
     match peer.octets() {
         // A network that nobody is in, so that it can stand for IPv6.

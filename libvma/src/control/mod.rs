@@ -259,9 +259,9 @@ impl Control {
         mac
     }
 
-    /// The same where the kernel is about to send there if it has none, and resolves it for that. (A question from here, of IPv6,
-    /// has no packet's source address, and gets no answer before the next one, a second later, where the interface has no
-    /// link-local address.)
+    /// As [`Control::neighbour`], for a caller whose packet the kernel sends if it has no address, and so resolves it. (A question from
+    /// here, of IPv6, has no packet's source address: where the interface has no link-local one either, only the kernel's next
+    /// question, a second later, is answered.)
     pub fn neighbour_in_use(&mut self, interface: u32, address: Ipv4Addr) -> Option<[u8; 6]> {
         let usable = |neighbour: &Neighbour| neighbour.mac.filter(|_| neighbour.state.is_valid());
         let known = self.neighbours.get(&(interface, address)).copied();

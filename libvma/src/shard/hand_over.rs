@@ -30,7 +30,7 @@ const OPTIONS: [u8; 4] = [1, 1, 1, 0];
 const IP_HEADER_LEN: usize = ipv4::HEADER_LEN + OPTIONS.len();
 /// IP payload of a frame; a multiple of 8. The kernel takes a page, headroom included.
 const PIECE: usize = 1472;
-/// Nobody looks at it.
+/// The source address of frames, at which nobody looks.
 const SOURCE: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
 
 /// Whose queue it is.
@@ -129,8 +129,8 @@ impl<S> State<S> {
         done
     }
 
-    /// What came from a peer for whom no stand-in is left: another like it the steering program leaves to the kernel, if it could
-    /// be told. A bad one is dropped, and the shadow holds fewer of them than of what the kernel receives itself.
+    /// Gives the kernel a datagram of a peer for whom no stand-in is left. The steering program leaves later ones to the kernel, if it
+    /// could be told. A bad one is dropped, and the shadow holds fewer of them than of those that the kernel receives itself.
     #[cold]
     pub(super) fn leave_stranger_to_kernel(&mut self, id: RingId, received: Received) {
         static TOLD: AtomicBool = AtomicBool::new(false);

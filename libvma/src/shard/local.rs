@@ -326,7 +326,7 @@ impl<S> State<S> {
         self.is_own(source)
             && self.is_own(destination)
             && is_stand_in(source) == is_stand_in(destination)
-            // Nobody sends such a packet by a link.
+            // Packets between other addresses of IPv6 never come by a link.
             && !ipv6_stand_ins::is_one(source)
     }
 

@@ -60,7 +60,7 @@ impl<S> State<S> {
                 self.check_local(&ip).and_then(|()| parse_udp(ring, &received, ip))
             }
             Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => match ip {
-                // Linux looks at that of IPv4 only (fib_validate_source()).
+                // Linux refuses the host's own address as a source of IPv4 only (fib_validate_source()).
                 ip if is_datagram_of_ipv6(&ip) => parse_udp(ring, &received, ip),
                 _ => Err(DropReason::BadSourceAddress),
             },
@@ -264,7 +264,7 @@ impl<S> State<S> {
         let Some(len) = room else { return false };
         let stamp = if endpoint.wants_stamp { realtime_nanos() } else { 0 };
         let mut datagram = make(len as u32, train, stamp, drops);
-        // Of IPv6 Linux tells it to who asks later, too.
+        // Linux tells the interface of a datagram of IPv6 also to a program that asks for it later.
         if !endpoint.wants_interface && !ipv6_stand_ins::is_one(datagram.destination) {
             datagram.interface = 0;
         }
@@ -475,7 +475,7 @@ pub(super) fn partial(ring: &Ring) -> PartialChecksum {
 
 pub(super) fn tuple(parsed: &Parsed, interface: u32) -> Tuple {
     Tuple {
-        // The one of a link, on which both ends are; the other of an interface. From elsewhere no such packet is taken.
+        // Links carry the stand-in of `::1`, interfaces those of other addresses. A packet of IPv4 with such an address is refused.
         is_ipv6: is_stand_in(parsed.ip.src) || ipv6_stand_ins::is_one(parsed.ip.src),
         member: parsed.member,
         source: parsed.ip.src,

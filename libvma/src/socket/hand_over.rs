@@ -28,7 +28,7 @@ pub(super) fn queue(state: &mut Shard, id: SocketId, shadow: i32, flows: &[(Ring
     let more = datagrams.saturating_mul(2 * PAGE).saturating_add(bytes.saturating_mul(4));
     set_room(shadow, room.saturating_add(i32::try_from(more).unwrap_or(i32::MAX)));
     let any = state.hand_over_queue(queue);
-    // What the kernel has now would fill that room, and what comes next would be lost: it stays larger then, which SO_RCVBUF tells.
+    // If these filled the former room, datagrams that come next would be lost: it stays larger then, which SO_RCVBUF tells.
     if charged(shadow) <= room / 2 {
         set_room(shadow, room);
     }

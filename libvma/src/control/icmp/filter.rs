@@ -1,5 +1,5 @@
-//! What of ICMP wakes nobody: a server of datagrams has clients that are gone when its answer comes, and their hosts say so. The
-//! shadow is told.
+//! Messages of ICMP that shall wake nobody: those that refuse a datagram. The clients of a server may be gone when its answer comes, and
+//! their hosts say so; the kernel tells the shadow.
 
 use libvma_engine::wire::ipv4::protocol::UDP;
 
@@ -42,7 +42,7 @@ const fn program(find: libc::sock_filter, kind: (u8, u8), protocol: u32) -> Prog
     ]
 }
 
-/// So many steps are left out if what is asked holds, or does not.
+/// `jt` and `jf`: the steps that are left out if the condition holds, and if it does not.
 const fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
@@ -50,7 +50,7 @@ const fn step(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 pub fn leave_out_refused_datagrams(socket: &Fd, program: &Program) {
     let mut steps = *program;
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
-    // Without it they are read and thrown away.
+    // A failure costs wake-ups only: the messages are read and thrown away.
     shadow::set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program);
 }
 

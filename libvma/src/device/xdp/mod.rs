@@ -363,7 +363,7 @@ impl Ring {
         let extent = self.rx.extent(&received.frame);
         let memory = self.shared.as_mut().unwrap_or(&mut self.umem);
         let stand_ins = self.program.flows.stand_ins();
-        // What comes again comes to the kernel.
+        // The peer's next packet comes to the kernel.
         let stranger = |address| stand_ins.leave_to_kernel(address);
         let outcome = ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize, stranger);
         if outcome == Err(DropReason::KernelsConnection) {
@@ -383,7 +383,7 @@ impl Ring {
         }
     }
 
-    /// Did that happen?
+    /// Are datagrams of unknown peers the kernel's, as there were too many strangers?
     pub fn is_closed_to_strangers(&self) -> bool {
         self.closed_to_strangers
     }
