@@ -37,16 +37,19 @@ static bool has(int fd, int option, int wanted)
 static struct in6_addr twin(struct in_addr address)
 {
 	struct in6_addr to = { 0 };
-	uint32_t ip = ntohl(address.s_addr), network = ip >> 16, low = ip & 0xffff;
-	if (ip >> 24 == 127) {
-		to = in6addr_loopback;
+	uint32_t ip = ntohl(address.s_addr);
 #ifndef WITHIN_ONE_HOST
-	} else if ((network == (10 << 8 | 99) && low > 0 && low < 255) || network == (10 << 8 | 97)) {
+	uint32_t network = ip >> 16, low = ip & 0xffff;
+	if ((network == (10 << 8 | 99) && low > 0 && low < 255) || network == (10 << 8 | 97)) {
 		to.s6_addr[0] = 0xfd;
 		to.s6_addr[3] = network == (10 << 8 | 99) ? 0x99 : 0x97;
 		to.s6_addr[5] = low >> 8;
 		to.s6_addr[15] = low;
+		return to;
+	}
 #endif
+	if (ip >> 24 == 127) {
+		to = in6addr_loopback;
 	} else if (ip) {
 		to.s6_addr[10] = to.s6_addr[11] = 0xff;
 		memcpy(to.s6_addr + 12, &address, 4);

@@ -425,6 +425,8 @@ fn the_host_may_lose_its_loopback_address() {
             client.run("try: c.sendto(b'x', ('::1', 5000))\nexcept OSError: lost = 'again'");
             assert_eq!(client.run("lost"), "'again'");
             net.ip(Side::A, "-6 address add ::1/128 dev lo");
+            // The kernel has it a moment later.
+            wait_for("the address", || kernels.send_to(b"x", "[::1]:5000").ok());
             program.run("drain(s)");
             goes_past_the_kernel(&net, &mut program, &mut client, TO);
         }
