@@ -336,7 +336,7 @@ const probe_case udp_dual_cases[] = {
 	{ "received", received, false },
 	{ "sent", sent, true },
 	{ "only_six", only_six, true },
-	{ "both", both, false },
+	{ "both", both, true }, /* ::1 */
 	{ "turns", turns, true },
 	{ 0 },
 };

@@ -390,7 +390,7 @@ static void children(void)
 
 const probe_case udp_dual_option_cases[] = {
 	{ "control", control, false },
-	{ "control_of_six", control_of_six, false },
+	{ "control_of_six", control_of_six, true }, /* ::1 */
 	{ "control_sent", control_sent, true },
 	{ "errors", errors, true },
 	{ "ports", ports, true },
