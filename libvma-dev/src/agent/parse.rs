@@ -49,7 +49,7 @@ pub enum StateBytes {
     Ipv6(StateIpv6Wire),
 }
 
-/// What a daemon says of itself when it answers an [`Init`].
+/// The version and the abilities of a daemon, by its answer to an [`Init`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepted {
     /// The protocol version that the daemon speaks.

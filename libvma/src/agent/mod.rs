@@ -51,14 +51,14 @@ pub trait Source {
     fn has_ended(&self) -> bool;
 }
 
-/// Whose internal thread is to be woken after [`Agent::ask`].
+/// The process whose internal thread is to be woken after [`Agent::ask`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// The parent's.
     Parent,
     /// This process's, which calls the daemon.
     Daemon,
-    /// Nobody's: it was asked before, or there is nobody to ask.
+    /// None: the guard was asked before, or there is none.
     Already,
 }
 

@@ -204,7 +204,7 @@ fn segment(ends: &Ends) -> tcp::Header {
     }
 }
 
-/// What the addresses add to a checksum; the rest of the pseudo header is that of IPv4 (RFC 8200 section 8.1).
+/// The sum of the addresses in a checksum; the rest of the pseudo header is that of IPv4 (RFC 8200 section 8.1).
 fn addresses(local: Ipv6Addr, peer: Ipv6Addr) -> Sum {
     Sum::of(&local.octets()).then(Sum::of(&peer.octets()))
 }

@@ -90,14 +90,10 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
             State::Undecided => {
                 let descriptor = socket.shadow();
                 drop(state);
-                // The first send of an unbound socket binds it (ip(7)).
-                if core::mem::replace(&mut bound, true)
-                    || !name_shadow(descriptor, request, destination)
-                {
+                let ends = (descriptor, destination);
+                if core::mem::replace(&mut bound, true) || !start(stack, id, request, ends) {
                     return passed(stack, id, request, WhyOs::Unbound);
                 }
-                note_start(stack, id, destination);
-                attach::refresh(stack, id);
                 continue;
             }
             State::Offloaded => {}
@@ -447,6 +443,21 @@ fn name_shadow(descriptor: i32, request: &Request<'_>, destination: SocketAddrV4
     }
     let valid = destination.port() != 0 && !destination.ip().is_unspecified();
     request.to.is_some() && valid && shadow::bind_any(descriptor).is_ok()
+}
+
+/// The first send of an unbound socket binds it (ip(7)). False if the kernel shall do the whole call.
+fn start(
+    stack: &Stack,
+    id: SocketId,
+    request: &Request<'_>,
+    (descriptor, destination): (i32, SocketAddrV4),
+) -> bool {
+    let is_named = name_shadow(descriptor, request, destination);
+    if is_named {
+        note_start(stack, id, destination);
+        attach::refresh(stack, id);
+    }
+    is_named
 }
 
 /// The socket was not named and sends its first datagram: only there may answers come from.

@@ -32,6 +32,23 @@ fn puppet(net: &Namespaces, side: Side) -> Puppet {
     program
 }
 
+/// A program without the library.
+fn plain(net: &Namespaces, side: Side) -> Puppet {
+    let mut program = Puppet::start(net.program(side, PYTHON));
+    program.run(SOCKETS);
+    program
+}
+
+/// Server and client.
+fn pair(ends: &Ends) -> (Puppet, Puppet) {
+    let [server, client] = [ends.server(PYTHON), ends.client(PYTHON)].map(|program| {
+        let mut program = Puppet::start(program);
+        program.run(SOCKETS);
+        program
+    });
+    (server, client)
+}
+
 /// A kernel socket of the test itself.
 fn kernels(net: &Namespaces, side: Side) -> UdpSocket {
     let at = SocketAddrV6::new(of(side), 0, 0, 0);
@@ -59,10 +76,7 @@ fn questions_and_answers_go_by_the_library() {
     for (library, (server_at, client_at)) in Library::ALL.into_iter().zip(places) {
         let ends = Ends::new(library);
         with_ipv6(&ends.net);
-        let mut server = Puppet::start(ends.server(PYTHON));
-        let mut client = Puppet::start(ends.client(PYTHON));
-        server.run(SOCKETS);
-        client.run(SOCKETS);
+        let (mut server, mut client) = pair(&ends);
         server.run(&format!("s = six({server_at})"));
         client.run(&format!("c = six({client_at}); c.sendto(b'first', ('fd00:99::1', 5000))"));
         server.run("echo(s)");
@@ -104,8 +118,7 @@ fn a_sleeping_call_wakes() {
     let mut program = puppet(&net, Side::A);
     program.run("s = six(('::', 5000)); s.settimeout(None)");
     let peer = kernels(&net, Side::B);
-    let mut sender = Puppet::start(net.program(Side::B, PYTHON));
-    sender.run(SOCKETS);
+    let mut sender = plain(&net, Side::B);
     sender.run("t = six(peer=('fd00:99::1', 5000)); t.setsockopt(IPPROTO_UDP, 103, 1000)");
     let watch = net.watch_ipv6(Side::A);
     for sleep in ["s.recvfrom(100)[0]", "select.select([s], [], [], 15)[0] and s.recv(100)"] {
@@ -131,8 +144,7 @@ fn a_sleeping_call_wakes() {
 fn control_messages_tell_and_are_heeded() {
     let net = namespaces();
     let mut program = puppet(&net, Side::A);
-    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    peer.run(SOCKETS);
+    let mut peer = plain(&net, Side::B);
     program.run("s = six(('::', 5000))");
     for option in ["IPV6_RECVPKTINFO", "IPV6_RECVTCLASS", "IPV6_RECVHOPLIMIT", "74"] {
         program.run(&format!("s.setsockopt(IPPROTO_IPV6, {option}, 1)"));
@@ -196,10 +208,7 @@ fn datagrams_beyond_the_mtu_arrive() {
     for library in Library::ALL {
         let ends = Ends::new(library);
         with_ipv6(&ends.net);
-        let mut server = Puppet::start(ends.server(PYTHON));
-        let mut client = Puppet::start(ends.client(PYTHON));
-        server.run(SOCKETS);
-        client.run(SOCKETS);
+        let (mut server, mut client) = pair(&ends);
         server.run("s = six(('::', 5000))");
         client.run("c = six(peer=('fd00:99::1', 5000))");
         for size in [1452, 1453, 9000, 65527, 10, 1453, 10] {
@@ -271,8 +280,7 @@ fn peers_beyond_the_librarys_memory_are_the_kernels() {
 }
 
 fn puppet_of_peers(net: &Namespaces) -> Puppet {
-    let mut peers = Puppet::start(net.program(Side::B, PYTHON));
-    peers.run(SOCKETS);
+    let mut peers = plain(net, Side::B);
     peers.run(
         "import subprocess
 all = ''.join('address add fd00:99::%x:%x/64 dev veth-b nodad\\n' % (0x100 + n, 0x200 - n) for n in range(24))
@@ -288,8 +296,7 @@ fn what_waits_goes_to_the_kernel_with_the_socket() {
     let net = namespaces();
     let mut program = puppet(&net, Side::A);
     program.run("s = six(('::', 5000)); s.setsockopt(IPPROTO_UDP, 104, 0)");
-    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    peer.run(SOCKETS);
+    let mut peer = plain(&net, Side::B);
     peer.run("p = six(('fd00:99::2', 6000)); p.connect(('fd00:99::1', 5000)); p.send(b'x')");
     program.run("echo(s)");
     peer.run("p.recv(100)");
@@ -326,8 +333,7 @@ fn what_comes_after_a_long_queue_was_handed_over_arrives() {
         let net = namespaces();
         let mut program = puppet(&net, Side::A);
         program.run(&format!("s = {own}"));
-        let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-        peer.run(SOCKETS);
+        let mut peer = plain(&net, Side::B);
         peer.run(&format!("p = socket(AF_INET6 if ':' in '{to}' else AF_INET, SOCK_DGRAM)"));
         peer.run(&format!("p.connect(('{to}', 5000)); p.send(b'first')"));
         program.run("s.recv(100)");
@@ -350,8 +356,7 @@ fn addresses_come_and_go() {
     let net = namespaces();
     let mut program = puppet(&net, Side::A);
     program.run("s = six(('::', 5000))");
-    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    peer.run(SOCKETS);
+    let mut peer = plain(&net, Side::B);
     peer.run("p = six(('fd00:99::2', 0))");
     let mut ask = |to: &str, count: u32| {
         program.begin(&format!("echo(s, {count})"));
@@ -387,8 +392,7 @@ fn the_path_is_followed() {
     }
     let mut program = puppet(&net, Side::A);
     program.run("s = six(('::', 5000))");
-    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    peer.run(SOCKETS);
+    let mut peer = plain(&net, Side::B);
     peer.run("p = six(('fd00:99::2', 6000))");
     let mut ask = |size: usize| {
         program.run(&format!("s.sendto(pattern({size}), ('fd00:99::2', 6000))"));
@@ -425,10 +429,8 @@ fn a_port_is_shared_with_another_process() {
     let mut program = puppet(&net, Side::A);
     let share = "setsockopt(SOL_SOCKET, SO_REUSEPORT, 1); s.bind(('::', 5000))";
     program.run(&format!("s = six(); s.{share}"));
-    let mut other = Puppet::start(net.program(Side::A, PYTHON));
-    other.run(SOCKETS);
-    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    peer.run(SOCKETS);
+    let mut other = plain(&net, Side::A);
+    let mut peer = plain(&net, Side::B);
     let send = "for n in range(100): six(('fd00:99::2', 0)).sendto(b'x', ('fd00:99::1', 5000))";
     let count = |program: &mut Puppet| -> u32 { program.run("len(drain(s))").parse().unwrap() };
     peer.run(send);

@@ -210,7 +210,7 @@ impl Lookup {
         let sharing = || {
             self.on_port(tuple.port).filter(|(_, entry)| {
                 entry.filter.shares()
-                    // Who takes IPv6 only is in a group of its own (inet_reuseport_add_sock() of Linux).
+                    // Sockets that take IPv6 only have a group of their own (inet_reuseport_add_sock() of Linux).
                     && entry.filter.ipv6_only == first.ipv6_only
                     && entry.filter.score(tuple) == Some(score)
             })

@@ -7,8 +7,8 @@ use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::udp::MAX_DATA_LEN;
 
 use super::super::ancillary::Ancillary;
-use super::super::{Stack, State, Via, WhyOs, attach};
-use super::{Request, Way, is_ipv6, name_shadow, note_start, route};
+use super::super::{Stack, State, Via, WhyOs};
+use super::{Request, Way, is_ipv6, route, start};
 use crate::shard::SocketId;
 use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
@@ -37,13 +37,10 @@ pub fn rehearse(stack: &Stack, id: SocketId, request: &Request<'_>) -> Result<us
             State::Undecided => {
                 let descriptor = socket.shadow();
                 drop(state);
-                if core::mem::replace(&mut bound, true)
-                    || !name_shadow(descriptor, request, destination)
-                {
+                let ends = (descriptor, destination);
+                if core::mem::replace(&mut bound, true) || !start(stack, id, request, ends) {
                     return Err(libc::EINVAL);
                 }
-                note_start(stack, id, destination);
-                attach::refresh(stack, id);
                 continue;
             }
             // The kernel's word to a socket that takes IPv6 only.

@@ -135,7 +135,7 @@ fn find_route(
             ..RouteQuery::to(destination)
         };
         let own = Own {
-            // What does not fit is the kernel's, of IPv6.
+            // A datagram of IPv6 that does not fit is the kernel's in any case.
             ignores_path_mtu: options.ignore_path_mtu && !is_ipv6,
             of_ipv6: is_ipv6.then_some((options.ipv6_hops, options.ipv6_class)),
         };
@@ -257,7 +257,7 @@ fn local_way(
     Some(Via::Ring { hop, source, hop_limit: None, class: None })
 }
 
-/// What the socket's options say of its packets.
+/// The socket's options that concern its packets.
 struct Own {
     ignores_path_mtu: bool,
     /// Hop limit, if one was said, and traffic class.

@@ -86,7 +86,7 @@ struct segment_of_ipv6 {
 #define LISTEN 10 // BPF_TCP_LISTEN
 #define LOOPBACK 1 // The kernel's LOOPBACK_IFINDEX
 
-// What becomes of a segment, with this sequence number, of a connection that the kernel is to have.
+// The verdict about a segment with this sequence number, of a connection that the kernel is to have.
 static __attribute__((always_inline)) int judge(struct __sk_buff *skb, const struct connection *connection,
 						struct bpf_sock_tuple *tuple, __u32 size, __u32 sequence)
 {
