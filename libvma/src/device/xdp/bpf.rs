@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::sys::Fd;
 use crate::sys::fd::own;
+use crate::sys::locked_memory::Raised;
 use crate::sys::wait::raw_syscall;
 
 const MAP_CREATE: usize = 0;
@@ -228,6 +229,11 @@ pub fn program_load<I>(
     if result == Err(Errno::INVAL) && flags != 0 {
         // Linux before 5.18 does not know the flag; its packets have one buffer.
         attributes.flags = 0;
+        result = bpf(PROG_LOAD, &mut attributes);
+    }
+    // Where programs count as locked memory the maps may have left no room for this one.
+    let raised = if result == Err(Errno::PERM) { Raised::new() } else { None };
+    if raised.is_some() {
         result = bpf(PROG_LOAD, &mut attributes);
     }
     if result.is_err() && !log.is_empty() {
