@@ -10,7 +10,7 @@
 //!   (`sys::loopback_end::name` unmakes it),
 //! * the ends that the kernel tells of a socket (`sys::loopback_end`, which makes it and unmakes it), and what is kept of them: the
 //!   offer of a pipe, what a UDP socket receives, its route, the statistics,
-//! * datagrams on a link between two processes: both their addresses are the stand-in, or none (`shard::local`),
+//! * datagrams on a link between two processes: both their addresses are this stand-in, or none (`shard::local`),
 //! * questions to the kernel which socket a packet reaches (`control::netlink::diag`, which unmakes it),
 //! * questions to the rules of libvma.conf, of which only those fit that name no address ([`is_stand_in`]),
 //! * captured packets, and whatever shows addresses to people ([`Shown`]), which unmake it.

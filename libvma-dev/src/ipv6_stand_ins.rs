@@ -8,8 +8,9 @@
 //! A stand-in has the ones' complement sum of its address (as the prefixes of RFC 6296 have), so that TCP's and UDP's checksums, of the
 //! pseudo-header of either family, are the same: a translation touches no checksum.
 //!
-//! The table only grows, to what fits; what finds no place is the kernel's. It is of this process: a child has its parent's entries, another process has others. It is read and
-//! extended without a lock, from any thread.
+//! The table only grows, to what fits; what finds no place is the kernel's. It is of this process: a child has its parent's entries, another process has others.
+//! Nearly always they agree all the same, because an address says which stand-in it would have first; links between processes carry those of
+//! addresses that all know alike ([`is_alike_everywhere`]). It is read and extended without a lock, from any thread.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -114,6 +115,19 @@ pub fn real(stand_in: Ipv4Addr) -> Option<Ipv6Addr> {
     is_whole.then(|| Ipv6Addr::from(u128::from(upper) << 64 | u128::from(disguised ^ DISGUISE)))
 }
 
+/// Among a host's addresses, of either family: do all of its processes that know them mean this one by it? Not if the address came when another
+/// one had its first place, here or perhaps elsewhere.
+pub fn is_alike_everywhere(address: Ipv4Addr, mut hosts: impl Iterator<Item = Ipv4Addr>) -> bool {
+    !is_one(address)
+        || first_choice(address) == Some(address)
+            && hosts.all(|other| other == address || first_choice(other) != Some(address))
+}
+
+/// The stand-in that the same address has if it comes first.
+fn first_choice(stand_in: Ipv4Addr) -> Option<Ipv4Addr> {
+    candidates(real(stand_in)?).next().map(|(first, _)| first)
+}
+
 /// The bytes of the longest packet to, or from, an address on a link or path of this MTU, as all count them here: with an IPv4
 /// header, of IPv6, too.
 #[inline]
@@ -133,16 +147,21 @@ fn halves(address: Ipv6Addr) -> (u64, u64) {
     ((bits >> 64) as u64, bits as u64)
 }
 
-/// The stand-ins that an address can have, with their places.
+/// The stand-ins that an address can have, with their places. Which one is first the address says, also in other processes.
 #[inline]
 fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Place)> {
     let sum: u32 = address.segments().iter().map(|word| u32::from(*word)).sum();
-    PLACES.iter().zip(1u8..).filter_map(move |(places, level)| {
+    let (upper, lower) = halves(address);
+    // A multiplicative hash.
+    let first = (upper.rotate_left(32) ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (0..LEVELS).filter_map(move |step| {
+        let level = (first as usize + step) % LEVELS;
+        let number = level as u8 + 1;
         // The words of the stand-in have the same sum, modulo 65535.
-        let rest = (sum + SUMS as u32 - u32::from(level)) % SUMS as u32;
+        let rest = (sum + SUMS as u32 - u32::from(number)) % SUMS as u32;
         let [_, _, high, low] = rest.to_be_bytes();
-        let place = places.get(rest as usize)?;
-        Some((Ipv4Addr::new(0, level, high, low), place))
+        let place = PLACES.get(level)?.get(rest as usize)?;
+        Some((Ipv4Addr::new(0, number, high, low), place))
     })
 }
 
@@ -183,6 +202,26 @@ mod tests {
             assert_eq!(real(*stand_in), Some(alike(n as u16)));
         }
         assert_eq!((of(alike(100)), known(alike(100))), (None, None));
+    }
+
+    #[test]
+    fn a_host_knows_which_addresses_all_its_processes_have_alike() {
+        let alike = |n: u16| Ipv6Addr::new(0x2001, 0xdb8, 3, 0, 0, 0, 0x300 + n, 0x900 - n);
+        let first = |address| candidates(address).next().unwrap().0;
+        let one = alike(0);
+        // Of the same sum, one of another level, and one of the same.
+        let other = (1..0x300).map(alike).find(|other| first(*other) != first(one)).unwrap();
+        let rival = (1..0x300).map(alike).find(|other| first(*other) == first(one)).unwrap();
+        let [one, other] = [one, other].map(|address| of(address).unwrap());
+        assert!(is_alike_everywhere(one, [one, other].into_iter()));
+        assert!(is_alike_everywhere(other, [one, other].into_iter()));
+        // It came too late here, and elsewhere it may have been the first.
+        let rival = of(rival).unwrap();
+        assert!(!is_alike_everywhere(rival, [one, other, rival].into_iter()));
+        assert!(!is_alike_everywhere(one, [one, other, rival].into_iter()));
+        assert!(!is_alike_everywhere(rival, [rival].into_iter()));
+        let four = Ipv4Addr::new(10, 0, 0, 1);
+        assert!(is_alike_everywhere(four, [four, one].into_iter()));
     }
 
     #[test]

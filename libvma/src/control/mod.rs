@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::Shown;
-use libvma_dev::ipv6_stand_ins;
+use libvma_dev::ipv6_stand_ins::{self, is_alike_everywhere};
 
 use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
@@ -173,6 +173,12 @@ impl Control {
     /// The interface that has this address.
     pub fn interface_of(&self, address: Ipv4Addr) -> Option<u32> {
         self.addresses.iter().find(|known| known.addr == address).map(|known| known.ifindex)
+    }
+
+    /// Is it an address of this host that other processes of it mean by it, too?
+    pub fn is_known_alike(&self, address: Ipv4Addr) -> bool {
+        let hosts = || self.addresses.iter().map(|known| known.addr);
+        hosts().any(|own| own == address) && is_alike_everywhere(address, hosts())
     }
 
     /// All local addresses with their interfaces.

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddrV4};
 use std::sync::Arc;
 
-use libvma_dev::ipv6_loopback::is_stand_in;
+use libvma_dev::ipv6_loopback::real;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
@@ -238,16 +238,16 @@ fn stream_headers(
     let mut bytes = [0; STREAM_HEADERS];
     let (link, rest) = bytes.split_first_chunk_mut()?;
     let none = MacAddr([0; 6]);
-    let is_ipv6 = is_stand_in(src) && is_stand_in(dst);
-    let ethertype = if is_ipv6 { IPV6 } else { EtherType::IPV4 };
+    let ipv6 = real(source).zip(real(destination)).map(|(from, to)| [*from.ip(), *to.ip()]);
+    let ethertype = if ipv6.is_some() { IPV6 } else { EtherType::IPV4 };
     ethernet::Header { dst: none, src: none, ethertype }.emit(link);
     let flags = Flags::from_bits(Flags::ACK.bits() | Flags::PSH.bits());
     let (src_port, dst_port) = (source.port(), destination.port());
     let tcp =
         Header { src_port, dst_port, seq, ack, flags, window: u16::MAX, ..tcp::Header::default() };
-    let ip_len = if is_ipv6 {
+    let ip_len = if let Some(addresses) = ipv6 {
         let (ip, rest) = rest.split_first_chunk_mut()?;
-        let pseudo_header = emit_ipv6(ip, len)?;
+        let pseudo_header = emit_ipv6(ip, addresses, len)?;
         tcp.emit(rest);
         let segment = Sum::of(rest).then(Sum::of(payload));
         let checksum = pseudo_header.then(segment).checksum();
@@ -265,16 +265,20 @@ fn stream_headers(
     Some(StreamHeaders { bytes, len: ethernet::HEADER_LEN + ip_len + HEADER_LEN })
 }
 
-/// The header (RFC 8200 section 3) of a packet from `::1` to `::1`. Returns the sum of the pseudo header (section 8.1).
-fn emit_ipv6(header: &mut [u8; IPV6_HEADER_LEN], len: usize) -> Option<Sum> {
+/// The header (RFC 8200 section 3) of a packet from the first address to the second. Returns the sum of the pseudo header (section 8.1).
+fn emit_ipv6(
+    header: &mut [u8; IPV6_HEADER_LEN],
+    addresses: [Ipv6Addr; 2],
+    len: usize,
+) -> Option<Sum> {
     const HOP_LIMIT: u8 = 64;
     let len = u16::try_from(len).ok()?;
     let [high, low] = len.to_be_bytes();
-    let address = Ipv6Addr::LOCALHOST.octets();
+    let [from, to] = addresses.map(|address| address.octets());
     let fixed = [6 << 4, 0, 0, 0, high, low, ipv4::protocol::TCP, HOP_LIMIT];
-    let all = fixed.iter().chain(&address).chain(&address);
+    let all = fixed.iter().chain(&from).chain(&to);
     header.iter_mut().zip(all).for_each(|(place, byte)| *place = *byte);
-    let addresses = Sum::of(&address).then(Sum::of(&address));
+    let addresses = Sum::of(&from).then(Sum::of(&to));
     Some(addresses.then_u16(len).then_u16(u16::from(ipv4::protocol::TCP)))
 }
 

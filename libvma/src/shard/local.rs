@@ -297,7 +297,7 @@ impl<S> State<S> {
             destination: *sender.ip(),
             port: sender.port(),
             interface: 0,
-            is_ipv6: is_stand_in(*sender.ip()),
+            is_ipv6: is_stand_in(*sender.ip()) || ipv6_stand_ins::is_one(*sender.ip()),
             member: 0,
         };
         if let Some(index) = self.lookup.unicast(&tuple)
@@ -326,13 +326,12 @@ impl<S> State<S> {
         self.is_own(source)
             && self.is_own(destination)
             && is_stand_in(source) == is_stand_in(destination)
-            // Packets between other addresses of IPv6 never come by a link.
-            && !ipv6_stand_ins::is_one(source)
+            && ipv6_stand_ins::is_one(source) == ipv6_stand_ins::is_one(destination)
     }
 
     #[inline]
     pub(super) fn is_own(&self, address: Ipv4Addr) -> bool {
-        address.is_loopback() || self.own_addresses.iter().any(|(own, _)| *own == address)
+        address.is_loopback() || self.linked_addresses.contains(&address)
     }
 }
 

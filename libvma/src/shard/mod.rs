@@ -27,6 +27,7 @@ pub mod tcp;
 mod train;
 mod transmit;
 
+use libvma_dev::ipv6_stand_ins::is_alike_everywhere;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::ip::reassembly::Reassembler;
 use libvma_engine::udp::lookup::{Filter, Lookup};
@@ -119,6 +120,8 @@ pub struct State<S> {
     sets: Vec<Option<Set>>,
     /// The host's own addresses, which nothing from a cable may come from, with their interfaces.
     own_addresses: Vec<(std::net::Ipv4Addr, u32)>,
+    /// Those of them that links carry.
+    linked_addresses: Vec<std::net::Ipv4Addr>,
     /// Scratch of `receive::multicast_targets`.
     matches: Vec<u32>,
     /// Why received frames were not delivered, by [`DropReason::index`].
@@ -163,6 +166,7 @@ impl<S> Default for Shard<S> {
                 driver_until: u64::MAX,
                 sets: Vec::new(),
                 own_addresses: Vec::new(),
+                linked_addresses: Vec::new(),
                 matches: Vec::new(),
                 drops: [0; DropReason::COUNT],
                 polls: 0,
@@ -379,6 +383,8 @@ impl<S> State<S> {
     }
 
     pub fn set_own_addresses(&mut self, addresses: Vec<(std::net::Ipv4Addr, u32)>) {
+        let hosts = || addresses.iter().map(|(address, _)| *address);
+        self.linked_addresses = hosts().filter(|own| is_alike_everywhere(*own, hosts())).collect();
         self.own_addresses = addresses;
     }
 

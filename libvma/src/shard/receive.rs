@@ -57,7 +57,14 @@ impl<S> State<S> {
         let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
         let outcome = match parse_ip(ring, &received) {
             Ok(ip) if ring.is_local() => {
-                self.check_local(&ip).and_then(|()| parse_udp(ring, &received, ip))
+                match (self.check_local(&ip), parse_udp(ring, &received, ip)) {
+                    // The peer may know an address of the host that is news to this process.
+                    (Err(DropReason::BadSourceAddress), Ok(parsed)) => {
+                        let offset = ethernet::HEADER_LEN + ip.header_len() + udp::HEADER_LEN;
+                        return self.give_back_to_sender(id, received, &parsed, offset);
+                    }
+                    (checked, parsed) => checked.and(parsed),
+                }
             }
             Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => match ip {
                 // Linux refuses the host's own address as a source of IPv4 only (fib_validate_source()).

@@ -60,9 +60,7 @@ pub fn post(stack: &Stack, id: SocketId) {
         Some((socket.shadow(), address.filter(|_| fits)?))
     });
     let Some((shadow, address)) = found else { return };
-    // By its own IPv6 addresses a host is reached through the kernel.
-    let is_served = !address.ip().is_multicast() && !ipv6_stand_ins::is_one(*address.ip());
-    if !is_served || !stack.config.local {
+    if address.ip().is_multicast() || !stack.config.local {
         return;
     }
     let Some(posted) = local::post(stack, protocol::UDP, shadow, address) else { return };

@@ -1,5 +1,5 @@
-//! The ends of sockets as the kernel has them, `::1` by its stand-in ([`libvma_dev::ipv6_loopback`]). Whatever else asks for addresses
-//! gets IPv4 ones by `sys::shadow`.
+//! The ends of sockets as the kernel has them, `::1` by its stand-in ([`libvma_dev::ipv6_loopback`]), others of IPv6 by theirs
+//! ([`libvma_dev::ipv6_stand_ins`]).
 
 use core::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
@@ -34,7 +34,7 @@ pub enum Takes {
 /// None: one of the socket's addresses is one that the library does not serve.
 pub fn of_datagrams(fd: c_int) -> Option<DatagramEnds> {
     let peer = match shadow::peer_name(fd) {
-        Some(peer) => Some(end_of_any_host(peer)?),
+        Some(peer) => Some(end(peer)?),
         None => None,
     };
     let name = shadow::local_name(fd);
@@ -46,20 +46,10 @@ pub fn of_datagrams(fd: c_int) -> Option<DatagramEnds> {
             let takes = if only { Takes::Ipv6 } else { Takes::Both };
             (Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, any.port())), takes)
         }
-        Some(own @ Named::Ipv6(_)) => (Some(end_of_any_host(own)?), Takes::Ipv6),
+        Some(own @ Named::Ipv6(_)) => (Some(end(own)?), Takes::Ipv6),
     };
     let local = local.filter(|local| local.port() != 0);
     Some(DatagramEnds { local, peer, takes })
-}
-
-/// As [`end`], of addresses of the network, too.
-fn end_of_any_host(name: Named) -> Option<SocketAddrV4> {
-    match name {
-        Named::Ipv6(it) if !it.ip().is_loopback() => {
-            Some(SocketAddrV4::new(ipv6_stand_ins::of(*it.ip())?, it.port()))
-        }
-        name => end(name),
-    }
 }
 
 /// The address of a UDP socket as people are shown it.
@@ -75,7 +65,8 @@ pub fn is_reachable() -> bool {
     // Any port: nothing is sent.
     let to = SocketName::of_ipv6(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 9, 0, 0));
     socket.and_then(Fd::adopt_briefly).is_ok_and(|socket| {
-        shadow::connect_as(socket.raw(), &to).is_ok() && local(socket.raw()).is_some()
+        shadow::connect_as(socket.raw(), &to).is_ok()
+            && local(socket.raw()).is_some_and(|own| is_stand_in(*own.ip()))
     })
 }
 
@@ -127,7 +118,7 @@ pub fn source(fd: c_int, peer: SocketAddrV4) -> Option<SocketAddrV4> {
             Some(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, own.port()))
         }
         Named::Ipv6(_) if is_ipv6 => shadow::local_address(fd),
-        own @ Named::Ipv6(_) => end(own),
+        own @ Named::Ipv6(_) => end(own).filter(|own| is_stand_in(*own.ip())),
         Named::Ipv4(_) => None,
     }
 }
@@ -145,7 +136,8 @@ fn end(name: Named) -> Option<SocketAddrV4> {
         // The program has bound a socket to the stand-in.
         Named::Ipv4(four) => Some(four)
             .filter(|four| !is_stand_in(*four.ip()) && !ipv6_stand_ins::is_one(*four.ip())),
-        Named::Ipv6(own) => own.ip().is_loopback().then(|| ipv6_loopback::end(own.port())),
+        Named::Ipv6(own) if own.ip().is_loopback() => Some(ipv6_loopback::end(own.port())),
+        Named::Ipv6(own) => Some(SocketAddrV4::new(ipv6_stand_ins::of(*own.ip())?, own.port())),
     }
 }
 

@@ -189,7 +189,7 @@ pub fn bind_any(fd: c_int) -> Result<(), c_int> {
     bind(fd, SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
 }
 
-/// Sends a datagram from a socket, from an address of this host, unless that would wait; or datagrams of
+/// Sends a datagram from a socket, from an address of this host of the same family, unless that would wait; or datagrams of
 /// `segment` bytes, if that is not 0. False if it failed.
 pub fn send_to(fd: c_int, payload: &[u8], segment: u16, from: Ipv4Addr, to: SocketAddrV4) -> bool {
     match ipv6_loopback::real(to) {
@@ -204,7 +204,8 @@ pub fn send_to(fd: c_int, payload: &[u8], segment: u16, from: Ipv4Addr, to: Sock
             send_with(fd, payload, &control, &SocketName::new(to, Family::Ipv4))
         }
         Some(to) => {
-            let ipi6_addr = libc::in6_addr { s6_addr: to.ip().octets() };
+            let from = ipv6_loopback::real(SocketAddrV4::new(from, 0)).unwrap_or(to);
+            let ipi6_addr = libc::in6_addr { s6_addr: from.ip().octets() };
             let source = libc::in6_pktinfo { ipi6_addr, ipi6_ifindex: 0 };
             let kind = (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO);
             let control = SourceAndSegment::new(kind, source, segment);

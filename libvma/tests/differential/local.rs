@@ -401,3 +401,17 @@ fn processes_share_sockets_at_the_loopback_address_of_ipv6_alike() {
     let groups = ["processes", "threads", "names", "descriptors"];
     alike_in(Build::LocalDatagramsIpv6, &groups, &[&[]]);
 }
+
+/// Whatever is the same code as over `::1` is proven there.
+#[test]
+fn streams_over_the_hosts_own_addresses_of_ipv6_are_alike() {
+    alike_in(Build::OwnIpv6, &["tcp_connect", "tcp_accept", "tcp_processes"], &[&[]]);
+    check(&Run { build: Build::OwnIpv6, ..plain("tcp_connect") }, &[Under::Prober, Under::Peer]);
+}
+
+#[test]
+fn datagrams_over_the_hosts_own_addresses_of_ipv6_are_alike() {
+    let build = Build::OwnIpv6;
+    alike_in(build, &["receive", "ancillary", "names", "local"], &[SLEEPING]);
+    check(&Run { build, ..plain("receive") }, &[Under::Prober, Under::Peer]);
+}

@@ -1,5 +1,5 @@
 /* The cases of IPv4 over IPv6: every stream socket is one of AF_INET6, every address of 127.0.0.0/8 is ::1, those of the other host
- * and the networks behind it have twins of IPv6 (10.99.0.1 is fd00:99::1), any address is that of both families, and others are mapped. With DATAGRAMS_TOO so are datagram sockets, whose options and control
+ * and the networks behind it have twins of IPv6 (10.99.0.1 is fd00:99::1), any address is that of both families, and others are mapped. With OWN_ADDRESSES 127.0.0.1 to 127.0.0.3 are addresses that the host has, fd00:98::1 to fd00:98::3. With DATAGRAMS_TOO so are datagram sockets, whose options and control
  * messages of IPPROTO_IP are their twins of IPPROTO_IPV6. The cases say what they say of IPv4. What comes back is not changed: of a
  * struct sockaddr_in6 the cases show the family, the port, the flow label and the length. */
 #ifdef OVER_IPV6
@@ -38,6 +38,14 @@ static struct in6_addr twin(struct in_addr address)
 {
 	struct in6_addr to = { 0 };
 	uint32_t ip = ntohl(address.s_addr);
+#ifdef OWN_ADDRESSES
+	if (ip > 0x7f000000 && ip <= 0x7f000003) {
+		to.s6_addr[0] = 0xfd;
+		to.s6_addr[3] = 0x98;
+		to.s6_addr[15] = ip;
+		return to;
+	}
+#endif
 #ifndef WITHIN_ONE_HOST
 	uint32_t network = ip >> 16, low = ip & 0xffff;
 	if ((network == (10 << 8 | 99) && low > 0 && low < 255) || network == (10 << 8 | 97)) {
@@ -118,7 +126,7 @@ static struct msghdr moved(int fd, const struct msghdr *message, struct sockaddr
 			const struct in_pktinfo *told = data;
 			info.ipi6_ifindex = told->ipi_ifindex;
 			info.ipi6_addr = twin(told->ipi_spec_dst);
-#ifdef WITHIN_ONE_HOST
+#if defined WITHIN_ONE_HOST && !defined OWN_ADDRESSES
 			info.ipi6_addr = in6addr_loopback;
 #endif
 			data = &info;

@@ -32,6 +32,8 @@ pub enum Build {
     LocalIpv6,
     /// Datagrams, too.
     LocalDatagramsIpv6,
+    /// The same over other addresses of the host.
+    OwnIpv6,
 }
 
 /// The calls that `over_ipv6.c` puts functions before.
@@ -66,6 +68,17 @@ pub fn program(build: Build) -> PathBuf {
         Build::LocalDatagramsIpv6 => (
             "prober-local-datagrams-ipv6",
             &["-O1", "-DWITHIN_ONE_HOST", "-DOVER_IPV6", "-DDATAGRAMS_TOO", WRAPPED],
+        ),
+        Build::OwnIpv6 => (
+            "prober-own-ipv6",
+            &[
+                "-O1",
+                "-DWITHIN_ONE_HOST",
+                "-DOVER_IPV6",
+                "-DDATAGRAMS_TOO",
+                "-DOWN_ADDRESSES",
+                WRAPPED,
+            ],
         ),
     };
     let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/differential");

@@ -25,6 +25,7 @@ const BECOME_NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "-
 const HOLDER: &str = r#"
 PATH=$PATH:/usr/sbin:/sbin
 ip link set lo up || exit
+for n in 1 2 3; do ip -6 address add "fd00:98::$n/128" dev lo nodad || exit; done
 echo ready
 read _
 own=$(readlink /proc/$$/ns/net)
@@ -34,7 +35,8 @@ for process in /proc/[0-9]*; do
 done
 "#;
 
-/// A user and a network namespace without privileges. No packet leaves it.
+/// A user and a network namespace without privileges. No packet leaves it. Beside those of loopback it has addresses of its own,
+/// fd00:98::1 to fd00:98::3.
 pub struct Sandbox {
     holder: Child,
     /// For files of the test; gone afterwards.

@@ -409,13 +409,18 @@ fn what_goes_within_the_host_is_captured_at_both_ends() {
 }
 
 #[test]
-fn datagrams_over_the_loopback_address_of_ipv6_are_captured_as_such() {
+fn datagrams_within_the_host_over_ipv6_are_captured_as_such() {
+    ["::1", "fd00:98::1"].into_iter().for_each(captures_datagrams_at);
+}
+
+fn captures_datagrams_at(address: &str) {
     let sandbox = Sandbox::new();
     let path = |name: &str| sandbox.file(name);
     let start = |name: &str| Puppet::start(captured(sandbox.program(PYTHON), &path(name)));
     let (mut server, mut client) = (start("server"), start("client"));
-    server.run("s = socket(AF_INET6, SOCK_DGRAM); s.bind(('::1', 6000)); s.settimeout(15)");
-    client.run("c = socket(AF_INET6, SOCK_DGRAM); c.connect(('::1', 6000)); c.settimeout(15)");
+    let there = format!("('{address}', 6000)");
+    server.run(&format!("s = socket(AF_INET6, SOCK_DGRAM); s.bind({there}); s.settimeout(15)"));
+    client.run(&format!("c = socket(AF_INET6, SOCK_DGRAM); c.connect({there}); c.settimeout(15)"));
     for number in 0..60 {
         client.run(&format!("c.send(b'question {number:02}')"));
         server
@@ -426,7 +431,7 @@ fn datagrams_over_the_loopback_address_of_ipv6_are_captured_as_such() {
     for name in ["server", "client"] {
         wait_for_packets(&path(name), 1, |packet| packet.has("an answer 59"));
         let shown = tcpdump(&path(name), &["ip6", "and", "udp", "dst", "port", "6000"]);
-        let ends = format!("::1.{port} > ::1.6000: [udp sum ok]");
+        let ends = format!("{address}.{port} > {address}.6000: [udp sum ok]");
         assert!(shown.matches(&ends).count() >= 20 && !shown.contains("bad"), "{shown}");
         assert_eq!(tcpdump(&path(name), &["ip"]), "");
     }
@@ -434,13 +439,17 @@ fn datagrams_over_the_loopback_address_of_ipv6_are_captured_as_such() {
 
 /// As packets of IPv6, for there is no address of IPv4 that they have.
 #[test]
-fn a_stream_over_the_loopback_address_of_ipv6_is_captured_as_such() {
+fn a_stream_within_the_host_over_ipv6_is_captured_as_such() {
+    ["::1", "fd00:98::1"].into_iter().for_each(captures_a_stream_at);
+}
+
+fn captures_a_stream_at(address: &str) {
     let sandbox = Sandbox::new();
     let path = |name: &str| sandbox.file(name);
     let start = |name: &str| Puppet::start(captured(sandbox.program(PYTHON), &path(name)));
     let (mut server, mut client) = (start("server"), start("client"));
-    server.run("l = socket(AF_INET6); l.bind(('::1', 6000)); l.listen()");
-    client.run("c = socket(AF_INET6); c.settimeout(15); c.connect(('::1', 6000))");
+    server.run(&format!("l = socket(AF_INET6); l.bind(('{address}', 6000)); l.listen()"));
+    client.run(&format!("c = socket(AF_INET6); c.settimeout(15); c.connect(('{address}', 6000))"));
     server.run("s, _ = l.accept(); s.settimeout(15)");
     let mut exchange = |from: u32| {
         for number in from..from + 20 {
@@ -458,7 +467,7 @@ fn a_stream_over_the_loopback_address_of_ipv6_is_captured_as_such() {
     for name in ["server", "client"] {
         wait_for_packets(&path(name), 1, |packet| packet.has("answer 39"));
         let shown = tcpdump(&path(name), &["ip6", "and", "tcp", "dst", "port", "6000"]);
-        let ends = format!("::1.{port} > ::1.6000: Flags [P.], cksum");
+        let ends = format!("{address}.{port} > {address}.6000: Flags [P.], cksum");
         assert!(shown.matches(&ends).count() >= 20 && !shown.contains("incorrect"), "{shown}");
         assert_eq!(tcpdump(&path(name), &["ip"]), "");
     }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddrV6, TcpListener, TcpStream};
 
-use crate::dual_stack::{GO_ON, WAYS};
+use crate::dual_stack::{GO_ON, WAYS, of, with_ipv6};
 use crate::harness::{Namespaces, PATIENCE, PYTHON, Puppet, Side, wait_for};
 
 /// Listeners and clients of AF_INET6.
@@ -83,13 +83,29 @@ const LISTENERS: [&str; 4] = [
     "l = six(7000, '::1', 0)",
 ];
 
+/// A statement about `::1` as one about another address.
+fn at(statement: &str, address: &str) -> String {
+    statement.replace("'::1'", &format!("'{address}'"))
+}
+
 // covers: API-02, API-05, API-07, NET-41
 #[test]
 fn connections_over_the_loopback_address_of_ipv6_are_served() {
+    connections_are_served_at("::1");
+}
+
+// covers: LIM-52
+#[test]
+fn connections_over_the_hosts_own_addresses_of_ipv6_are_served() {
+    connections_are_served_at(&of(Side::A).to_string());
+}
+
+fn connections_are_served_at(address: &str) {
     for listener in LISTENERS {
         let net = Namespaces::new();
+        with_ipv6(&net);
         let (mut server, mut client) = pair(&net);
-        server.run(listener);
+        server.run(&at(listener, address));
         let non_blocking = "c = socket(AF_INET6, SOCK_STREAM); c.setblocking(False)
 try: c.connect(('::1', 7000))
 except BlockingIOError: pass
@@ -99,12 +115,12 @@ assert c.connect_ex(('::1', 7000)) in (0, errno.EISCONN)
 c.settimeout(15)";
         let bound = "c = socket(AF_INET6, SOCK_STREAM); c.bind(('::1', 0)); c.connect(('::1', 7000)); c.settimeout(15)";
         let only = "c = socket(AF_INET6, SOCK_STREAM); c.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 1); c.bind(('::', 0)); c.connect(('::1', 7000)); c.settimeout(15)";
-        for connect in ["c = call(7000)", non_blocking, bound, only] {
-            client.run(connect);
+        for connect in ["c = call(7000, '::1')", non_blocking, bound, only] {
+            client.run(&at(connect, address));
             server.run("d, peer = l.accept(); d.settimeout(15)");
             goes_past_the_kernel(&net, &mut server, &mut client);
             let port = client.run("c.getsockname()[1]");
-            let (there, here) = ("('::1', 7000, 0, 0)", format!("('::1', {port}, 0, 0)"));
+            let [there, here] = ["7000", &port].map(|port| format!("('{address}', {port}, 0, 0)"));
             assert_eq!(client.run("c.getpeername()"), there);
             assert_eq!(client.run("c.getsockname()"), here);
             assert_eq!(server.run("d.getsockname()"), there);
@@ -273,52 +289,34 @@ fn refusals_are_those_of_the_kernel() {
     }
 }
 
-/// Other IPv6 addresses of the host are the kernel's, by a listener of which some connections are served.
+/// Connections over `::1` and over another address come to one listener, and one from this to that.
 // covers: LIM-52
 #[test]
-fn other_addresses_of_ipv6_are_the_kernels() {
+fn a_listener_serves_connections_by_all_addresses_of_ipv6() {
     let net = Namespaces::new();
-    crate::dual_stack::with_ipv6(&net);
-    let own = crate::dual_stack::of(Side::A);
-    for (listener, at) in [("l = six(7000, '::', 1)", own), ("l = six(7000, '::', 0)", own)] {
+    with_ipv6(&net);
+    let own = of(Side::A);
+    for listener in ["l = six(7000, '::', 1)", "l = six(7000, '::', 0)"] {
         let (mut server, mut client) = pair(&net);
         server.run(listener);
-        client.run(&format!("c = call(7000, '{at}')"));
-        server.run("d, _ = l.accept(); d.settimeout(15)");
-        let mut exchange = || {
-            server.begin("serve(d, 20)");
-            client.run("ask(c, 20)");
-            server.end("serve");
-        };
-        exchange();
-        let watch = net.watch_tcp(Side::A);
-        exchange();
-        assert!(watch.moved().segments() >= 80, "{:?}", watch.moved());
-        assert_eq!(server.run("d.getsockname()[0]"), format!("'{own}'"));
-        client.run("c.close(); c = call(7000)");
-        server.run("d.close(); d, _ = l.accept(); d.settimeout(15)");
-        goes_past_the_kernel(&net, &mut server, &mut client);
-        server.run("d.close(); l.close()");
-        // A listener that is bound to the other address, and a client that is.
-        server.run(&format!("l = six(7003, '{at}')"));
+        for at in [own, Ipv6Addr::LOCALHOST] {
+            client.run(&format!("c = call(7000, '{at}')"));
+            server.run("d, _ = l.accept(); d.settimeout(15)");
+            goes_past_the_kernel(&net, &mut server, &mut client);
+            assert_eq!(server.run("d.getsockname()[0]"), format!("'{at}'"));
+            ends_well(&mut server, &mut client);
+        }
         client.run(&format!(
-            "c = socket(AF_INET6, SOCK_STREAM); c.bind(('{at}', 0)); c.settimeout(15)"
+            "c = socket(AF_INET6, SOCK_STREAM); c.bind(('{own}', 0)); c.settimeout(15)"
         ));
-        client.run(&format!("c.connect(('{at}', 7003))"));
-        server.run("d, _ = l.accept(); d.settimeout(15)");
-        server.begin("serve(d, 20)");
-        client.run("ask(c, 20)");
-        server.end("serve");
-        server.run("m = six(7004, '::')");
-        client.run(&format!(
-            "c = socket(AF_INET6, SOCK_STREAM); c.bind(('{at}', 0)); c.settimeout(15)"
-        ));
-        client.run("c.connect(('::1', 7004))");
-        server.run("d, peer = m.accept(); d.settimeout(15)");
+        client.run("c.connect(('::1', 7000))");
+        server.run("d, peer = l.accept(); d.settimeout(15)");
         assert_eq!(server.run("peer[0]"), format!("'{own}'"));
         server.begin("serve(d, 20)");
         client.run("ask(c, 20)");
         server.end("serve");
+        ends_well(&mut server, &mut client);
+        server.run("l.close()");
     }
 }
 

@@ -74,26 +74,44 @@ const CLIENTS: [(&str, &str); 5] = [
     ("c = six(('::1', 0), ('::1', 5000))", "None"),
 ];
 
+/// A statement about `::1` as one about another address.
+fn at(statement: &str, address: &str) -> String {
+    statement.replace("'::1'", &format!("'{address}'"))
+}
+
 // covers: LIM-52
 #[test]
 fn datagrams_over_the_loopback_address_of_ipv6_are_served() {
+    datagrams_are_served_at("::1");
+}
+
+// covers: LIM-52
+#[test]
+fn datagrams_over_the_hosts_own_addresses_of_ipv6_are_served() {
+    datagrams_are_served_at(&of(Side::A).to_string());
+}
+
+fn datagrams_are_served_at(address: &str) {
     for server in SERVERS {
         let net = Namespaces::new();
+        with_ipv6(&net);
         let (mut program, mut client) = pair(&net);
-        program.run(server);
+        program.run(&at(server, address));
         for (open, to) in CLIENTS {
-            client.run(open);
+            client.run(&at(open, address));
+            let to = &at(to, address);
             goes_past_the_kernel(&net, &mut program, &mut client, to);
-            assert_eq!(client.run("peer"), "('::1', 5000, 0, 0)");
+            assert_eq!(client.run("peer"), format!("('{address}', 5000, 0, 0)"));
             let port = client.run("c.getsockname()[1]");
             program.begin("d, peer = s.recvfrom(100)");
             client.run(&format!("c.sendto(b'x', {to}) if {to} else c.send(b'x')"));
             program.end("recvfrom");
-            assert_eq!(program.run("peer"), format!("('::1', {port}, 0, 0)"));
-            let own = if to == "None" || open.contains("::1") { "::1" } else { "::" };
+            assert_eq!(program.run("peer"), format!("('{address}', {port}, 0, 0)"));
+            let own = if to == "None" || open.contains("::1") { address } else { "::" };
             assert_eq!(client.run("c.getsockname()"), format!("('{own}', {port}, 0, 0)"));
             if to == "None" {
-                assert_eq!(client.run("c.getpeername()"), "('::1', 5000, 0, 0)");
+                let there = format!("('{address}', 5000, 0, 0)");
+                assert_eq!(client.run("c.getpeername()"), there);
             }
             client.run("c.close()");
         }
@@ -168,24 +186,36 @@ const ANSWERS: [&str; 12] = [
 /// All options that have control messages made, and what the messages say; the same of the kernel alone.
 #[test]
 fn what_is_told_of_a_datagram_is_what_the_kernel_tells() {
+    is_told_alike_at("::1");
+}
+
+#[test]
+fn what_is_told_of_a_datagram_to_another_address_is_what_the_kernel_tells() {
+    is_told_alike_at(&of(Side::A).to_string());
+}
+
+fn is_told_alike_at(address: &str) {
+    let at = |statement: &str| at(statement, address);
     let told = |library: bool| {
         let net = Namespaces::new();
+        with_ipv6(&net);
         let start = || {
             let program = net.program(Side::A, PYTHON);
             let mut puppet = Puppet::start(if library { program.with_library() } else { program });
             puppet.run("import struct");
             puppet.run(SIX);
             puppet.run(TOLD);
-            puppet.run("TO = ('::1', 5000)\ndef raised(call):\n try: return call()\n except OSError as error: return errno.errorcode[error.errno]");
+            puppet.run(&at("TO = ('::1', 5000)"));
+            puppet.run("def raised(call):\n try: return call()\n except OSError as error: return errno.errorcode[error.errno]");
             puppet
         };
         let mut all = Vec::new();
         for open in ["s = six(('::1', 5000))", "s = six(('::', 5000), only=0)"] {
             let (mut server, mut client) = (start(), start());
-            server.run(open);
+            server.run(&at(open));
             client.run("c = six()");
             if library {
-                goes_past_the_kernel(&net, &mut server, &mut client, TO);
+                goes_past_the_kernel(&net, &mut server, &mut client, "TO");
             } else {
                 exchange(&mut server, &mut client, "ask(c, 3, TO)", 3);
             }
@@ -199,12 +229,12 @@ fn what_is_told_of_a_datagram_is_what_the_kernel_tells() {
             ] {
                 server.run(&set);
                 for (send, receive) in TELLING {
-                    let sent = client.run(send);
+                    let sent = client.run(&at(send));
                     all.push(format!("{open}: {set}: {send} = {sent}: {}", server.run(receive)));
                 }
             }
             for answer in ANSWERS {
-                all.push(format!("{open}: {answer} = {}", client.run(answer)));
+                all.push(format!("{open}: {answer} = {}", client.run(&at(answer))));
             }
         }
         all
@@ -369,19 +399,23 @@ const BY_KERNEL: [&str; 5] = [
 
 #[test]
 fn what_the_kernel_sends_keeps_its_place() {
-    let net = Namespaces::new();
-    let (mut server, mut client) = pair(&net);
-    server.run("s = six(('::', 5000), only=0)");
-    client.run("c = six(); TO = ('::1', 5000)");
-    for call in BY_KERNEL {
-        goes_past_the_kernel(&net, &mut server, &mut client, TO);
-        for round in 0..3 {
-            let watch = net.watch_ipv6(Side::A);
-            client.run(&format!("c.sendto(b'1', TO); {call}; c.sendto(b'3', TO)"));
-            client.run(&format!("{call}; {call}; c.sendto(b'4', TO)"));
-            let got = server.run("b''.join(s.recv(65535)[:1] for _ in range(6))");
-            assert_eq!(got, "b'123224'", "{call}, {round}");
-            assert_eq!(watch.moved(), (3, 3), "{call}");
+    for address in ["::1".to_owned(), of(Side::A).to_string()] {
+        let net = Namespaces::new();
+        with_ipv6(&net);
+        let (mut server, mut client) = pair(&net);
+        server.run("s = six(('::', 5000), only=0)");
+        client.run(&at("c = six(); TO = ('::1', 5000)", &address));
+        for call in BY_KERNEL {
+            let call = at(call, &address);
+            goes_past_the_kernel(&net, &mut server, &mut client, "TO");
+            for round in 0..3 {
+                let watch = net.watch_ipv6(Side::A);
+                client.run(&format!("c.sendto(b'1', TO); {call}; c.sendto(b'3', TO)"));
+                client.run(&format!("{call}; {call}; c.sendto(b'4', TO)"));
+                let got = server.run("b''.join(s.recv(65535)[:1] for _ in range(6))");
+                assert_eq!(got, "b'123224'", "{call}, {round}");
+                assert_eq!(watch.moved(), (3, 3), "{call}");
+            }
         }
     }
 }
@@ -430,6 +464,42 @@ fn the_host_may_lose_its_loopback_address() {
             program.run("drain(s)");
             goes_past_the_kernel(&net, &mut program, &mut client, TO);
         }
+    }
+}
+
+/// What is sent to an address at the moment at which the host gets it, or from there, arrives, once.
+#[test]
+fn the_host_may_get_and_lose_another_address() {
+    let net = Namespaces::new();
+    with_ipv6(&net);
+    let (mut server, mut client) = pair(&net);
+    server.run("s = six(('::', 5000))");
+    client.run("c = six()");
+    let first = format!("('{}', 5000)", of(Side::A));
+    goes_past_the_kernel(&net, &mut server, &mut client, &first);
+    for round in 0..5 {
+        let own = format!("fd00:99::7{round}");
+        let to = format!("('{own}', 5000)");
+        net.ip(Side::A, &format!("-6 address add {own}/64 dev {} nodad", Side::A.device()));
+        client.run(&format!("c = six(('{own}', 0))"));
+        for number in 0..40 {
+            client.run(&format!("c.sendto(b'{number}', {to})"));
+        }
+        let port = client.run("c.getsockname()[1]");
+        let got = server.run("[s.recvfrom(100) for _ in range(40)]");
+        let expected: Vec<_> =
+            (0..40).map(|n| format!("(b'{n}', ('{own}', {port}, 0, 0))")).collect();
+        assert_eq!(got, format!("[{}]", expected.join(", ")));
+        assert_eq!(server.run("drain(s)"), "[]");
+        goes_past_the_kernel(&net, &mut server, &mut client, &to);
+        net.ip(Side::A, &format!("-6 address del {own}/64 dev {}", Side::A.device()));
+        wait_for("the host to have lost it", || {
+            server.run("drain(s)");
+            client.run(&format!("c.sendto(b'x', {to})"));
+            server.run("select.select([s], [], [], 0.05)");
+            (server.run("drain(s)") == "[]").then_some(())
+        });
+        client.run("c.close()");
     }
 }
 

@@ -9,6 +9,7 @@ use core::net::{Ipv4Addr, SocketAddrV4};
 use core::time::Duration;
 
 use libvma_dev::ipv6_loopback::{is_stand_in, real};
+use libvma_dev::ipv6_stand_ins;
 use netlink_packet_core::NLMSG_ERROR;
 use rustix::fd::AsFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
@@ -95,7 +96,7 @@ impl Diag {
     }
 
     /// The socket that a packet on the loopback interface, from `source` to `destination`, would
-    /// reach; `None` if there is none. Both ends may be at `::1`.
+    /// reach; `None` if there is none. Both ends may be at `::1`, or at other addresses of IPv6.
     ///
     /// # Errors
     /// The request's errno: ETIMEDOUT if no answer came in a second.
@@ -105,7 +106,10 @@ impl Diag {
         source: SocketAddrV4,
         destination: SocketAddrV4,
     ) -> Result<Option<Receiver>, Error> {
-        if is_stand_in(*source.ip()) != is_stand_in(*destination.ip()) {
+        let (source_ip, destination_ip) = (*source.ip(), *destination.ip());
+        if is_stand_in(source_ip) != is_stand_in(destination_ip)
+            || ipv6_stand_ins::is_one(source_ip) != ipv6_stand_ins::is_one(destination_ip)
+        {
             return Ok(None);
         }
         self.ask(protocol, source, destination, receiver).map(Option::flatten)

@@ -74,10 +74,7 @@ impl Place {
 
     /// Other processes of this host reach it, for which it needs no ring of an interface.
     pub fn is_within_host(&self, stack: &Stack, control: &Control) -> bool {
-        let own = |address: Ipv4Addr| {
-            let has = || control.interface_of(address).is_some();
-            address.is_loopback() || !ipv6_stand_ins::is_one(address) && has()
-        };
+        let own = |address: Ipv4Addr| address.is_loopback() || control.is_known_alike(address);
         let local = *self.local.ip();
         stack.config.local
             && self.device.is_none()

@@ -161,16 +161,20 @@ fn find_route(
             Via::Os(WhyOs::ControlMessage)
         }
         Err(WhyOs::LocalDestination)
-            if stack.config.local
-                && !is_ipv6
-                && query.oif.is_none()
-                && !destination.is_unspecified() =>
+            if stack.config.local && query.oif.is_none() && !destination.is_unspecified() =>
         {
             if is_stranger(stack, id, to.port()) {
                 return None;
             }
-            local_way(stack, id, query.src, query.sport.unwrap_or(0), to)
-                .unwrap_or(Via::Os(WhyOs::LocalDestination))
+            match local_way(stack, id, query.src, query.sport.unwrap_or(0), to) {
+                Some(Via::Ring { hop, source, hop_limit, class }) => {
+                    let (hop_limit, class) = own.of_ipv6.map_or((hop_limit, class), |it| {
+                        (Some(it.0.unwrap_or(USUAL_HOPS)), Some(it.1))
+                    });
+                    Via::Ring { hop, source, hop_limit, class }
+                }
+                _ => Via::Os(WhyOs::LocalDestination),
+            }
         }
         Err(why) => {
             why.tell_remedy(format_args!("what goes to {}", Shown(to)));
@@ -229,6 +233,9 @@ fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
         })
 }
 
+/// Of a datagram of IPv6 within the host, if the program says nothing: the routes of its addresses have no word of it.
+const USUAL_HOPS: u8 = 64;
+
 /// The way to another process of this host that uses the library, too.
 fn local_way(
     stack: &Stack,
@@ -237,6 +244,11 @@ fn local_way(
     port: u16,
     destination: SocketAddrV4,
 ) -> Option<Via> {
+    let is_known_alike = |address: Ipv4Addr| {
+        let plane = stack.plane.lock().ok();
+        plane.is_some_and(|it| it.as_ref().is_some_and(|it| it.control.is_known_alike(address)))
+    };
+    let is_linked = |address| !ipv6_stand_ins::is_one(address) || is_known_alike(address);
     let source = match bound {
         Some(source) => source,
         // Not always the destination itself: a secondary address is reached from the primary one.
@@ -246,6 +258,9 @@ fn local_way(
             plane.as_mut()?.control.route(&query).ok()?.prefsrc?
         }
     };
+    if !is_linked(source) || !is_linked(*destination.ip()) {
+        return None;
+    }
     let from = SocketAddrV4::new(source, port);
     let found = local::find(stack, protocol::UDP, from, destination);
     if found != local::Found::Nobody {
@@ -253,11 +268,13 @@ fn local_way(
         attach::post(stack, id);
     }
     let local::Found::Link(link, member) = found else { return None };
-    let hop = stack.shard.lock().ok()?.hop_by(link, member, destination)?;
+    let mut hop = stack.shard.lock().ok()?.hop_by(link, member, destination)?;
+    hop.mtu = ipv6_stand_ins::room(*destination.ip(), hop.mtu);
     Some(Via::Ring { hop, source, hop_limit: None, class: None })
 }
 
 /// The socket's options that concern its packets.
+#[derive(Clone, Copy)]
 struct Own {
     ignores_path_mtu: bool,
     /// Hop limit, if one was said, and traffic class.

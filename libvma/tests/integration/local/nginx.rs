@@ -73,6 +73,11 @@ fn nginx_curl_and_ab_over_ipv6_with_library_on_both_ends() {
 }
 
 #[test]
+fn nginx_curl_and_ab_at_an_address_of_ipv6_with_library_on_both_ends() {
+    curl_and_ab(Under::Both, true, "[fd00:98::1]");
+}
+
+#[test]
 fn nginx_curl_and_ab_with_library_on_at_most_one_end() {
     for under in not_both(Under::Client) {
         curl_and_ab(under, true, "127.0.0.1");

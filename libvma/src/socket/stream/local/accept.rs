@@ -27,7 +27,6 @@ pub fn post(stack: &Stack, id: SocketId) {
     let address = match *address.ip() {
         // From within the host it is reached by `::1`.
         ipv6_stand_ins::ANY => ipv6_loopback::end(address.port()),
-        own if ipv6_stand_ins::is_one(own) => return,
         own if !own.is_unspecified() && !connect::is_own(stack, own) => return,
         _ => address,
     };

@@ -4,7 +4,6 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
-use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -26,8 +25,7 @@ pub fn connect(
     descriptor: i32,
     peer: SocketAddrV4,
 ) -> Option<Outcome<()>> {
-    let is_ipv6 = ipv6_stand_ins::is_one(*peer.ip());
-    if !stack.config.local || peer.port() == 0 || is_ipv6 || !is_own(stack, *peer.ip()) {
+    if !stack.config.local || peer.port() == 0 || !is_own(stack, *peer.ip()) {
         return None;
     }
     if stack.short_streams.expects(peer, clock::now().as_nanos()) {
@@ -145,13 +143,13 @@ pub fn unwatch(stack: &Stack, descriptor: i32) {
     }
 }
 
-/// Is it an address of this host?
+/// Is it an address of this host, and may links carry it?
 pub fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
     if address.is_loopback() || is_stand_in(address) {
         return true;
     }
     let Ok(plane) = stack.plane.lock() else { return false };
-    plane.as_ref().is_some_and(|plane| plane.control.interface_of(address).is_some())
+    plane.as_ref().is_some_and(|plane| plane.control.is_known_alike(address))
 }
 
 /// What the kernel chooses unless the routes say something unusual.
