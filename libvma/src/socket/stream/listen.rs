@@ -186,7 +186,6 @@ pub fn steer(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
         view.shadow
     };
     let result = match stack.plane.lock() {
-        _ if !repair::is_allowed() => Err(WhyOs::CannotBeGivenBack),
         Ok(mut plane) => match plane.as_mut() {
             Some(plane) => install(stack, plane, id),
             None => Err(WhyOs::NoControlPlane),
@@ -318,6 +317,12 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         if inherited::is_shared(&mut state, id) {
             inherited::leave_to_kernel(&mut state, id);
             return Err(WhyOs::Passed);
+        }
+        if !repair::is_allowed() {
+            // The process gave up its rights since listen(), as daemons do before they accept. A connection that it accepted
+            // here would be lost to the child that it forks for it.
+            inherited::leave_to_kernel(&mut state, id);
+            return Err(WhyOs::CannotBeGivenBack);
         }
         place
     };

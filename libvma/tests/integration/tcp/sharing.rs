@@ -254,3 +254,38 @@ fn a_single_worker_has_the_listener_offloaded_and_several_share_the_kernels() {
     assert_eq!(alone, 0);
     assert_eq!(workers(3), 20);
 }
+
+/// A server that gives up its rights between listen() and the first wait, and forks for each client.
+const DAEMON: &str = "
+l = socket.create_server(('0.0.0.0', 7000))
+os.setgroups([])
+os.setuid(65534)
+print('ready', flush=True)
+for n in range(4):
+    select.select([l], [], [])
+    c, _ = l.accept()
+    if os.fork() == 0:
+        c.sendall(c.recv(100))
+        c.shutdown(socket.SHUT_WR)
+        os._exit(0)
+    c.close()
+    os.wait()
+";
+
+// covers: API-34, RUN-09
+#[test]
+fn children_of_a_server_that_gave_up_its_rights_after_listen_have_their_connections() {
+    let ends = Ends::new(Library::Server);
+    let text = script(&[COMMON, DAEMON]);
+    let mut server = ends.server(PYTHON).arg("-c").arg(&text).start_shown();
+    server.wait_for_text("ready");
+    for _ in 0..4 {
+        let mut peer = ends.net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.write_all(b"question").unwrap();
+        let mut text = String::new();
+        peer.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "question");
+    }
+    server.wait().ok();
+}
