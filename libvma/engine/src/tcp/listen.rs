@@ -1,5 +1,5 @@
 //! The passive opener: LISTEN and SYN-RECEIVED of RFC 9293 section 3.10.7, the SYN queue and the
-//! accept queue, both bounded by listen()'s backlog, and SYN cookies when the first one is full.
+//! accept queue, both bounded (the accept queue by listen()'s backlog), and SYN cookies when the first one is full.
 //!
 //! A half-open connection is a [`Request`] of some hundred bytes. Only the segment that completes
 //! the handshake makes a connection of it, and that the caller does, as it also sends the replies
@@ -271,7 +271,8 @@ impl Listener {
         if !self.admit_syn(now) {
             return Verdict::Drop(DropReason::SynRate);
         }
-        let use_cookie = self.requests.len() >= self.backlog.max(FEWEST_REQUESTS) as usize;
+        let most = self.backlog.max(self.settings.least_requests);
+        let use_cookie = self.requests.len() >= most as usize;
         if use_cookie && !self.settings.syn_cookies {
             return Verdict::Drop(DropReason::RequestQueueFull);
         }
@@ -408,9 +409,6 @@ fn timeout(timeouts: u8) -> Duration {
 
 /// Linux's TCP_RTO_MAX.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// The SYN queue's size for a smaller backlog, so that listen(fd, 1) needs no cookies.
-const FEWEST_REQUESTS: u32 = 8;
 
 #[cfg(test)]
 mod tests;

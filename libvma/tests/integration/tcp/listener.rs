@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 
+use rustix::process::Signal;
+
 use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
 
 /// Connects from a side, has the listening program accept, and exchanges a few bytes both ways.
@@ -137,4 +139,23 @@ fn connections_of_the_kernels_are_accepted_while_others_keep_coming() {
         assert_eq!(program.run("[ip for _, ip in kept].count('127.0.0.1')"), "1", "{prepare}");
         drop((local, peers));
     }
+}
+
+/// While no thread of the server polls, all their SYNs come before the end of any handshake.
+// covers: API-07, LIM-34
+#[test]
+fn more_clients_at_once_than_the_backlog_are_all_greeted() {
+    let ends = Ends::new(Library::Server);
+    let mut server = Puppet::start(ends.server(PYTHON));
+    server.run("l = create_server(('0.0.0.0', 7000), backlog=8); l.settimeout(15)");
+    server.run(FIRST_WAIT);
+    let mut clients = Puppet::start(ends.client(PYTHON));
+    clients.run("all = [socket() for n in range(16)]");
+    server.signal(Signal::STOP);
+    clients.run("[s.setblocking(False) or s.connect_ex(('10.99.0.1', 7000)) for s in all]");
+    server.signal(Signal::CONT);
+    server.begin("[l.accept()[0].sendall(b'greeting') for n in range(16)]");
+    clients.run("[s.settimeout(15) for s in all]");
+    assert_eq!(clients.run("[s.recv(100) for s in all].count(b'greeting')"), "16");
+    server.end("16 clients");
 }

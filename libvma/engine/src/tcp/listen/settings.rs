@@ -7,6 +7,9 @@ use core::time::Duration;
 pub struct ListenSettings {
     /// Answer with cookies when the SYN queue is full (tcp_syncookies = 1).
     pub syn_cookies: bool,
+    /// The SYN queue's size for a smaller backlog. The kernel ends a handshake before it looks at the next SYN; here those that came
+    /// while no thread polled begin together, and a client with a cookie that then finds the accept queue full hears no more.
+    pub least_requests: u32,
     /// New connections tried per second; 0 is no limit (VMA_TCP_MAX_SYN_RATE).
     pub max_syn_rate: u32,
     /// TCP_DEFER_ACCEPT: how long to wait for data.
@@ -28,6 +31,7 @@ impl Default for ListenSettings {
     fn default() -> ListenSettings {
         ListenSettings {
             syn_cookies: true,
+            least_requests: 1024,
             max_syn_rate: 0,
             defer_accept: None,
             syn_ack_retries: 5,

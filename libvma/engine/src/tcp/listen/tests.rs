@@ -362,7 +362,7 @@ fn the_caller_can_refuse_connections_too() {
 
 /// A listener whose SYN queue is full.
 fn flooded(settings: ListenSettings) -> Host {
-    let mut host = Host::new(16, settings);
+    let mut host = Host::new(16, ListenSettings { least_requests: 8, ..settings });
     for port in 1..=16 {
         host.open(0, port, syn());
     }
@@ -380,10 +380,32 @@ fn a_full_syn_queue_without_cookies_drops() {
 #[test]
 fn a_small_backlog_leaves_room_for_some_handshakes() {
     let mut host = Host::new(0, ListenSettings { syn_cookies: false, ..ListenSettings::default() });
-    for port in 1..=8 {
+    for port in 1..=1024 {
         host.open(0, port, syn());
     }
-    host.is_dropped(1, 9, syn(), DropReason::RequestQueueFull);
+    host.is_dropped(1, 1025, syn(), DropReason::RequestQueueFull);
+}
+
+/// So many as a server's thread finds in the ring when it comes back from its work.
+#[test]
+fn clients_that_come_together_beyond_the_backlog_all_get_in() {
+    let mut host = Host::new(2, ListenSettings::default());
+    let acks: Vec<_> = (1..=40).map(|port| ack_of(&host.open(0, port, syn()))).collect();
+    let mut waiting = Vec::new();
+    for (port, ack) in (1..).zip(acks) {
+        match host.give(1, port, ack, 0) {
+            Verdict::Established(_) => host.listener.push_accepted(u32::from(port)),
+            Verdict::Drop(DropReason::ListenOverflow) => waiting.push((port, ack)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(host.listener.accepted_len(), 3);
+    while host.listener.pop_accepted().is_some() {}
+    // Servers that speak first: these clients send nothing but an answer to the next SYN-ACK.
+    assert_eq!(host.run(2, 1000).len(), waiting.len());
+    for (port, ack) in waiting {
+        established(host.give(1001, port, ack, 0));
+    }
 }
 
 #[test]
@@ -530,7 +552,8 @@ proptest! {
         defer_seconds in prop::option::of(0u64..10),
     ) {
         let defer_accept = defer_seconds.map(Duration::from_secs);
-        let mut host = Host::new(backlog, ListenSettings { defer_accept, ..Default::default() });
+        let settings = ListenSettings { defer_accept, least_requests: 8, ..Default::default() };
+        let mut host = Host::new(backlog, settings);
         let (mut now, mut iss, mut accepted) = (0, 0u32, 0);
         for (port, flags, seq, ack, payload, pause, stamped) in segments {
             now += pause;
