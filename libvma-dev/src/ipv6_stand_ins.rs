@@ -123,6 +123,22 @@ pub fn is_alike_everywhere(address: Ipv4Addr, mut hosts: impl Iterator<Item = Ip
             && hosts.all(|other| other == address || first_choice(other) != Some(address))
 }
 
+/// Those of a host's addresses that are so.
+pub fn alike_everywhere(hosts: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
+    let mut chosen: Vec<_> =
+        hosts.iter().filter_map(|address| Some((first_choice(*address)?, *address))).collect();
+    // An address may be there twice, on two interfaces.
+    chosen.sort_unstable();
+    chosen.dedup();
+    let rivals = |address: Ipv4Addr| {
+        let from = chosen.partition_point(|(first, _)| *first < address);
+        chosen.iter().skip(from).take_while(|(first, _)| *first == address).count()
+    };
+    let is_alike =
+        |own: &Ipv4Addr| !is_one(*own) || first_choice(*own) == Some(*own) && rivals(*own) == 1;
+    hosts.iter().copied().filter(is_alike).collect()
+}
+
 /// The stand-in that the same address has if it comes first.
 fn first_choice(stand_in: Ipv4Addr) -> Option<Ipv4Addr> {
     candidates(real(stand_in)?).next().map(|(first, _)| first)
@@ -153,9 +169,10 @@ fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Pla
     let sum: u32 = address.segments().iter().map(|word| u32::from(*word)).sum();
     let (upper, lower) = halves(address);
     // A multiplicative hash.
-    let first = (upper.rotate_left(32) ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let product = (upper.rotate_left(32) ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..LEVELS).filter_map(move |step| {
-        let level = (first as usize + step) % LEVELS;
+        // The upper bits of the product depend on all of the address.
+        let level = ((product >> 60) as usize + step) % LEVELS;
         let number = level as u8 + 1;
         // The words of the stand-in have the same sum, modulo 65535.
         let rest = (sum + SUMS as u32 - u32::from(number)) % SUMS as u32;
@@ -222,6 +239,8 @@ mod tests {
         assert!(!is_alike_everywhere(rival, [rival].into_iter()));
         let four = Ipv4Addr::new(10, 0, 0, 1);
         assert!(is_alike_everywhere(four, [four, one].into_iter()));
+        assert_eq!(alike_everywhere(&[four, one, other, one]), [four, one, other, one]);
+        assert_eq!(alike_everywhere(&[rival, one, four, other]), [four, other]);
     }
 
     #[test]

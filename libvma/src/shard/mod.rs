@@ -27,7 +27,7 @@ pub mod tcp;
 mod train;
 mod transmit;
 
-use libvma_dev::ipv6_stand_ins::is_alike_everywhere;
+use libvma_dev::ipv6_stand_ins::alike_everywhere;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::ip::reassembly::Reassembler;
 use libvma_engine::udp::lookup::{Filter, Lookup};
@@ -383,8 +383,8 @@ impl<S> State<S> {
     }
 
     pub fn set_own_addresses(&mut self, addresses: Vec<(std::net::Ipv4Addr, u32)>) {
-        let hosts = || addresses.iter().map(|(address, _)| *address);
-        self.linked_addresses = hosts().filter(|own| is_alike_everywhere(*own, hosts())).collect();
+        let hosts: Vec<_> = addresses.iter().map(|(address, _)| *address).collect();
+        self.linked_addresses = alike_everywhere(&hosts);
         self.own_addresses = addresses;
     }
 

@@ -5,7 +5,7 @@ mod flows;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use libvma_dev::ipv6_loopback::{self, Shown};
+use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
@@ -49,7 +49,9 @@ pub fn post(stack: &Stack, id: SocketId) {
     let found = stack.shard.lock().ok().and_then(|mut state| {
         let (_, socket) = state.socket(id)?;
         let address = socket.local.map(|local| match socket.takes {
-            Takes::Ipv6 if local.ip().is_unspecified() => ipv6_loopback::end(local.port()),
+            Takes::Ipv6 if local.ip().is_unspecified() => {
+                SocketAddrV4::new(ipv6_stand_ins::ANY, local.port())
+            }
             _ => local,
         });
         let fits = socket.state == State::Offloaded

@@ -94,6 +94,16 @@ pub fn peer(fd: c_int) -> Option<SocketAddrV4> {
     end(shadow::peer_name(fd)?)
 }
 
+/// As [`peer`], if its address has been met before, as the host's own ones have.
+pub fn known_peer(fd: c_int) -> Option<SocketAddrV4> {
+    let name = shadow::peer_name(fd)?;
+    let is_known = match name {
+        Named::Ipv6(it) => it.ip().is_loopback() || ipv6_stand_ins::known(*it.ip()).is_some(),
+        Named::Ipv4(_) => true,
+    };
+    if is_known { end(name) } else { None }
+}
+
 /// The address of a listener: 0.0.0.0 is any of both families, [`ipv6_stand_ins::ANY`] any of IPv6. `None`: it is not reached by an
 /// address that the library serves.
 pub fn listening(fd: c_int) -> Option<SocketAddrV4> {

@@ -554,6 +554,28 @@ fn rules_and_parameters_leave_it_to_the_kernel() {
     }
 }
 
+/// A rule for one address is one for a socket that takes what comes to all.
+#[test]
+fn a_rule_may_name_one_of_the_hosts_own_addresses() {
+    for open in ["s = six(('::', 5000), only=1)", "s = six(('::', 5000), only=0)"] {
+        let net = Namespaces::new();
+        with_ipv6(&net);
+        let own = of(Side::A);
+        let file = net.file("rules");
+        std::fs::write(&file, format!("use os udp_receiver [{own}]:5000\n")).unwrap();
+        let program = net.program(Side::A, PYTHON).with_library();
+        let program = program.env("VMA_CONFIG_FILE", file.to_str().unwrap());
+        let (mut server, mut client) = (Puppet::start(program), net.puppet(Side::A));
+        server.run(SIX);
+        client.run(SIX);
+        server.run(open);
+        client.run("c = six()");
+        let watch = net.watch_ipv6(Side::A);
+        exchange(&mut server, &mut client, &format!("ask(c, 50, ('{own}', 5000))"), 50);
+        assert!(watch.moved().0 >= 50 && watch.moved().1 >= 50, "{open}");
+    }
+}
+
 /// Waiting calls of all kinds wake.
 #[test]
 fn a_sleeping_call_wakes() {

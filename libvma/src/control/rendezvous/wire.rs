@@ -8,7 +8,7 @@ pub const LENGTH: usize = 48;
 
 /// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
 /// too, so that versions do not even meet.
-pub const VERSION: u8 = 5;
+pub const VERSION: u8 = 6;
 
 /// Names a process for its whole life, and no other one: random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -19,7 +19,8 @@ pub(in crate::socket) mod tests;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-use libvma_dev::ipv6_loopback::Shown;
+use libvma_dev::ipv6_loopback::{self, Shown};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -173,12 +174,20 @@ fn is_ruled(stack: &Stack, protocol: u8, address: SocketAddrV4) -> bool {
     let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
     let rules = &stack.config.rules;
     let decides = |ip| rules.decide(moment, SocketAddrV4::new(ip, address.port()), None).is_some();
-    if protocol == protocol::TCP || !address.ip().is_unspecified() {
-        return decides(*address.ip());
+    let bound = *address.ip();
+    let only_ipv6 = bound == ipv6_stand_ins::ANY;
+    if protocol == protocol::TCP {
+        return decides(bound) || only_ipv6 && decides(ipv6_loopback::STAND_IN);
     }
-    let of_plane = |plane: &Plane| plane.control.addresses().iter().any(|own| decides(own.addr));
-    decides(Ipv4Addr::UNSPECIFIED)
-        || decides(Ipv4Addr::LOCALHOST)
+    if !bound.is_unspecified() && !only_ipv6 {
+        return decides(bound);
+    }
+    let of_plane = |plane: &Plane| {
+        let mut own = plane.control.addresses().iter().map(|own| own.addr);
+        own.any(|own| ipv6_stand_ins::covers(bound, own) && decides(own))
+    };
+    decides(bound)
+        || decides(if only_ipv6 { ipv6_loopback::STAND_IN } else { Ipv4Addr::LOCALHOST })
         || stack.plane.lock().map_or(true, |plane| plane.as_ref().is_some_and(of_plane))
 }
 

@@ -76,8 +76,8 @@ static uint64_t inode_of(const char *table, int port)
 }
 
 /* Of control/rendezvous/wire.rs. */
-#define VERSION 5
-#define VERSION_TEXT "5"
+#define VERSION 6
+#define VERSION_TEXT "6"
 
 static int call(uint64_t inode)
 {

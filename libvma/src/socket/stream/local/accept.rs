@@ -1,7 +1,7 @@
 //! listen() and accept(): others find the listener; whose connection the kernel accepted may have
 //! offered a pipe.
 
-use libvma_dev::{ipv6_loopback, ipv6_stand_ins};
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
 
 use super::super::candidate::Model;
@@ -25,8 +25,7 @@ pub fn post(stack: &Stack, id: SocketId) {
     };
     let Some((descriptor, address)) = place else { return };
     let address = match *address.ip() {
-        // From within the host it is reached by `::1`.
-        ipv6_stand_ins::ANY => ipv6_loopback::end(address.port()),
+        ipv6_stand_ins::ANY => address,
         own if !own.is_unspecified() && !connect::is_own(stack, own) => return,
         _ => address,
     };
@@ -91,7 +90,8 @@ pub fn adopt(
     if !has_offers && !expects_offer(stack, listener) {
         return None;
     }
-    let peer = loopback_end::peer(descriptor)?;
+    // (Of a client of another host no stand-in is made for that.)
+    let peer = loopback_end::known_peer(descriptor)?;
     let own = loopback_end::local(descriptor)?;
     // An offer is believed for connections of this user's processes only.
     let client = local::own_users_socket(stack, protocol::TCP, own, peer)?;
