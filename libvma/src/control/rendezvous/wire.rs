@@ -196,6 +196,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        assert_eq!(Key(9).name(), b"libvma-5/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-6/socket/9");
     }
 }
