@@ -204,6 +204,16 @@ fn hand_over_shadow(state: &mut Shard, id: SocketId, descriptor: i32) {
     }
 }
 
+/// A peer that was killed has told the kernel alone, and the thread that watches shadows may be the one that waits here.
+fn hear_of_death(state: &mut Shard, id: SocketId, descriptor: i32) {
+    if shadow::is_at_end(descriptor) {
+        if let Some((_, socket)) = state.socket(id) {
+            socket.order.note_readable();
+        }
+        super::attend_to_shadow(state, id);
+    }
+}
+
 /// Makes the shadow all there is to the connection. False: it cannot be done now. After true the
 /// caller forgets the socket.
 pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) -> bool {
@@ -218,6 +228,7 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         let Ok(mut state) = stack.shard.lock() else { return false };
         state.poll();
         super::flush(&mut state, id);
+        hear_of_death(&mut state, id, descriptor);
         let Some(pipe) = state.pipe(id) else { return true };
         let poured = pipe.unread() == 0 || pipe.has_peers_half() && !pipe.wants_prefetch();
         if pipe.is_over() && pipe.backlog().is_empty() && poured {
