@@ -10,7 +10,7 @@
 //!
 //! The table only grows, to what fits; what finds no place is the kernel's. It is of this process: a child has its parent's entries, another process has others.
 //! Nearly always they agree all the same, because an address says which stand-in it would have first; links between processes carry those of
-//! addresses that all know alike ([`is_alike_everywhere`]). It is read and extended without a lock, from any thread.
+//! addresses that all know alike ([`alike_everywhere`]). It is read and extended without a lock, from any thread.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -115,15 +115,8 @@ pub fn real(stand_in: Ipv4Addr) -> Option<Ipv6Addr> {
     is_whole.then(|| Ipv6Addr::from(u128::from(upper) << 64 | u128::from(disguised ^ DISGUISE)))
 }
 
-/// Among a host's addresses, of either family: do all of its processes that know them mean this one by it? Not if the address came when another
-/// one had its first place, here or perhaps elsewhere.
-pub fn is_alike_everywhere(address: Ipv4Addr, mut hosts: impl Iterator<Item = Ipv4Addr>) -> bool {
-    !is_one(address)
-        || first_choice(address) == Some(address)
-            && hosts.all(|other| other == address || first_choice(other) != Some(address))
-}
-
-/// Those of a host's addresses that are so.
+/// Those of a host's addresses, of either family, by which all of its processes that know them mean the same. An address is none of them if
+/// it came when another one had its first place, here or perhaps elsewhere.
 pub fn alike_everywhere(hosts: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
     let mut chosen: Vec<_> =
         hosts.iter().filter_map(|address| Some((first_choice(*address)?, *address))).collect();
@@ -230,15 +223,12 @@ mod tests {
         let other = (1..0x300).map(alike).find(|other| first(*other) != first(one)).unwrap();
         let rival = (1..0x300).map(alike).find(|other| first(*other) == first(one)).unwrap();
         let [one, other] = [one, other].map(|address| of(address).unwrap());
-        assert!(is_alike_everywhere(one, [one, other].into_iter()));
-        assert!(is_alike_everywhere(other, [one, other].into_iter()));
+        assert_eq!(alike_everywhere(&[one, other]), [one, other]);
         // It came too late here, and elsewhere it may have been the first.
         let rival = of(rival).unwrap();
-        assert!(!is_alike_everywhere(rival, [one, other, rival].into_iter()));
-        assert!(!is_alike_everywhere(one, [one, other, rival].into_iter()));
-        assert!(!is_alike_everywhere(rival, [rival].into_iter()));
+        assert_eq!(alike_everywhere(&[one, other, rival]), [other]);
+        assert_eq!(alike_everywhere(&[rival]), [Ipv4Addr::UNSPECIFIED; 0]);
         let four = Ipv4Addr::new(10, 0, 0, 1);
-        assert!(is_alike_everywhere(four, [four, one].into_iter()));
         assert_eq!(alike_everywhere(&[four, one, other, one]), [four, one, other, one]);
         assert_eq!(alike_everywhere(&[rival, one, four, other]), [four, other]);
     }

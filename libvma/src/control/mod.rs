@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::Shown;
-use libvma_dev::ipv6_stand_ins::{self, is_alike_everywhere};
+use libvma_dev::ipv6_stand_ins::{self, alike_everywhere};
 
 use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
@@ -177,8 +177,8 @@ impl Control {
 
     /// Is it an address of this host that other processes of it mean by it, too?
     pub fn is_known_alike(&self, address: Ipv4Addr) -> bool {
-        let hosts = || self.addresses.iter().map(|known| known.addr);
-        hosts().any(|own| own == address) && is_alike_everywhere(address, hosts())
+        let hosts: Vec<_> = self.addresses.iter().map(|known| known.addr).collect();
+        hosts.contains(&address) && alike_everywhere(&hosts).contains(&address)
     }
 
     /// All local addresses with their interfaces.

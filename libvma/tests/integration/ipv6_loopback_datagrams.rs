@@ -467,7 +467,7 @@ fn the_host_may_lose_its_loopback_address() {
     }
 }
 
-/// What is sent to an address at the moment at which the host gets it, or from there, arrives, once.
+/// Datagrams to an address that the host has only just got, and from there, arrive, each once.
 #[test]
 fn the_host_may_get_and_lose_another_address() {
     let net = Namespaces::new();
