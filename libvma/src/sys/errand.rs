@@ -6,16 +6,23 @@
 //! when the last lock is given back ([`super::thread::leave_lock`]), before signals are let in: no errand
 //! is lost to a handler that does not return.
 //!
-//! The descriptors must live as long as the process. Those of wakers and rings do.
+//! The descriptors of wakers and rings live as long as the process. A link may end meanwhile: its bell is kept until it is rung.
 
+use core::cell::Cell;
+use core::mem::ManuallyDrop;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::Arc;
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
+use super::{Fd, unix_socket};
+
 /// Wake-ups that a thread notes; more are made at once.
 const MOST: usize = 8;
+/// Bells of other processes that a thread notes; more are rung at once.
+const BELLS: usize = 4;
 /// Kicks that a thread notes; more are made at once.
 pub const RINGS: usize = 8;
 /// A device's transmit call handles some frames, then says EAGAIN.
@@ -30,6 +37,8 @@ struct Errands {
     wakers_len: AtomicU32,
     /// The sockets of transmit rings, or -1.
     kicks: [AtomicI32; RINGS],
+    /// Those of links, which may end before the bell is rung. A thread that ends has none: no destructor is needed.
+    bells: ManuallyDrop<[Cell<Option<Arc<Fd>>>; BELLS]>,
 }
 
 thread_local! {
@@ -38,6 +47,7 @@ thread_local! {
             wakers: [const { AtomicI32::new(-1) }; MOST],
             wakers_len: AtomicU32::new(0),
             kicks: [const { AtomicI32::new(-1) }; RINGS],
+            bells: ManuallyDrop::new([const { Cell::new(None) }; BELLS]),
         }
     };
 }
@@ -138,6 +148,24 @@ pub fn note_wake(waker: i32) -> bool {
     is_noted
 }
 
+/// Notes that the bell of another process is to be rung. False if too many are noted already.
+pub fn note_bell(bell: &Arc<Fd>) -> bool {
+    let is_noted = ERRANDS.with(|errands| {
+        for place in errands.bells.iter() {
+            match place.take() {
+                None => {
+                    place.set(Some(bell.clone()));
+                    return true;
+                }
+                noted => place.set(noted),
+            }
+        }
+        false
+    });
+    super::thread::owe_errands();
+    is_noted
+}
+
 /// Does what was noted.
 #[cold]
 pub fn run() {
@@ -151,6 +179,10 @@ pub fn run() {
             kick(socket);
             // Threads that change it at the same time lose a step or two.
             CROWDED.store(CROWDED.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
+        }
+        for place in errands.bells.iter() {
+            let Some(bell) = place.take() else { break };
+            unix_socket::ring(&bell);
         }
         let len = errands.wakers_len.swap(0, Ordering::Relaxed);
         for waker in errands.wakers.iter().take(len as usize) {

@@ -1,6 +1,7 @@
 //! One link: the memory shared with one peer, our side's knowledge of both lanes, the peer's bell.
 
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use super::head::{Head, chunk_at, set_chunk_at};
 use super::lane::{Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Violation};
@@ -8,7 +9,7 @@ use super::record::{self, Shape};
 use super::segment::{CHUNK, Mapping, SharedLane};
 use super::{Counters, LinkId, Side};
 use crate::sys::time::monotonic_nanos;
-use crate::sys::{Fd, unix_socket};
+use crate::sys::{Fd, errand, thread, unix_socket};
 
 /// Holding more of the peer's chunks than this, whoever queues packets must copy them out.
 const MANY_HELD: u32 = 1024 / 4 * 3;
@@ -36,7 +37,7 @@ pub struct Link {
     receiving: Consumer,
     /// The end that becomes readable.
     pub bell: Fd,
-    bell_of_peer: Fd,
+    bell_of_peer: Arc<Fd>,
     /// Heads that hold a record of this link.
     pub heads: u32,
     /// Packets are refused until then; 0 while there is room.
@@ -68,7 +69,7 @@ impl Link {
             sending: Producer::new::<SharedLane<'_>>(),
             receiving: Consumer::new(),
             bell,
-            bell_of_peer,
+            bell_of_peer: Arc::new(bell_of_peer),
             heads: 0,
             patience: 0,
             fresh: false,
@@ -365,7 +366,10 @@ impl Link {
     #[cold]
     fn ring(&mut self) {
         self.counters.bells += 1;
-        unix_socket::ring(&self.bell_of_peer);
+        // The peer that wakes may take this CPU, and with it the lock.
+        if !thread::holds_locks() || !errand::note_bell(&self.bell_of_peer) {
+            unix_socket::ring(&self.bell_of_peer);
+        }
     }
 }
 
