@@ -91,8 +91,12 @@ pub struct Wait {
     /// Others want the CPU: no more polls, but for those between their turns.
     is_crowded: bool,
     turns: u8,
+    /// Sleeps of this call that ended without what it waits for.
+    sleeps_in_vain: u8,
 }
 
+/// After so many sleeps in vain the wait polls no more: the thread wakes for what other threads wait for.
+const SLEEPS_IN_VAIN: u8 = 4;
 /// Turns that it gives others before it sleeps.
 const TURNS: u8 = 8;
 /// One that nobody took counts as so many.
@@ -126,6 +130,7 @@ impl Wait {
             look_at: FIRST_LOOK,
             is_crowded: false,
             turns: TURNS,
+            sleeps_in_vain: 0,
         }
     }
 
@@ -151,6 +156,9 @@ impl Wait {
     #[inline]
     pub fn after_miss(&mut self, load: &Load, crowded: impl FnOnce() -> bool) -> Next {
         self.loops += 1;
+        if self.sleeps_in_vain >= SLEEPS_IN_VAIN && !self.patience.is_endless() {
+            return self.look_around(true);
+        }
         let spent = matches!(self.patience, Patience::Loops(most) if self.loops >= most);
         if self.loops == 1 && !spent && contention::advice() == Advice::Poll {
             return Next::PollAgain;
@@ -293,6 +301,7 @@ impl Wait {
         thread::end_alarm(interrupted);
         // After a wake-up a little polling pays: answers come in bursts. Not after a timer's.
         if !by_timer {
+            self.sleeps_in_vain = self.sleeps_in_vain.saturating_add(1);
             self.loops = 0;
             self.look_at = FIRST_LOOK;
         }
