@@ -142,13 +142,14 @@ fn connections_of_the_kernels_are_accepted_while_others_keep_coming() {
 }
 
 /// While no thread of the server polls, all their SYNs come before the end of any handshake.
-// covers: API-07, LIM-34
+// covers: API-07
 #[test]
 fn more_clients_at_once_than_the_backlog_are_all_greeted() {
     let ends = Ends::new(Library::Server);
     let mut server = Puppet::start(ends.server(PYTHON));
     server.run("l = create_server(('0.0.0.0', 7000), backlog=8); l.settimeout(15)");
     server.run(FIRST_WAIT);
+    let watch = ends.net.watch_tcp(Side::A);
     let mut clients = Puppet::start(ends.client(PYTHON));
     clients.run("all = [socket() for n in range(16)]");
     server.signal(Signal::STOP);
@@ -158,4 +159,5 @@ fn more_clients_at_once_than_the_backlog_are_all_greeted() {
     clients.run("[s.settimeout(15) for s in all]");
     assert_eq!(clients.run("[s.recv(100) for s in all].count(b'greeting')"), "16");
     server.end("16 clients");
+    watch.still(16);
 }
