@@ -8,6 +8,9 @@
 //! A stand-in has the ones' complement sum of its address (as the prefixes of RFC 6296 have), so that TCP's and UDP's checksums, of the
 //! pseudo-header of either family, are the same: a translation touches no checksum.
 //!
+//! A multicast group of more than a link (RFC 4291 section 2.7) has a stand-in of its own kind, which is no multicast address of IPv4:
+//! [`is_multicast`] knows both.
+//!
 //! The table only grows, to what fits; what finds no place is the kernel's. It is of this process: a child has its parent's entries, another process has others.
 //! Nearly always they agree all the same, because an address says which stand-in it would have first; links between processes carry those of
 //! addresses that all know alike ([`alike_everywhere`]). It is read and extended without a lock, from any thread.
@@ -17,6 +20,10 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Addresses that may have the same sum. Whatever has no place is the kernel's.
 const LEVELS: usize = 16;
+/// Groups that may. They are fewer.
+const LEVELS_OF_GROUPS: usize = 4;
+/// In the number of a level: it is one of groups.
+const GROUPS: u8 = 128;
 /// Ones' complement sums.
 const SUMS: usize = 65_535;
 
@@ -30,9 +37,9 @@ struct Place {
 const DISGUISE: u64 = 0x5bd1_e995_9e37_79b9;
 
 /// Untouched pages of it are no memory.
-static PLACES: [[Place; SUMS]; LEVELS] =
+static PLACES: [[Place; SUMS]; LEVELS + LEVELS_OF_GROUPS] =
     [const { [const { Place { upper: AtomicU64::new(0), lower: AtomicU64::new(0) } }; SUMS] };
-        LEVELS];
+        LEVELS + LEVELS_OF_GROUPS];
 
 /// The address of a listener on `::` that takes IPv6 only (IPV6_V6ONLY); a listener that takes both has 0.0.0.0. The table has no
 /// place for this address.
@@ -51,10 +58,34 @@ pub fn is_one(address: Ipv4Addr) -> bool {
     first == 0 && level != 0
 }
 
+/// Does the address stand for a group of IPv6?
+#[inline]
+pub fn is_group(address: Ipv4Addr) -> bool {
+    let [first, level, ..] = address.octets();
+    first == 0 && level & GROUPS != 0 && address != ANY
+}
+
+/// Is it a group's address, of either family?
+#[inline]
+pub fn is_multicast(address: Ipv4Addr) -> bool {
+    address.is_multicast() || is_group(address)
+}
+
 /// Can the address have a stand-in: is it one that a packet between hosts comes from or goes to? A link-local address is not,
 /// for it means nothing without its interface; only the next hop to another address may be one, and [`of_neighbour`] gives it a stand-in.
 pub fn is_served(address: Ipv6Addr) -> bool {
+    is_host(address) || is_served_group(address)
+}
+
+/// Is it one that a packet between hosts comes from?
+pub fn is_host(address: Ipv6Addr) -> bool {
     !address.is_multicast() && !address.is_unicast_link_local() && has_place(address)
+}
+
+/// A group whose scope (RFC 7346 section 2) is the interface or the link means nothing without that either.
+fn is_served_group(address: Ipv6Addr) -> bool {
+    let [_, scope, ..] = address.octets();
+    address.is_multicast() && (3..=14).contains(&(scope & 0xf)) && has_place(address)
 }
 
 /// Not of ::/16, which are no addresses of hosts: `::`, `::1`, IPv4-mapped ones.
@@ -108,7 +139,7 @@ pub fn real(stand_in: Ipv4Addr) -> Option<Ipv6Addr> {
         return Some(Ipv6Addr::UNSPECIFIED);
     }
     let [0, level, high, low] = stand_in.octets() else { return None };
-    let places = PLACES.get(usize::from(level).checked_sub(1)?)?;
+    let places = PLACES.get(index(level)?)?;
     let place = places.get(usize::from(u16::from_be_bytes([high, low])))?;
     let (upper, disguised) = (place.upper.load(Relaxed), place.lower.load(Relaxed));
     let is_whole = upper != 0 && disguised != 0;
@@ -156,6 +187,16 @@ fn halves(address: Ipv6Addr) -> (u64, u64) {
     ((bits >> 64) as u64, bits as u64)
 }
 
+/// Where the table has the level of this number: those of groups behind the others.
+fn index(level: u8) -> Option<usize> {
+    let (levels, before) = match level & GROUPS {
+        0 => (LEVELS, 0),
+        _ => (LEVELS_OF_GROUPS, LEVELS),
+    };
+    let step = usize::from(level & !GROUPS).checked_sub(1)?;
+    (step < levels).then_some(before + step)
+}
+
 /// The stand-ins that an address can have, with their places. Which one is first the address says, also in other processes.
 #[inline]
 fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Place)> {
@@ -163,14 +204,18 @@ fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Pla
     let (upper, lower) = halves(address);
     // A multiplicative hash.
     let product = (upper.rotate_left(32) ^ lower).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (0..LEVELS).filter_map(move |step| {
+    let (levels, kind) = match address.is_multicast() {
+        true => (LEVELS_OF_GROUPS, GROUPS),
+        false => (LEVELS, 0),
+    };
+    (0..levels).filter_map(move |step| {
         // The upper bits of the product depend on all of the address.
-        let level = ((product >> 60) as usize + step) % LEVELS;
-        let number = level as u8 + 1;
+        let level = ((product >> 60) as usize + step) % levels;
+        let number = kind | (level as u8 + 1);
         // The words of the stand-in have the same sum, modulo 65535.
         let rest = (sum + SUMS as u32 - u32::from(number)) % SUMS as u32;
         let [_, _, high, low] = rest.to_be_bytes();
-        let place = PLACES.get(level)?.get(rest as usize)?;
+        let place = PLACES.get(index(number)?)?.get(rest as usize)?;
         Some((Ipv4Addr::new(0, number, high, low), place))
     })
 }
@@ -260,6 +305,32 @@ mod tests {
         }
         assert!(!is_one(Ipv4Addr::UNSPECIFIED));
         assert_eq!(real(ANY), Some(Ipv6Addr::UNSPECIFIED));
+    }
+
+    #[test]
+    fn groups_have_stand_ins_that_are_multicast_addresses() {
+        for text in ["ff05::1:3", "ff0e::db8:1", "ff18::7", "ff3e:40:2001:db8::1"] {
+            let group = address(text);
+            let stand_in = of(group).unwrap();
+            assert_eq!((real(stand_in), known(group)), (Some(group), Some(stand_in)));
+            assert!(is_one(stand_in) && is_group(stand_in) && is_multicast(stand_in));
+            assert!(is_served(group) && !is_host(group));
+            assert!(of_neighbour(group).is_none());
+        }
+        // Of an interface or a link, and of scopes that are reserved.
+        for text in ["ff01::1", "ff02::fb", "ff12::1", "ff00::1", "ff0f::1"] {
+            assert_eq!(of(address(text)), None, "{text}");
+        }
+        let alike = |n: u16| Ipv6Addr::new(0xff05, 0, 1, 0, 0, 0, 0x100 + n, 0x200 - n);
+        let some: Vec<_> = (0..10).filter_map(|n| of(alike(n))).collect();
+        assert_eq!(some.len(), LEVELS_OF_GROUPS);
+        let host = of(address("2001:db8::19")).unwrap();
+        for other in [host, ANY, Ipv4Addr::UNSPECIFIED, Ipv4Addr::new(10, 200, 0, 1)] {
+            assert!(!is_multicast(other), "{other}");
+        }
+        assert!(
+            is_multicast(Ipv4Addr::new(239, 1, 1, 1)) && !is_group(Ipv4Addr::new(239, 1, 1, 1))
+        );
     }
 
     #[test]

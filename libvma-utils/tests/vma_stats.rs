@@ -56,7 +56,7 @@ fn traffic(control: &Control, answers: u32) -> (Snapshot, Vec<Socket>) {
         group_count: 1,
         ..Socket::default()
     };
-    busy.groups[0] = [224, 7, 7, 7];
+    busy.groups[0] = std::net::Ipv4Addr::new(224, 7, 7, 7).to_ipv6_mapped().octets();
     let listener = Socket {
         used: 1,
         descriptor: 15,

@@ -1,13 +1,13 @@
 //! The statistics file, byte for byte. A change of any of these types is a new [`VERSION`].
 
-use core::net::{Ipv6Addr, SocketAddr, SocketAddrV4};
+use core::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::ipv6_loopback;
 
 pub const MAGIC: [u8; 8] = *b"libvmaST";
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Places for rings, buffer pools, epoll instances and reasons of a drop.
 pub const RINGS: usize = 16;
@@ -258,7 +258,8 @@ plain! {
         /// Why the kernel serves it, padded with zeros; empty if it does not.
         pub reason: [u8; 64],
         pub group_count: u32,
-        pub groups: [[u8; 4]; GROUPS],
+        /// Those of IPv4 mapped (RFC 4291 section 2.5.5.2).
+        pub groups: [[u8; 16]; GROUPS],
         pub reserved_end: u32,
     }
 
@@ -316,6 +317,12 @@ impl Socket {
     /// The peer's.
     pub fn peer_end(&self) -> SocketAddr {
         end(self.peer, self.peer_ipv6, self.peer_port)
+    }
+
+    /// The groups that it is a member of, as far as they are told.
+    pub fn memberships(&self) -> impl Iterator<Item = IpAddr> {
+        let count = (self.group_count as usize).min(GROUPS);
+        self.groups.into_iter().take(count).map(|group| Ipv6Addr::from(group).to_canonical())
     }
 }
 
@@ -392,7 +399,7 @@ mod tests {
         ];
         assert_eq!(
             (VERSION, sizes),
-            (3, [40, 288, 8352, 560, 224]),
+            (4, [40, 288, 8352, 800, 224]),
             "a new layout is a new version"
         );
     }

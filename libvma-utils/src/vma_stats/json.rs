@@ -2,8 +2,7 @@
 //! nothing here knows how or when snapshots are taken.
 
 use libvma_dev::stats::{
-    BLOCKING, Counters, GROUPS, MULTICAST_LOOP, Multiplexer, Pool, Ring, Snapshot, Socket, Tcp,
-    read_text,
+    BLOCKING, Counters, MULTICAST_LOOP, Multiplexer, Pool, Ring, Snapshot, Socket, Tcp, read_text,
 };
 use serde_json::{Map, Value, json};
 
@@ -89,7 +88,6 @@ fn socket(socket: &Socket) -> Value {
     let ip = |address: [u8; 4]| std::net::Ipv4Addr::from(address).to_string();
     let known = |thread: u32| (thread != 0).then_some(thread);
     let reason = read_text(&socket.reason);
-    let groups = socket.groups.iter().take((socket.group_count as usize).min(GROUPS));
     let mut object = json!({
         "descriptor": socket.descriptor,
         "inode": socket.inode,
@@ -106,7 +104,7 @@ fn socket(socket: &Socket) -> Value {
         "multicast_loop": socket.flags & MULTICAST_LOOP != 0,
         "multicast_interface":
             (socket.multicast_interface != [0; 4]).then(|| ip(socket.multicast_interface)),
-        "multicast_groups": groups.map(|group| ip(*group)).collect::<Vec<_>>(),
+        "multicast_groups": socket.memberships().map(|group| group.to_string()).collect::<Vec<_>>(),
         "ready_packets": socket.ready_packets,
         "ready_bytes": socket.ready_bytes,
         "ready_limit_bytes": socket.ready_limit,

@@ -12,7 +12,7 @@ mod route_cache;
 mod udp_table;
 
 use std::collections::HashMap;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::ipv6_stand_ins::{self, alike_everywhere};
@@ -312,11 +312,20 @@ impl Control {
         &mut self.udp_table
     }
 
-    /// How many sockets of the host are members of a group on an interface (/proc/net/igmp).
+    /// How many sockets of the host are members of a group on an interface (/proc/net/igmp, igmp6).
     /// None if that cannot be told.
     pub fn members_on_host(&self, group: Ipv4Addr, interface: u32) -> Option<u32> {
-        let text = crate::sys::fd::read_file("/proc/thread-self/net/igmp").ok()?;
-        igmp_users(&String::from_utf8_lossy(&text), group, interface)
+        let read = |path| crate::sys::fd::read_file(path).ok();
+        match ipv6_stand_ins::real(group) {
+            None => {
+                let text = read("/proc/thread-self/net/igmp")?;
+                igmp_users(&String::from_utf8_lossy(&text), group, interface)
+            }
+            Some(group) => {
+                let text = read("/proc/thread-self/net/igmp6")?;
+                mld_users(&String::from_utf8_lossy(&text), group, interface)
+            }
+        }
     }
 }
 
@@ -337,9 +346,37 @@ fn igmp_users(text: &str, group: Ipv4Addr, interface: u32) -> Option<u32> {
     Some(0)
 }
 
+/// Reads /proc/net/igmp6: lines of the interface's index and name, the group (hexadecimal) and its number of users.
+fn mld_users(text: &str, group: Ipv6Addr, interface: u32) -> Option<u32> {
+    let wanted = format!("{:032x}", u128::from(group));
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let index = words.next()?.parse::<u32>().ok();
+        if index == Some(interface) && words.nth(1)?.eq_ignore_ascii_case(&wanted) {
+            return words.next()?.parse().ok();
+        }
+    }
+    Some(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_of_a_group_of_ipv6_are_read_per_interface() {
+        let row = |interface: u32, group: u128, users: u32| {
+            format!("{interface}    eth0            {group:032x}     {users} 0000000C 0\n")
+        };
+        let group = |text: &str| u128::from(text.parse::<Ipv6Addr>().unwrap());
+        let text = row(1, group("ff02::1"), 1)
+            + &row(7, group("ff05::1:a"), 2)
+            + &row(7, group("ff05::1:ab"), 3);
+        let users = |group: &str, interface| mld_users(&text, group.parse().unwrap(), interface);
+        assert_eq!(users("ff05::1:ab", 7), Some(3));
+        assert_eq!((users("ff05::1:ab", 1), users("ff05::2", 7)), (Some(0), Some(0)));
+        assert_eq!(users("ff02::1", 1), Some(1));
+    }
 
     #[test]
     fn users_of_a_group_are_read_per_interface() {

@@ -70,7 +70,7 @@ impl Process {
     fn count_ipv6(&self, fd: i32, listener: Family) -> bool {
         if listener == Family::Ipv6
             && let Some(own @ Named::Ipv6(address)) = shadow::local_name(fd)
-            && !ipv6_stand_ins::is_served(*address.ip())
+            && !ipv6_stand_ins::is_host(*address.ip())
         {
             if !own.is_loopback() {
                 WhyOs::Ipv6.tell(format_args!("fd {fd}"));

@@ -12,6 +12,7 @@ use core::net::SocketAddrV4;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::io::IoSliceMut;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
@@ -19,6 +20,7 @@ use libvma_engine::wire::{ipv4, udp};
 
 use super::datagram::Datagram;
 use super::receive::partial;
+use super::transmit::group_mac;
 use super::{RingId, SocketId, State};
 use crate::device::Received;
 use crate::device::xdp::Injector;
@@ -88,7 +90,7 @@ impl<S> State<S> {
         datagram: &Datagram,
         queue: Queue,
     ) -> Option<u32> {
-        if datagram.destination.is_multicast() && queue.shares_groups {
+        if ipv6_stand_ins::is_multicast(datagram.destination) && queue.shares_groups {
             return None;
         }
         let mut payload = vec![0; datagram.len as usize];
@@ -171,11 +173,8 @@ impl<S> State<S> {
             (None, None) => self.ring(otherwise?)?,
         };
         let interface = ring.interface();
-        let mac = match datagram.destination.octets() {
-            [_, b, c, d] if datagram.destination.is_multicast() => [1, 0, 0x5e, b & 0x7f, c, d],
-            _ => interface.mac,
-        };
-        (!ring.is_local()).then_some((interface.index, MacAddr(mac)))
+        let mac = group_mac(datagram.destination).unwrap_or(MacAddr(interface.mac));
+        (!ring.is_local()).then_some((interface.index, mac))
     }
 }
 

@@ -51,7 +51,7 @@ pub use envelope::Envelope;
 pub use filter::Judged;
 pub use local::member_number;
 pub use ready::{Interest, Readiness, Registration, SetId, SleeperId};
-pub use transmit::{Egress, NextHop, SendError};
+pub use transmit::{Egress, NextHop, SendError, group_mac};
 
 use self::burst::Burst;
 use self::endpoint::Slot;

@@ -101,7 +101,7 @@ impl<S> State<S> {
         let local = ring.is_local();
         let mut tuple = tuple(parsed, interface);
         let offset = ethernet::HEADER_LEN + parsed.ip.header_len() + udp::HEADER_LEN;
-        if !tuple.destination.is_multicast() {
+        if !ipv6_stand_ins::is_multicast(tuple.destination) {
             let Some(index) = self.lookup.unicast(&tuple) else {
                 if local {
                     return self.give_back_to_sender(id, received, parsed, offset);
@@ -315,7 +315,7 @@ impl<S> State<S> {
     }
 
     fn deliver_whole(&mut self, payload: Arc<[u8]>, parsed: &Parsed, tuple: &Tuple) {
-        if tuple.destination.is_multicast() {
+        if ipv6_stand_ins::is_multicast(tuple.destination) {
             let targets = self.multicast_targets(tuple);
             for index in &targets {
                 self.deliver_copy(*index, payload.clone(), parsed, tuple);

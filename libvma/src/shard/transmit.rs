@@ -1,9 +1,10 @@
 //! Datagrams out: headers, checksum and payload into frames of a ring, in one copy.
 
 use std::io::IoSlice;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::ip::fragment::{Fragment, fragments};
 use libvma_engine::udp::lookup::Tuple;
@@ -18,6 +19,14 @@ use crate::log::log_line;
 use crate::sys::{errand, user};
 
 pub(super) const HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN + udp::HEADER_LEN;
+
+/// The MAC address that carries a group of either family; `None`: the address is no group's.
+pub fn group_mac(address: Ipv4Addr) -> Option<MacAddr> {
+    match ipv6_stand_ins::is_group(address) {
+        true => ipv6_stand_ins::real(address).map(MacAddr::multicast_for_ipv6),
+        false => address.is_multicast().then(|| MacAddr::multicast_for(address)),
+    }
+}
 
 /// Where a destination is reached: a ring, and what goes into the Ethernet header.
 #[derive(Clone, Copy, Debug)]
@@ -174,7 +183,7 @@ impl<S> State<S> {
     #[cold]
     fn loop_back_sent(&mut self, egress: &Egress<'_>) {
         let tuple = Tuple {
-            is_ipv6: false,
+            is_ipv6: ipv6_stand_ins::is_group(*egress.destination.ip()),
             member: 0,
             source: *egress.source.ip(),
             source_port: egress.source.port(),

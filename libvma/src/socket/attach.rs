@@ -34,7 +34,7 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
         if automatic {
             socket.datagrams.get_or_insert_default().brevity_key = Some(brevity::AUTOMATIC);
         }
-        let (shadow, device) = (socket.shadow(), socket.options.device);
+        let (shadow, device) = (socket.shadow(), socket.options.device());
         drop(state);
         if let Some(local) = loopback_end::listening(shadow) {
             open_rings(stack, *local.ip(), device);
@@ -58,11 +58,11 @@ pub fn post(stack: &Stack, id: SocketId) {
             && !socket.options.receives_by_kernel
             && socket.stream.is_none()
             && socket.posted.is_none()
-            && socket.options.device.is_none();
+            && socket.options.device().is_none();
         Some((socket.shadow(), address.filter(|_| fits)?))
     });
     let Some((shadow, address)) = found else { return };
-    if address.ip().is_multicast() || !stack.config.local {
+    if ipv6_stand_ins::is_multicast(*address.ip()) || !stack.config.local {
         return;
     }
     let Some(posted) = local::post(stack, protocol::UDP, shadow, address) else { return };
@@ -203,9 +203,10 @@ pub fn update_interfaces(stack: &Stack, plane: &mut Plane) {
 pub fn void_doubtful_routes(state: &mut Shard) {
     for id in state.ids() {
         let Some((_, socket)) = state.socket(id) else { continue };
-        let looped = socket.options.multicast_loop;
+        let looped = |group| socket.options.multicast(group).is_looped;
         socket.route = socket.route.take().filter(|route| {
-            let group = route.destination.is_multicast() && looped;
+            let to = route.destination;
+            let group = ipv6_stand_ins::is_multicast(to) && looped(to);
             !group && !matches!(route.via, Via::Os(WhyOs::LocalDestination))
         });
     }
@@ -226,7 +227,7 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
     let mut wanted = Wanted::withholding(sharing::withheld(stack, &mut plane.control, id));
     wanted.add_addresses(stack, plane, &place);
     let unserved = wanted.is_empty()
-        && !place.local.ip().is_multicast()
+        && !ipv6_stand_ins::is_multicast(*place.local.ip())
         && !place.is_within_host(stack, &plane.control);
     if unserved && !may_pass(wanted.why) {
         return Err(wanted.why);
@@ -321,7 +322,7 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
 pub(super) fn interfaces(control: &Control, local: Ipv4Addr, device: Option<u32>) -> Vec<u32> {
     match device {
         Some(device) => vec![device],
-        None if local == ipv6_stand_ins::ANY => {
+        None if local == ipv6_stand_ins::ANY || ipv6_stand_ins::is_group(local) => {
             control.addressed_interfaces(ipv6_stand_ins::is_one)
         }
         None if local.is_unspecified() || local.is_multicast() => {

@@ -163,8 +163,9 @@ fn kernels_part(
     if socket.order.take_error() {
         return Some(WhyOs::PendingError);
     }
-    let hops = ancillary.ttl.unwrap_or(socket.options.multicast_ttl);
-    let stays_here = destination.ip().is_multicast() && hops == 0;
+    let to = *destination.ip();
+    let hops = || ancillary.ttl.unwrap_or(socket.options.multicast(to).hops);
+    let stays_here = ipv6_stand_ins::is_multicast(to) && hops() == 0;
     if destination.port() == 0 || stays_here {
         return Some(WhyOs::Arguments);
     }
@@ -240,11 +241,12 @@ impl Way {
         len: usize,
     ) -> Egress<'e> {
         let options = &socket.options;
-        let multicast = destination.ip().is_multicast();
+        let group = Some(*destination.ip()).filter(|to| ipv6_stand_ins::is_multicast(*to));
+        let multicast = group.map(|group| options.multicast(group));
         // IP_TTL is not for packets of IPv6.
         let own_ttl = options.ttl.filter(|_| self.class.is_none());
         let unicast_ttl = own_ttl.or(self.hop_limit).unwrap_or(64);
-        let ttl = if multicast { options.multicast_ttl } else { unicast_ttl };
+        let ttl = multicast.map_or(unicast_ttl, |it| it.hops);
         Egress {
             hop: &self.hop,
             source: SocketAddrV4::new(self.source, socket.local.map_or(0, |local| local.port())),
@@ -255,7 +257,7 @@ impl Way {
             never_fragment: options.never_fragment,
             // SO_NO_CHECK is for IPv4 (RFC 8200 section 8.1).
             checksum: options.checksum || self.class.is_some(),
-            loop_back: multicast && options.multicast_loop,
+            loop_back: multicast.is_some_and(|it| it.is_looped),
             after_kernel: self.after_kernel,
             payload,
             skip: 0,

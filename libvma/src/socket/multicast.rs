@@ -1,156 +1,232 @@
-//! Multicast options: which groups a socket hears, and how it sends to groups (ip(7)).
+//! Multicast options: which groups a socket hears, and how it sends to groups (ip(7), ipv6(7), RFC 3678). `request` reads the arguments.
 //!
-//! The shadow joins too: the kernel so speaks IGMP for us, and receives what comes another way.
+//! The shadow joins too: the kernel so speaks IGMP and MLD for us, and receives what comes another way.
 
+mod request;
+
+use core::num::NonZeroU32;
 use std::net::Ipv4Addr;
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::udp::lookup::{Membership, SourceMode};
 
+use self::request::{By, Change, Read, Request};
+use super::options::Options;
 use super::{Socket, Stack, WhyOs, attach};
 use crate::shard::SocketId;
 use crate::sys::shadow;
 
+/// How a socket sends to the groups of a family, and whether it hears groups that it has not joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Multicast {
+    /// IP_MULTICAST_IF, IPV6_MULTICAST_IF.
+    pub interface: Option<NonZeroU32>,
+    /// IP_MULTICAST_TTL, IPV6_MULTICAST_HOPS.
+    pub hops: u8,
+    /// IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP.
+    pub is_looped: bool,
+    /// IP_MULTICAST_ALL, IPV6_MULTICAST_ALL: groups that some other socket joined are welcome too.
+    pub all: bool,
+}
+
+impl Multicast {
+    /// As a new socket has it.
+    pub fn new(is_looped: bool) -> Multicast {
+        Multicast { interface: None, hops: 1, is_looped, all: true }
+    }
+}
+
 /// Takes a multicast option over that the kernel accepted. False if it is not one of ours.
-pub fn after_set(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
-    match name {
-        libc::IP_MULTICAST_TTL
-        | libc::IP_MULTICAST_LOOP
-        | libc::IP_MULTICAST_ALL
-        | libc::IP_MULTICAST_IF => {
-            let Ok(mut state) = stack.shard.lock() else { return false };
-            let Some((_, socket)) = state.socket(id) else { return true };
-            scalar(socket, name, value);
-            let filter_all = socket.options.multicast_all;
-            if let Some(filter) = state.filter_mut(id) {
-                filter.multicast_all = filter_all;
-            }
-            true
+pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> bool {
+    if request::is_one(level, name) {
+        match request::read(level, name, value) {
+            Read::Served(request) => change(stack, id, request),
+            Read::Kernels => {}
+            Read::Unknown => attach::un_offload(stack, id, WhyOs::Arguments),
         }
-        libc::IP_ADD_MEMBERSHIP | libc::IP_DROP_MEMBERSHIP => {
-            let Some((group, interface)) = request(stack, value) else { return pass(stack, id) };
-            let named = value.get(4..).is_some_and(|rest| rest.iter().any(|byte| *byte != 0));
-            change(stack, id, |groups| {
-                if name == libc::IP_DROP_MEMBERSHIP && !named {
-                    // No interface given: the first membership of the group, as the kernel does.
-                    if let Some(first) = groups.iter().position(|m| m.group == group) {
-                        groups.remove(first);
-                    }
-                    return;
-                }
-                groups.retain(|m| (m.group, m.interface) != (group, interface));
-                if name == libc::IP_ADD_MEMBERSHIP {
-                    let mode = SourceMode::Exclude;
-                    groups.push(Membership { group, interface, mode, sources: Vec::new() });
-                }
-            })
-        }
-        libc::IP_ADD_SOURCE_MEMBERSHIP
-        | libc::IP_DROP_SOURCE_MEMBERSHIP
-        | libc::IP_BLOCK_SOURCE
-        | libc::IP_UNBLOCK_SOURCE => {
-            let Some((group, interface, source)) = source_request(stack, value) else {
-                return pass(stack, id);
-            };
-            change(stack, id, |groups| change_source(groups, name, group, interface, source))
-        }
-        // The protocol-independent forms and whole filters: the kernel's, and with them the socket.
-        libc::MCAST_JOIN_GROUP..=libc::MCAST_MSFILTER | libc::IP_MSFILTER => pass(stack, id),
-        _ => false,
+        return true;
     }
-}
-
-fn scalar(socket: &mut Socket, name: i32, value: &[u8]) {
-    let fd = socket.shadow();
-    let now = || shadow::int_option(fd, libc::IPPROTO_IP, name).unwrap_or(0);
-    let options = &mut socket.options;
-    socket.route = None;
-    match name {
-        libc::IP_MULTICAST_TTL => options.multicast_ttl = now() as u8,
-        libc::IP_MULTICAST_LOOP => options.multicast_loop = now() != 0,
-        libc::IP_MULTICAST_ALL => options.multicast_all = now() != 0,
-        _ => {
-            // The kernel tells the address only; the index is in what was set.
-            let address = ipv4_at(value, if value.len() >= 8 { 4 } else { 0 });
-            let index = value.get(8..12).and_then(|bytes| bytes.try_into().ok());
-            options.multicast_source = address.filter(|address| !address.is_unspecified());
-            options.multicast_interface = index.map(u32::from_ne_bytes).filter(|index| *index != 0);
-        }
-    }
-}
-
-fn change(stack: &Stack, id: SocketId, edit: impl FnOnce(&mut Vec<Membership>)) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
     let Some((_, socket)) = state.socket(id) else { return true };
-    edit(&mut socket.options.memberships);
-    drop(state);
-    attach::refresh(stack, id);
-    true
+    let is_one = scalar(socket, level, name, value);
+    let all = (socket.options.multicast.all, socket.options.ipv6_multicast.all);
+    if is_one && let Some(filter) = state.filter_mut(id) {
+        (filter.multicast_all, filter.ipv6_multicast_all) = all;
+    }
+    is_one
 }
 
-fn change_source(
-    groups: &mut Vec<Membership>,
-    name: i32,
-    group: Ipv4Addr,
-    interface: u32,
-    source: Ipv4Addr,
-) {
-    let at = groups.iter().position(|m| (m.group, m.interface) == (group, interface));
-    let membership = match at.and_then(|at| groups.get_mut(at)) {
-        Some(membership) => membership,
-        None => {
-            let mode = SourceMode::Include;
+fn scalar(socket: &mut Socket, level: i32, name: i32, value: &[u8]) -> bool {
+    let fd = socket.shadow();
+    let now = || shadow::int_option(fd, level, name).unwrap_or(0);
+    let options = &mut socket.options;
+    match (level, name) {
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL) => options.multicast.hops = now() as u8,
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP) => options.multicast.is_looped = now() != 0,
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL) => options.multicast.all = now() != 0,
+        (libc::IPPROTO_IP, libc::IP_MULTICAST_IF) => interface_of_ipv4(options, value),
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS) => {
+            options.ipv6_multicast.hops = now() as u8;
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP) => {
+            options.ipv6_multicast.is_looped = now() != 0;
+        }
+        (libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL) => options.ipv6_multicast.all = now() != 0,
+        (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF) => {
+            options.ipv6_multicast.interface = NonZeroU32::new(now() as u32);
+        }
+        _ => return false,
+    }
+    socket.route = None;
+    true
+}
+const IPV6_MULTICAST_ALL: i32 = 29;
+
+/// The kernel tells the address only; the index is in what was set.
+fn interface_of_ipv4(options: &mut Options, value: &[u8]) {
+    let word = |at: usize| value.get(at..)?.first_chunk::<4>().copied();
+    let address = word(if value.len() >= 8 { 4 } else { 0 }).map(Ipv4Addr::from);
+    options.multicast_source = address.filter(|address| !address.is_unspecified());
+    options.multicast.interface = word(8).map(u32::from_ne_bytes).and_then(NonZeroU32::new);
+}
+
+fn change(stack: &Stack, id: SocketId, request: Request) {
+    let Request { group, by, change } = request;
+    let interface = match by {
+        By::Index(index) => Some(index),
+        By::Address(address) => interface_of(stack, address),
+        // A membership that there is already, whatever its interface.
+        By::Route if change == Change::Leave => None,
+        By::Route if ipv6_stand_ins::is_group(group) && has_joined(stack, id, group) => None,
+        By::Route => interface_for(stack, group),
+    };
+    let needs_interface = by != By::Route || change == Change::Join;
+    if interface.is_none() && needs_interface {
+        return attach::un_offload(stack, id, WhyOs::Arguments);
+    }
+    let Ok(mut state) = stack.shard.lock() else { return };
+    let Some((_, socket)) = state.socket(id) else { return };
+    apply(&mut socket.options.memberships, group, interface, change);
+    drop(state);
+    attach::refresh(stack, id);
+}
+
+/// The change that the kernel has made. Without an interface it is to the membership that came last.
+fn apply(groups: &mut Vec<Membership>, group: Ipv4Addr, interface: Option<u32>, change: Change) {
+    let is_it = |one: &Membership| {
+        one.group == group && interface.is_none_or(|interface| one.interface == interface)
+    };
+    let at = groups.iter().rposition(is_it);
+    let membership = match (at.and_then(|at| groups.get_mut(at)), interface, &change) {
+        (Some(membership), ..) => membership,
+        (None, Some(interface), Change::Join | Change::JoinSource(_)) => {
+            let mode = SourceMode::Exclude;
             groups.push(Membership { group, interface, mode, sources: Vec::new() });
             let Some(last) = groups.last_mut() else { return };
             last
         }
+        _ => return,
     };
-    match name {
-        libc::IP_ADD_SOURCE_MEMBERSHIP | libc::IP_BLOCK_SOURCE => membership.sources.push(source),
-        _ => membership.sources.retain(|known| *known != source),
-    }
-    let empty = membership.mode == SourceMode::Include && membership.sources.is_empty();
-    if empty {
-        groups.retain(|m| (m.group, m.interface) != (group, interface));
-    }
-}
-
-fn pass(stack: &Stack, id: SocketId) -> bool {
-    attach::un_offload(stack, id, WhyOs::Arguments);
-    true
-}
-
-/// `ip_mreq` or `ip_mreqn`: the group and the interface the kernel chose for it.
-fn request(stack: &Stack, value: &[u8]) -> Option<(Ipv4Addr, u32)> {
-    let group = ipv4_at(value, 0)?;
-    let address = ipv4_at(value, 4)?;
-    let index = value.get(8..12).and_then(|bytes| bytes.try_into().ok());
-    let index = index.map(i32::from_ne_bytes).and_then(|index| u32::try_from(index).ok());
-    let interface = match index.filter(|index| *index != 0) {
-        Some(index) => index,
-        None => interface_for(stack, group, address)?,
+    let is_left = match change {
+        Change::Join => false,
+        Change::Leave => true,
+        Change::JoinSource(source) => add(membership, SourceMode::Include, source),
+        Change::Block(source) => add(membership, SourceMode::Exclude, source),
+        Change::LeaveSource(source) | Change::Unblock(source) => {
+            membership.sources.retain(|known| *known != source);
+            membership.is_of_nobody()
+        }
+        Change::Filter(mode, sources) => {
+            (membership.mode, membership.sources) = (mode, sources);
+            membership.is_of_nobody()
+        }
     };
-    Some((group, interface))
+    if is_left && let Some(at) = groups.iter().rposition(is_it) {
+        groups.remove(at);
+    }
 }
 
-/// `ip_mreq_source`: group, interface address, source.
-fn source_request(stack: &Stack, value: &[u8]) -> Option<(Ipv4Addr, u32, Ipv4Addr)> {
-    let group = ipv4_at(value, 0)?;
-    let interface = interface_for(stack, group, ipv4_at(value, 4)?)?;
-    Some((group, interface, ipv4_at(value, 8)?))
+/// A membership that had no list of sources takes on the mode of the first one. False: it stays.
+fn add(membership: &mut Membership, mode: SourceMode, source: Ipv4Addr) -> bool {
+    membership.mode = mode;
+    membership.sources.push(source);
+    false
 }
 
-/// The interface with this address; for 0.0.0.0 the one that the group's route leaves by.
-fn interface_for(stack: &Stack, group: Ipv4Addr, address: Ipv4Addr) -> Option<u32> {
+fn has_joined(stack: &Stack, id: SocketId, group: Ipv4Addr) -> bool {
+    stack.shard.lock().is_ok_and(|mut state| {
+        let socket = state.socket(id).map(|(_, socket)| socket);
+        socket.is_some_and(|socket| socket.options.memberships.iter().any(|it| it.group == group))
+    })
+}
+
+fn interface_of(stack: &Stack, address: Ipv4Addr) -> Option<u32> {
+    stack.plane.lock().ok()?.as_mut()?.control.interface_of(address)
+}
+
+/// The interface that the group's route leaves by.
+fn interface_for(stack: &Stack, group: Ipv4Addr) -> Option<u32> {
     let mut plane = stack.plane.lock().ok()?;
-    let control = &mut plane.as_mut()?.control;
-    if !address.is_unspecified() {
-        return control.interface_of(address);
-    }
     let query = crate::control::netlink::RouteQuery::to(group);
-    control.route(&query).ok().map(|route| route.oif).filter(|index| *index != 0)
+    let route = plane.as_mut()?.control.route(&query).ok()?;
+    Some(route.oif).filter(|index| *index != 0)
 }
 
-fn ipv4_at(value: &[u8], at: usize) -> Option<Ipv4Addr> {
-    let bytes: [u8; 4] = value.get(at..at.checked_add(4)?)?.try_into().ok()?;
-    Some(Ipv4Addr::from(bytes))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
+    const ONE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const TWO: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+    fn after(steps: impl IntoIterator<Item = (Option<u32>, Change)>) -> Vec<Membership> {
+        let mut groups = Vec::new();
+        for (interface, change) in steps {
+            apply(&mut groups, GROUP, interface, change);
+        }
+        groups
+    }
+
+    fn membership(interface: u32, mode: SourceMode, sources: &[Ipv4Addr]) -> Membership {
+        Membership { group: GROUP, interface, mode, sources: sources.to_vec() }
+    }
+
+    #[test]
+    fn a_group_that_is_left_without_an_interface_is_the_one_joined_last() {
+        let all = after([
+            (Some(1), Change::Join),
+            (Some(2), Change::Join),
+            (Some(3), Change::Join),
+            (None, Change::Leave),
+            (Some(1), Change::Leave),
+        ]);
+        assert_eq!(all, [membership(2, SourceMode::Exclude, &[])]);
+    }
+
+    #[test]
+    fn the_first_source_says_the_mode() {
+        let joined = after([(Some(1), Change::Join), (Some(1), Change::JoinSource(ONE))]);
+        assert_eq!(joined, [membership(1, SourceMode::Include, &[ONE])]);
+        let chosen = after([(Some(1), Change::JoinSource(ONE)), (None, Change::JoinSource(TWO))]);
+        assert_eq!(chosen, [membership(1, SourceMode::Include, &[ONE, TWO])]);
+        let blocked = after([(Some(1), Change::Join), (Some(1), Change::Block(ONE))]);
+        assert_eq!(blocked, [membership(1, SourceMode::Exclude, &[ONE])]);
+    }
+
+    #[test]
+    fn a_membership_of_no_source_is_none() {
+        let left = [(Some(1), Change::JoinSource(ONE)), (Some(1), Change::LeaveSource(ONE))];
+        assert_eq!(after(left), []);
+        let filter = |mode, sources| (Some(1), Change::Filter(mode, sources));
+        let all = after([(Some(1), Change::Join), filter(SourceMode::Include, vec![TWO])]);
+        assert_eq!(all, [membership(1, SourceMode::Include, &[TWO])]);
+        let none = [(Some(1), Change::Join), filter(SourceMode::Include, Vec::new())];
+        assert_eq!(after(none), []);
+        let unblocked = [(Some(1), Change::Block(ONE)), (Some(1), Change::Unblock(ONE))];
+        assert_eq!(after(unblocked), []);
+        let again =
+            [(Some(1), Change::Join), (Some(1), Change::Block(ONE)), (None, Change::Unblock(ONE))];
+        assert_eq!(after(again), [membership(1, SourceMode::Exclude, &[])]);
+    }
 }

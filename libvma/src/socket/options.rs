@@ -4,12 +4,15 @@
 //! shadow, so that clamping, doubling and defaults are the kernel's own. An option that neither is
 //! mirrored nor known to be harmless gives the socket to the kernel.
 
+use core::num::NonZeroU32;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_engine::udp::lookup::Membership;
 
-use super::{CachedRoute, Stack, WhyOs, attach, multicast};
+use super::multicast::{self, Multicast};
+use super::{CachedRoute, Stack, WhyOs, attach};
 use crate::config::Config;
 use crate::log::log_line;
 use crate::shard::SocketId;
@@ -38,7 +41,7 @@ pub struct Options {
     /// UDP_GRO.
     pub receive_segment: bool,
     /// SO_BINDTODEVICE as an interface index.
-    pub device: Option<u32>,
+    pub bound_device: Option<NonZeroU32>,
     pub mark: u32,
     pub reuse_port: bool,
     pub reuse_address: bool,
@@ -58,10 +61,9 @@ pub struct Options {
     pub checksum: bool,
     /// UDP_SEGMENT: a longer payload leaves as datagrams of so many bytes; 0 is none.
     pub segment: u16,
-    pub multicast_ttl: u8,
-    pub multicast_loop: bool,
-    pub multicast_all: bool,
-    pub multicast_interface: Option<u32>,
+    pub multicast: Multicast,
+    pub ipv6_multicast: Multicast,
+    /// IP_MULTICAST_IF, if it named an address.
     pub multicast_source: Option<Ipv4Addr>,
     pub memberships: Vec<Membership>,
 }
@@ -137,6 +139,16 @@ impl Options {
         }
     }
 
+    /// The interface that it is bound to.
+    pub fn device(&self) -> Option<u32> {
+        self.bound_device.map(NonZeroU32::get)
+    }
+
+    /// How it sends to this group.
+    pub fn multicast(&self, group: Ipv4Addr) -> &Multicast {
+        if ipv6_stand_ins::is_group(group) { &self.ipv6_multicast } else { &self.multicast }
+    }
+
     /// Of a datagram, is the interface told?
     fn tells_interface(&self) -> bool {
         self.packet_info != PacketInfo::None || self.ipv6_told.has(libc::IPV6_2292PKTINFO)
@@ -175,7 +187,7 @@ impl Options {
             sends_ipv6_by_kernel: false,
             receives_by_kernel: false,
             receive_segment: false,
-            device: None,
+            bound_device: None,
             mark: 0,
             reuse_port: false,
             reuse_address: false,
@@ -188,10 +200,8 @@ impl Options {
             ignore_path_mtu: false,
             checksum: true,
             segment: 0,
-            multicast_ttl: 1,
-            multicast_loop: config.tx_mc_loopback,
-            multicast_all: true,
-            multicast_interface: None,
+            multicast: Multicast::new(config.tx_mc_loopback),
+            ipv6_multicast: Multicast::new(config.tx_mc_loopback),
             multicast_source: None,
             memberships: Vec::new(),
         }
@@ -258,25 +268,12 @@ const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_2292HOPOPTS,
     libc::IPV6_2292DSTOPTS,
     libc::IPV6_2292RTHDR,
-    libc::IPV6_MULTICAST_IF,
-    libc::IPV6_MULTICAST_HOPS,
-    libc::IPV6_MULTICAST_LOOP,
-    libc::IPV6_ADD_MEMBERSHIP,
-    libc::IPV6_DROP_MEMBERSHIP,
     libc::IPV6_MTU_DISCOVER,
     libc::IPV6_RECVERR,
     IPV6_JOIN_ANYCAST,
     IPV6_LEAVE_ANYCAST,
-    IPV6_MULTICAST_ALL,
     IPV6_ROUTER_ALERT_ISOLATE,
     IPV6_RECVERR_RFC4884,
-    libc::MCAST_JOIN_GROUP,
-    libc::MCAST_BLOCK_SOURCE,
-    libc::MCAST_UNBLOCK_SOURCE,
-    libc::MCAST_LEAVE_GROUP,
-    libc::MCAST_JOIN_SOURCE_GROUP,
-    libc::MCAST_LEAVE_SOURCE_GROUP,
-    libc::MCAST_MSFILTER,
     libc::IPV6_HOPLIMIT,
     libc::IPV6_RECVHOPOPTS,
     libc::IPV6_RECVRTHDR,
@@ -309,7 +306,6 @@ const SENDING_IPV6: &[i32] = &[
 ];
 const IPV6_JOIN_ANYCAST: i32 = 27;
 const IPV6_LEAVE_ANYCAST: i32 = 28;
-const IPV6_MULTICAST_ALL: i32 = 29;
 const IPV6_ROUTER_ALERT_ISOLATE: i32 = 30;
 const IPV6_RECVERR_RFC4884: i32 = 31;
 const IPV6_RECVORIGDSTADDR: i32 = 74;
@@ -324,14 +320,12 @@ pub fn after_set(
     name: i32,
     value: &[u8],
 ) -> Result<(), i32> {
+    if multicast::after_set(stack, id, level, name, value) {
+        return Ok(());
+    }
     let handled = match level {
         libc::SOL_SOCKET => socket_level(stack, id, name, value),
-        libc::IPPROTO_IP => {
-            if multicast::after_set(stack, id, name, value) {
-                return Ok(());
-            }
-            ip_level(stack, id, name)
-        }
+        libc::IPPROTO_IP => ip_level(stack, id, name),
         libc::IPPROTO_UDP => udp_level(stack, id, name),
         libc::IPPROTO_IPV6 => ipv6_level(stack, id, name),
         // SOL_TCP on a UDP socket is refused by the kernel before this, and SOL_IPV6 on one of AF_INET.
@@ -391,7 +385,7 @@ fn socket_level(stack: &Stack, id: SocketId, name: i32, value: &[u8]) -> bool {
         libc::SO_NO_CHECK => options.checksum = read(name) == 0,
         libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
             let index = read(SO_BINDTOIFINDEX);
-            options.device = u32::try_from(index).ok().filter(|index| *index != 0);
+            options.bound_device = u32::try_from(index).ok().and_then(NonZeroU32::new);
             drop(state);
             attach::refresh(stack, id);
         }

@@ -20,6 +20,7 @@ use super::{Socket, SocketId, Stack, State, WhyOs, clock};
 use crate::extra::Amount;
 use crate::log::log_line;
 use crate::shard;
+use crate::sys::sockaddr::Family;
 use crate::sys::{fd, loopback_end, shadow};
 
 /// Gathers reports. A socket keeps its place in them while it lives.
@@ -285,7 +286,9 @@ fn describe(state: &mut shard::State<Socket>, id: SocketId, told: &mut Told) -> 
         told.multicast_interface = options.multicast_source.map_or([0; 4], |one| one.octets());
         for membership in &options.memberships {
             if let Some(place) = told.groups.get_mut(told.group_count as usize) {
-                *place = membership.group.octets();
+                let group = membership.group;
+                let real = ipv6_stand_ins::real(group).unwrap_or_else(|| group.to_ipv6_mapped());
+                *place = real.octets();
                 told.group_count += 1;
             }
         }
@@ -342,10 +345,14 @@ fn flags(socket: &Socket, local_ring: Option<super::RingId>) -> u32 {
         route.map(|route| route.via),
         Some(super::Via::Ring { hop, .. }) if Some(hop.ring) == local_ring
     );
+    let multicast = match socket.family {
+        Family::Ipv4 => socket.options.multicast,
+        Family::Ipv6 => socket.options.ipv6_multicast,
+    };
     let each = [
         (socket.state == State::Offloaded, stats::OFFLOADED),
         (!socket.nonblocking, stats::BLOCKING),
-        (!is_stream && socket.options.multicast_loop, stats::MULTICAST_LOOP),
+        (!is_stream && multicast.is_looped, stats::MULTICAST_LOOP),
         (within_host, stats::WITHIN_HOST),
     ];
     each.into_iter().filter(|(holds, _)| *holds).fold(0, |flags, (_, flag)| flags | flag)

@@ -208,7 +208,7 @@ fn addresses(stack: &Stack, id: SocketId, own: &[Ipv4Addr]) -> Option<Own> {
         groups.filter(|group| takes(group) && (at.is_unspecified() || at == *group)).collect();
     // A connected socket is steered its peer's packets only, and those are for it alone.
     let whole = socket.peer.is_none() || stack.config.udp_3t_rules;
-    if whole && options.shares_port() && !at.is_multicast() {
+    if whole && options.shares_port() && !ipv6_stand_ins::is_multicast(at) {
         match at.is_unspecified() {
             true => all.extend(own.iter().filter(|own| takes(own))),
             false => all.push(at),

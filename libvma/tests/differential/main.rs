@@ -447,6 +447,12 @@ fn datagrams_over_ipv6_are_sent_and_received_alike() {
     alike_over_ipv6(&["send", "receive", "ancillary", "trains"], SLEEPING, &[]);
 }
 
+// covers: NET-03
+#[test]
+fn multicast_over_ipv6_is_alike() {
+    alike_over_ipv6(&["multicast"], &[], &[]);
+}
+
 #[test]
 fn names_and_options_over_ipv6_are_alike() {
     alike_over_ipv6(&["names", "options"], &[], &[]);

@@ -14,8 +14,11 @@ use crate::transcript::{Transcript, compare};
 
 const ROWS: &str = include_str!("options.h");
 /// How the library treats an option of a UDP socket.
-const OF_DATAGRAMS: &[&str] =
-    &[include_str!("../../src/socket/options.rs"), include_str!("../../src/socket/multicast.rs")];
+const OF_DATAGRAMS: &[&str] = &[
+    include_str!("../../src/socket/options.rs"),
+    include_str!("../../src/socket/multicast.rs"),
+    include_str!("../../src/socket/multicast/request.rs"),
+];
 /// The same of a TCP socket, and what it answers by itself.
 const OF_STREAMS: &str = include_str!("../../src/socket/stream/options.rs");
 const ANSWERED: &str = include_str!("../../src/socket/stream/tell.rs");

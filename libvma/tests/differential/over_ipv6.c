@@ -3,7 +3,7 @@
  * messages of IPPROTO_IP are their twins of IPPROTO_IPV6. The cases say what they say of IPv4. What comes back is not changed: of a
  * struct sockaddr_in6 the cases show the family, the port, the flow label and the length. */
 #ifdef OVER_IPV6
-#include "prober.h"
+#include "over_ipv6.h"
 
 /* ld(1), --wrap. */
 int __real_socket(int domain, int kind, int protocol);
@@ -34,7 +34,7 @@ static bool has(int fd, int option, int wanted)
 	return value == wanted;
 }
 
-static struct in6_addr twin(struct in_addr address)
+struct in6_addr twin(struct in_addr address)
 {
 	struct in6_addr to = { 0 };
 	uint32_t ip = ntohl(address.s_addr);
@@ -53,6 +53,14 @@ static struct in6_addr twin(struct in_addr address)
 		to.s6_addr[3] = network == (10 << 8 | 99) ? 0x99 : 0x97;
 		to.s6_addr[5] = low >> 8;
 		to.s6_addr[15] = low;
+		return to;
+	}
+#endif
+#ifdef DATAGRAMS_TOO
+	if (ip >> 28 == 14) {
+		to.s6_addr[0] = 0xff;
+		to.s6_addr[1] = 5;
+		memcpy(to.s6_addr + 12, &address, 4);
 		return to;
 	}
 #endif
@@ -190,7 +198,7 @@ static const int twins[][2] = {
 	{ IP_RECVORIGDSTADDR, RECVORIGDSTADDR }, { IP_RECVERR, IPV6_RECVERR }, { IP_FREEBIND, FREEBIND },
 	{ IP_MINTTL, MINHOPCOUNT }, { IP_TRANSPARENT, TRANSPARENT }, { IP_MTU, IPV6_MTU },
 	{ IP_UNICAST_IF, UNICAST_IF }, { IP_RECVFRAGSIZE, RECVFRAGSIZE }, { IP_MULTICAST_TTL, IPV6_MULTICAST_HOPS },
-	{ IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP },
+	{ IP_MULTICAST_LOOP, IPV6_MULTICAST_LOOP }, { IP_MULTICAST_IF, IPV6_MULTICAST_IF },
 };
 
 static void to_twin(int fd, int *level, int *name)
@@ -207,6 +215,12 @@ static void to_twin(int fd, int *level, int *name)
 
 int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t length)
 {
+#ifdef DATAGRAMS_TOO
+	int result;
+	if (level == IPPROTO_IP && has(fd, SO_DOMAIN, AF_INET6) && has(fd, SO_TYPE, SOCK_DGRAM) &&
+	    set_group_option(fd, name, value, length, &result))
+		return result;
+#endif
 	to_twin(fd, &level, &name);
 	return __real_setsockopt(fd, level, name, value, length);
 }

@@ -25,6 +25,7 @@ mod interrupted_malloc;
 mod ipv6_datagrams;
 mod ipv6_loopback;
 mod ipv6_loopback_datagrams;
+mod ipv6_multicast;
 mod live;
 mod local;
 mod members;

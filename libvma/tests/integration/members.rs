@@ -1,11 +1,54 @@
 //! What other sockets of the host are owed that share a group or a port with an offloaded one.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Side, wait_for};
+use crate::dual_stack::{of, with_ipv6};
+use crate::harness::{Namespaces, Offload, PYTHON, Puppet, Side, wait_for};
 
-const GROUP: &str = "239.1.1.1:5000";
+/// The group's family.
+#[derive(Clone, Copy)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+impl Family {
+    const BOTH: [Family; 2] = [Family::Ipv4, Family::Ipv6];
+
+    fn group(self) -> &'static str {
+        match self {
+            Family::Ipv4 => "239.1.1.1:5000",
+            Family::Ipv6 => "[ff05::1:3]:5000",
+        }
+    }
+
+    /// Opens a member.
+    fn member(self) -> &'static str {
+        match self {
+            Family::Ipv4 => "s = member()",
+            Family::Ipv6 => "s = member6()",
+        }
+    }
+
+    /// A socket of the other host.
+    fn peer(self, net: &Namespaces) -> UdpSocket {
+        match self {
+            Family::Ipv4 => net.socket(Side::B),
+            Family::Ipv6 => {
+                let at = SocketAddrV6::new(of(Side::B), 0, 0, 0);
+                net.within(Side::B, || UdpSocket::bind(at)).unwrap()
+            }
+        }
+    }
+
+    fn watch(self, net: &Namespaces) -> Offload<'_> {
+        match self {
+            Family::Ipv4 => net.watch(Side::A),
+            Family::Ipv6 => net.watch_ipv6(Side::A),
+        }
+    }
+}
 
 /// Opens sockets that may share their port.
 const SHARING: &str = "
@@ -21,6 +64,16 @@ def member():
     s = shared(('', 5000))
     s.setsockopt(IPPROTO_IP, IP_ADD_MEMBERSHIP, inet_aton('239.1.1.1') + inet_aton('10.99.0.1'))
     return s
+def member6():
+    s = socket(AF_INET6, SOCK_DGRAM)
+    s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)
+    s.settimeout(15)
+    s.bind(('::', 5000))
+    interface = [index for index, name in if_nameindex() if name != 'lo'][0]
+    request = inet_pton(AF_INET6, 'ff05::1:3') + interface.to_bytes(4, sys.byteorder)
+    s.setsockopt(IPPROTO_IPV6, IPV6_JOIN_GROUP, request)
+    return s
 def until(s, last):
     got = []
     while not got or got[-1] != last: got.append(int(s.recv(100)))
@@ -29,6 +82,7 @@ def until(s, last):
 
 fn network() -> Namespaces {
     let net = Namespaces::new();
+    with_ipv6(&net);
     for side in [Side::A, Side::B] {
         net.ip(side, &format!("route add 224.0.0.0/4 dev {}", side.device()));
     }
@@ -48,12 +102,12 @@ fn send(peer: &UdpSocket, to: &str, number: i32) {
 
 /// Sends until a member has got something: whatever had to change has changed. Then both are empty.
 #[track_caller]
-fn reaches(peer: &UdpSocket, member: &mut Puppet, other: &mut Puppet) {
+fn reaches(peer: &UdpSocket, group: &str, member: &mut Puppet, other: &mut Puppet) {
     wait_for("the member gets a datagram", || {
-        send(peer, GROUP, -1);
+        send(peer, group, -1);
         (member.number("len(drain(s))") > 0).then_some(())
     });
-    send(peer, GROUP, -2);
+    send(peer, group, -2);
     for program in [member, other] {
         program.run("until(s, -2)");
     }
@@ -61,9 +115,9 @@ fn reaches(peer: &UdpSocket, member: &mut Puppet, other: &mut Puppet) {
 
 /// Sends a few datagrams, all of which both must get, in order and once.
 #[track_caller]
-fn both_get_all(peer: &UdpSocket, members: [&mut Puppet; 2]) {
+fn both_get_all(peer: &UdpSocket, group: &str, members: [&mut Puppet; 2]) {
     for number in 0..20 {
-        send(peer, GROUP, number);
+        send(peer, group, number);
     }
     for program in members {
         assert_eq!(program.run("until(s, 19) == list(range(20))"), "True");
@@ -71,66 +125,75 @@ fn both_get_all(peer: &UdpSocket, members: [&mut Puppet; 2]) {
     }
 }
 
+/// Of each family, beside a program without and with the library.
+fn cases() -> impl Iterator<Item = (Family, bool)> {
+    Family::BOTH.into_iter().flat_map(|family| [(family, false), (family, true)])
+}
+
 #[test]
 fn a_member_that_was_there_first_gets_everything_and_so_does_ours() {
-    for other_has_library in [false, true] {
+    for (family, other_has_library) in cases() {
         let net = network();
-        let peer = net.socket(Side::B);
+        let (peer, group) = (family.peer(&net), family.group());
         let (mut other, mut ours) = (puppet(&net, other_has_library), puppet(&net, true));
-        other.run("s = member()");
-        ours.run("s = member()");
+        other.run(family.member());
+        ours.run(family.member());
         if other_has_library {
             // The first one has the flow until it notices the second.
-            reaches(&peer, &mut ours, &mut other);
+            reaches(&peer, group, &mut ours, &mut other);
         }
-        both_get_all(&peer, [&mut other, &mut ours]);
+        both_get_all(&peer, group, [&mut other, &mut ours]);
     }
 }
 
 #[test]
 fn a_member_that_comes_later_gets_everything_once_it_was_seen() {
-    for other_has_library in [false, true] {
+    for (family, other_has_library) in cases() {
         let net = network();
-        let peer = net.socket(Side::B);
+        let (peer, group) = (family.peer(&net), family.group());
         let (mut ours, mut other) = (puppet(&net, true), puppet(&net, other_has_library));
-        ours.run("s = member()");
-        let watch = net.watch(Side::A);
-        send(&peer, GROUP, 7);
+        ours.run(family.member());
+        let watch = family.watch(&net);
+        send(&peer, group, 7);
         ours.run("until(s, 7)");
         watch.still();
 
-        other.run("s = member()");
-        reaches(&peer, &mut other, &mut ours);
-        both_get_all(&peer, [&mut ours, &mut other]);
+        other.run(family.member());
+        reaches(&peer, group, &mut other, &mut ours);
+        both_get_all(&peer, group, [&mut ours, &mut other]);
 
         // When it is gone, the group comes past the kernel again.
         other.finish();
         wait_for("the group is offloaded again", || {
-            let before = net.kernel_datagrams(Side::A);
-            send(&peer, GROUP, 8);
+            let watch = family.watch(&net);
+            send(&peer, group, 8);
             ours.run("until(s, 8)");
-            (net.kernel_datagrams(Side::A) == before).then_some(())
+            (watch.moved() == (0, 0)).then_some(())
         });
     }
 }
 
 #[test]
 fn members_that_come_and_go_cost_the_others_nothing() {
+    Family::BOTH.into_iter().for_each(come_and_go);
+}
+
+fn come_and_go(family: Family) {
     let net = network();
-    let peer = net.socket(Side::B);
+    let (peer, group) = (family.peer(&net), family.group());
     let (mut ours, mut other) = (puppet(&net, true), puppet(&net, false));
-    ours.run("s = member()");
+    ours.run(family.member());
     const LAST: i32 = 1500;
     ours.begin(&format!("got = until(s, {LAST})"));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..=LAST {
-                send(&peer, GROUP, number);
+                send(&peer, group, number);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
         // Joins, is seen, leaves, and that is seen.
-        other.run("s = member(); s.recv(100); s.close()");
+        other.run(&format!("{}; s.recv(100); s.close()", family.member()));
     });
     ours.end("everything arrives");
     assert_eq!(ours.run(&format!("got == list(range({LAST} + 1))")), "True");

@@ -26,7 +26,8 @@ fn process() -> Sample {
         zero_copy_packets: 2,
         zero_copy_bytes: 300,
         group_count: 1,
-        groups: [[224, 1, 1, 1]; GROUPS],
+        groups: [std::net::Ipv4Addr::new(224, 1, 1, 1).to_ipv6_mapped().octets();
+            libvma_dev::stats::GROUPS],
         counters: Counters { tx_packets: 50, rx_ready_bytes_max: 11, ..Counters::default() },
         tcp: Tcp { round_trip: 35, ..Tcp::default() },
         ..Socket::default()

@@ -10,8 +10,6 @@ use libvma_dev::stats::{POOL_RX, POOL_TX, read_text};
 use super::{Shown, dashes, multiplexers};
 use crate::message::printable;
 
-pub(super) use socket::groups as memberships;
-
 pub fn full(shown: &Shown<'_>) -> String {
     let mut text = String::new();
     let mut any = false;

@@ -1,14 +1,14 @@
 //! View 4: which sockets are members of which multicast groups.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
-use super::{Shown, dashes, full};
+use super::{Shown, dashes};
 
 pub fn groups(shown: &Shown<'_>) -> String {
     // In the order in which they are met.
-    let mut members: Vec<(Ipv4Addr, Vec<i32>)> = Vec::new();
+    let mut members: Vec<(IpAddr, Vec<i32>)> = Vec::new();
     for socket in shown.sockets() {
-        for group in full::memberships(socket) {
+        for group in socket.memberships() {
             match members.iter_mut().find(|(known, _)| *known == group) {
                 Some((_, descriptors)) => descriptors.push(socket.descriptor),
                 None => members.push((group, vec![socket.descriptor])),
@@ -21,7 +21,7 @@ pub fn groups(shown: &Shown<'_>) -> String {
         text.push_str(&("-".repeat(30) + "\n"));
     }
     for (group, descriptors) in members {
-        text.push_str(&format!("{:<22}", format!("[{group}]")));
+        text.push_str(&format!("{:<21} ", format!("[{group}]")));
         for descriptor in descriptors {
             text.push_str(&format!("{descriptor} "));
         }

@@ -198,7 +198,7 @@ fn view_3_tells_all_of_a_datagram_socket() {
         zero_copy_bytes: 300,
         ..datagram(14)
     };
-    socket.groups[0] = [224, 7, 7, 7];
+    socket.groups[0] = mapped([224, 7, 7, 7]);
     socket.counters.tx_dummy_packets = 4;
     socket.counters.rx_ring_migrations = 5;
     socket.counters.tx_dropped = 6;
@@ -390,17 +390,22 @@ fn view_3_tells_of_multiplexers_queues_rings_and_pools() {
     }
 }
 
+fn mapped(group: [u8; 4]) -> [u8; 16] {
+    std::net::Ipv4Addr::from(group).to_ipv6_mapped().octets()
+}
+
 // covers: STAT-11, STAT-32
 #[test]
 fn view_4_lists_groups_with_their_sockets() {
     let mut one = datagram(15);
-    (one.group_count, one.groups[0]) = (1, [224, 4, 1, 3]);
+    (one.group_count, one.groups[0]) = (1, mapped([224, 4, 1, 3]));
     let mut other = datagram(19);
-    other.group_count = 2;
-    (other.groups[0], other.groups[1]) = ([224, 4, 1, 2], [224, 4, 1, 3]);
+    other.group_count = 3;
+    (other.groups[0], other.groups[1]) = (mapped([224, 4, 1, 2]), mapped([224, 4, 1, 3]));
+    other.groups[2] = "ff3e:40:2001:db8::1:3".parse::<std::net::Ipv6Addr>().unwrap().octets();
     // More than there are places.
     let mut broken = datagram(20);
-    (broken.group_count, broken.groups) = (u32::MAX, [[224, 4, 1, 2]; 20]);
+    (broken.group_count, broken.groups) = (u32::MAX, [mapped([224, 4, 1, 2]); 20]);
     let text =
         |sockets, selection: &Selection| groups(&shown(&of(sockets), Details::Totals, selection));
     let all = Selection::default();
@@ -410,6 +415,7 @@ fn view_4_lists_groups_with_their_sockets() {
         "------------------------------\n",
         "[224.4.1.3]           15 19 \n",
         "[224.4.1.2]           19 \n",
+        "[ff3e:40:2001:db8::1:3] 19 \n",
         DASHES,
     ];
     assert_eq!(text(vec![one, other], &all), expected.concat());

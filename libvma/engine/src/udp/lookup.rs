@@ -40,6 +40,8 @@ pub struct Filter {
     pub member: u8,
     /// IP_MULTICAST_ALL: groups that some other socket joined are welcome too.
     pub multicast_all: bool,
+    /// IPV6_MULTICAST_ALL.
+    pub ipv6_multicast_all: bool,
     /// Of AF_INET6: one of AF_INET comes first.
     pub is_ipv6: bool,
     /// Of AF_INET6, and takes nothing of IPv4 (IPV6_V6ONLY, or an IPv6 address).
@@ -67,6 +69,11 @@ pub enum SourceMode {
 }
 
 impl Membership {
+    /// Every source is shut out: that is no membership.
+    pub fn is_of_nobody(&self) -> bool {
+        self.mode == SourceMode::Include && self.sources.is_empty()
+    }
+
     fn allows(&self, source: Ipv4Addr) -> bool {
         self.sources.contains(&source) == (self.mode == SourceMode::Include)
     }
@@ -101,10 +108,13 @@ impl Filter {
         if !bound || !self.takes_family(tuple) || !self.matches_peer_and_device(tuple) {
             return false;
         }
-        let joined = self.memberships.iter().find(|membership| {
-            membership.group == tuple.destination && membership.interface == tuple.interface
+        // Of IPv6 Linux asks for the membership that came last, of whatever interface (inet6_mc_check()).
+        let joined = self.memberships.iter().rev().find(|membership| {
+            membership.group == tuple.destination
+                && (tuple.is_ipv6 || membership.interface == tuple.interface)
         });
-        joined.map_or(self.multicast_all, |membership| membership.allows(tuple.source))
+        let all = if tuple.is_ipv6 { self.ipv6_multicast_all } else { self.multicast_all };
+        joined.map_or(all, |membership| membership.allows(tuple.source))
     }
 
     /// Unconnected and willing to share its port.
@@ -311,6 +321,7 @@ mod tests {
             reuse_port: false,
             member: 0,
             multicast_all: true,
+            ipv6_multicast_all: true,
             is_ipv6: false,
             ipv6_only: false,
             ipv4_only: true,

@@ -2,7 +2,7 @@
 //! tags are a device's business: a tagged frame simply has the type [`EtherType::VLAN`].
 
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::drop_reason::DropReason;
 
@@ -68,6 +68,13 @@ impl MacAddr {
         MacAddr([0x01, 0x00, 0x5e, b & 0x7f, c, d])
     }
 
+    /// As [`MacAddr::multicast_for`], of an IPv6 group: its low 32 bits behind 33:33 (RFC 2464 section 7).
+    #[inline]
+    pub const fn multicast_for_ipv6(group: Ipv6Addr) -> Self {
+        let [.., a, b, c, d] = group.octets();
+        MacAddr([0x33, 0x33, a, b, c, d])
+    }
+
     /// The group bit: multicast or broadcast.
     #[inline]
     pub const fn is_multicast(self) -> bool {
@@ -122,6 +129,13 @@ mod tests {
         assert_eq!(mac, MacAddr::multicast_for(Ipv4Addr::new(224, 127, 1, 2)));
         assert!(mac.is_multicast() && !mac.is_broadcast());
         assert_eq!(mac.to_string(), "01:00:5e:7f:01:02");
+    }
+
+    #[test]
+    fn multicast_group_of_ipv6_maps_its_low_32_bits() {
+        let mac = MacAddr::multicast_for_ipv6(Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0xab01, 0x0203));
+        assert_eq!(mac, MacAddr([0x33, 0x33, 0xab, 1, 2, 3]));
+        assert!(mac.is_multicast());
     }
 
     proptest! {

@@ -21,7 +21,7 @@ pub fn to_ipv4(
     stranger: impl FnOnce(Ipv6Addr),
 ) -> Result<(), DropReason> {
     translation::to_ipv4(first, len, ipv6_stand_ins::known, |address| {
-        if !ipv6_stand_ins::is_served(address) {
+        if !ipv6_stand_ins::is_host(address) {
             return Err(DropReason::BadSourceAddress);
         }
         ipv6_stand_ins::of(address).ok_or_else(|| {

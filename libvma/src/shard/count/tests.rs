@@ -45,6 +45,7 @@ fn pair(limit: usize) -> Pair {
         reuse_port: false,
         member: 0,
         multicast_all: false,
+        ipv6_multicast_all: false,
         is_ipv6: false,
         ipv6_only: false,
         ipv4_only: true,

@@ -182,7 +182,7 @@ fn parse<'a>(
             header.verify(ip.src, ip.dst, segment, ip.payload_len(), partial)?;
         }
     }
-    if ip.dst.is_multicast() || ip.dst.is_broadcast() {
+    if ipv6_stand_ins::is_multicast(ip.dst) || ip.dst.is_broadcast() {
         return Err(DropReason::NotForUs);
     }
     let payload_len = ip.payload_len().saturating_sub(header_len) as u32;

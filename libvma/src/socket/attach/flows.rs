@@ -45,7 +45,7 @@ impl Place {
             shadow: socket.shadow(),
             local,
             peer: socket.peer,
-            device: socket.options.device,
+            device: socket.options.device(),
             known: socket.named || socket.starts_locally,
             receives_by_kernel: socket.options.receives_by_kernel,
             family: socket.family,
@@ -64,7 +64,8 @@ impl Place {
             device: self.device,
             reuse_port: options.reuse_port,
             member: self.member,
-            multicast_all: options.multicast_all,
+            multicast_all: options.multicast.all,
+            ipv6_multicast_all: options.ipv6_multicast.all,
             is_ipv6: self.family == Family::Ipv6,
             ipv6_only: self.ipv6_only,
             ipv4_only: !self.takes_ipv6,
@@ -174,7 +175,8 @@ impl Wanted {
                 .iter()
                 .filter(|own| local.is_unspecified() && own.ifindex == interface)
                 .filter(|own| place.takes(own.addr));
-            let named = Some(local).filter(|own| !own.is_unspecified() && !own.is_multicast());
+            let named = Some(local)
+                .filter(|own| !own.is_unspecified() && !ipv6_stand_ins::is_multicast(*own));
             for address in of_interface.map(|own| own.addr).chain(named) {
                 if self.may_have(stack, place, Moment::Bind, address) {
                     self.flows.push((ring, place.flow(stack, address)));
@@ -191,7 +193,7 @@ impl Wanted {
         place: &Place,
         groups: &[(Ipv4Addr, u32)],
     ) {
-        for (group, interface) in groups.iter().copied().filter(|_| !place.ipv6_only) {
+        for (group, interface) in groups.iter().copied().filter(|(group, _)| place.takes(*group)) {
             // An interface is not attached for a group that is the kernel's.
             if self.may_have(stack, place, Moment::Join, group)
                 && let Ok(ring) = ring(stack, plane, interface, Need::Socket)

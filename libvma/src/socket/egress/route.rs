@@ -1,5 +1,6 @@
 //! How a destination is reached: asked of the control plane, once for many sends.
 
+use core::num::NonZeroU32;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::{STAND_IN, Shown, is_stand_in};
@@ -12,7 +13,7 @@ use super::super::attaching::Need;
 use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
-use crate::shard::{NextHop, SocketId};
+use crate::shard::{NextHop, SocketId, group_mac};
 use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 use crate::sys::{loopback_end, shadow};
@@ -113,7 +114,7 @@ fn find_route(
         let Some((_, socket)) = state.socket(id) else { return Some(Via::Os(WhyOs::NotOurs)) };
         let options = &socket.options;
         let bound = socket.local.map(|local| *local.ip());
-        let bound = bound.filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+        let bound = bound.filter(|ip| !ip.is_unspecified() && !ipv6_stand_ins::is_multicast(*ip));
         let by_ipv6 = socket.family == Family::Ipv6 && socket.takes != Takes::Ipv4;
         let is_served = match is_ipv6 {
             true => by_ipv6 && !options.sends_ipv6_by_kernel,
@@ -122,12 +123,12 @@ fn find_route(
         if !is_served || bound.is_some_and(|own| ipv6_stand_ins::is_one(own) != is_ipv6) {
             return Some(Via::Os(WhyOs::Ipv6));
         }
-        let multicast = destination.is_multicast();
-        let multicast_source = options.multicast_source.filter(|_| multicast);
-        let multicast_device = options.multicast_interface.filter(|_| multicast);
+        let multicast_source = options.multicast_source.filter(|_| destination.is_multicast());
+        let group = Some(destination).filter(|to| ipv6_stand_ins::is_multicast(*to));
+        let multicast_device = group.and_then(|group| options.multicast(group).interface);
         let query = RouteQuery {
             src: source.or(bound).or(multicast_source),
-            oif: options.device.or(multicast_device),
+            oif: options.device().or(multicast_device.map(NonZeroU32::get)),
             tos: options.wishes(is_ipv6).1,
             mark: options.mark,
             protocol: Some(Protocol::Udp),
@@ -192,7 +193,7 @@ fn way_to_ipv6_loopback(stack: &Stack, id: SocketId, to: SocketAddrV4) -> Option
         let own = socket.local.filter(|own| own.ip().is_unspecified() || is_stand_in(*own.ip()));
         let serves = stack.config.local
             && socket.family == Family::Ipv6
-            && socket.options.device.is_none()
+            && socket.options.device().is_none()
             && !socket.options.sends_ipv6_by_kernel;
         match own {
             Some(own) if serves => (socket.shadow(), own),
@@ -309,14 +310,15 @@ fn resolve(
     let path_mtu = route.mtu.filter(|_| !own.ignores_path_mtu);
     let longest = ipv6_stand_ins::room(destination, stack.config.limit_mtu(link.mtu));
     let mtu = path_mtu.map_or(longest, |mtu| mtu.min(longest));
-    let destination_mac = if destination.is_multicast() {
-        if shares_group(stack, plane, id, destination, route.oif) {
+    let destination_mac = match group_mac(destination) {
+        Some(_) if shares_group(stack, plane, id, destination, route.oif) => {
             return Err(WhyOs::LocalMembers);
         }
-        MacAddr::multicast_for(destination)
-    } else {
-        let next = route.gateway.unwrap_or(destination);
-        MacAddr(plane.control.neighbour_in_use(route.oif, next).ok_or(WhyOs::Neighbour)?)
+        Some(mac) => mac,
+        None => {
+            let next = route.gateway.unwrap_or(destination);
+            MacAddr(plane.control.neighbour_in_use(route.oif, next).ok_or(WhyOs::Neighbour)?)
+        }
     };
     let hop = NextHop { ring, interface: route.oif, source_mac, destination_mac, mtu };
     Ok(match own.of_ipv6 {
@@ -337,7 +339,7 @@ fn shares_group(
     interface: u32,
 ) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return true };
-    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast_loop) {
+    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast(group).is_looped) {
         return false;
     }
     let mut ours = 0;

@@ -170,7 +170,7 @@ fn start(stack: &Stack, id: SocketId, shadow: &Shadow, peer: SocketAddrV4) -> Re
         let (ttl, tos) = options.wishes(is_ipv6);
         let query = RouteQuery {
             src: Some(*bound.ip()).filter(|_| chosen),
-            oif: options.device,
+            oif: options.device(),
             tos,
             mark: options.mark,
             protocol: Some(Protocol::Tcp),

@@ -66,7 +66,7 @@ pub fn prepare(stack: &Stack, id: SocketId) {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some(view) = view(&mut state, id) else { return };
         let Some((_, socket)) = state.socket(id) else { return };
-        let device = socket.options.device;
+        let device = socket.options.device();
         if let Some(stream) = socket.stream.as_mut() {
             // The kernel binds a socket that listens.
             stream.unbound = false;
@@ -309,7 +309,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         let takes_ipv6 = socket.stream.as_ref().is_some_and(|it| it.family == Family::Ipv6)
             && is_waited_on
             && !socket.options.sends_ipv6_by_kernel;
-        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device, takes_ipv6);
+        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device(), takes_ipv6);
         if left {
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };

@@ -1,6 +1,7 @@
 //! Setting options of stream sockets: the shadow first, which knows every error and keeps them all;
 //! what a connection needs of them is mirrored.
 
+use core::num::NonZeroU32;
 use std::time::Duration;
 
 use libvma_dev::ipv6_stand_ins;
@@ -290,7 +291,7 @@ fn socket_level(socket: &mut Socket, descriptor: i32, name: i32, value: &[u8]) {
         libc::SO_REUSEPORT => socket.options.reuse_port = read(name) != 0,
         libc::SO_BINDTODEVICE | SO_BINDTOIFINDEX => {
             let index = u32::try_from(read(SO_BINDTOIFINDEX)).ok();
-            socket.options.device = index.filter(|index| *index != 0);
+            socket.options.bound_device = index.and_then(NonZeroU32::new);
         }
         _ => {}
     }

@@ -87,7 +87,7 @@ impl Wishes {
         let Ok(mut state) = stack.shard.lock() else { return Wishes::default() };
         let Some(id) = state.owner_of(key) else { return Wishes::default() };
         state.socket(id).map_or(Wishes::default(), |(_, socket)| Wishes {
-            device: socket.options.device,
+            device: socket.options.device(),
             tos: socket.options.wishes(ipv6_stand_ins::is_one(key.remote)).1,
             mark: socket.options.mark,
         })

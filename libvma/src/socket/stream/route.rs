@@ -26,7 +26,7 @@ pub(super) struct Way {
 
 pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Result<Way, WhyOs> {
     let destination = query.dst;
-    let nobody = destination.is_unspecified() || destination.is_multicast();
+    let nobody = destination.is_unspecified() || ipv6_stand_ins::is_multicast(destination);
     if nobody || destination.is_loopback() {
         return Err(WhyOs::LocalDestination);
     }

@@ -354,7 +354,7 @@ fn find_way(
         }
         RouteQuery {
             src: Some(key.local),
-            oif: options.device,
+            oif: options.device(),
             tos: options.wishes(ipv6_stand_ins::is_one(key.remote)).1,
             mark: options.mark,
             protocol: Some(Protocol::Tcp),

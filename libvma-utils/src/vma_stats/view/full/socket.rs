@@ -1,10 +1,9 @@
 //! A socket's block.
 
 use std::fmt::Write;
-use std::net::Ipv4Addr;
 
 use libvma_dev::stats::{
-    BLOCKING, CLOSED, Counters, GROUPS, MULTICAST_LOOP, Socket, Tcp, WITHIN_HOST, read_text,
+    BLOCKING, CLOSED, Counters, MULTICAST_LOOP, Socket, Tcp, WITHIN_HOST, read_text,
 };
 
 use crate::message::printable;
@@ -58,7 +57,7 @@ fn configuration(text: &mut String, socket: &Socket) {
             let _ = writeln!(text, "- {what} = [{}:{}]", ip_of(end), end.port());
         }
     }
-    for group in groups(socket) {
+    for group in socket.memberships() {
         let _ = writeln!(text, "- Member of = [{group}]");
     }
     if socket.rx_thread > 0 || socket.tx_thread > 0 {
@@ -158,10 +157,4 @@ fn tcp(text: &mut String, state: &str, tcp: &Tcp) {
         "TCP recovery: {} / {} / {} / {} [rttvar usec/rto usec/timeouts/out of order]",
         tcp.round_trip_variance, tcp.retransmission_timeout, tcp.timeouts, tcp.out_of_order
     );
-}
-
-/// Groups that it is a member of.
-pub fn groups(socket: &Socket) -> impl Iterator<Item = Ipv4Addr> {
-    let count = (socket.group_count as usize).min(GROUPS);
-    socket.groups.into_iter().take(count).map(Ipv4Addr::from)
 }
