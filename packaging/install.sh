@@ -161,7 +161,7 @@ install_all() {
 	put 755 "$work/vma.init" "$sysconfdir/init.d/vma"
 	put 644 "$work/vma.service" "$prefix/lib/systemd/system/vma.service"
 	put 644 "$root/docs/README.txt" "$docdir/README.txt"
-	for document in architecture.md compatibility.md extra-api.md installation.md interposition.md monitoring.md parameters.md \
+	for document in architecture.md compatibility.md containers.md extra-api.md installation.md interposition.md monitoring.md parameters.md \
 		performance.md performance.svg release-notes.md socket-options.md user-manual.md; do
 		put 644 "$root/docs/$document" "$docdir/$document"
 	done

@@ -20,6 +20,7 @@ const LIBVMA: &[(&str, u32)] = &[
     ("/usr/share/doc/libvma/VMA_VERSION", 0o644),
     ("/usr/share/doc/libvma/architecture.md", 0o644),
     ("/usr/share/doc/libvma/compatibility.md", 0o644),
+    ("/usr/share/doc/libvma/containers.md", 0o644),
     ("/usr/share/doc/libvma/extra-api.md", 0o644),
     ("/usr/share/doc/libvma/installation.md", 0o644),
     ("/usr/share/doc/libvma/interposition.md", 0o644),

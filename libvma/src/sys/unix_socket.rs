@@ -16,7 +16,7 @@ use rustix::net::{
     accept_with, bind, recv, recvmsg, sendmsg, socket_with, socketpair, sockopt,
 };
 
-use super::{Fd, fork_gate};
+use super::{Fd, fork_gate, shadow};
 
 /// Descriptors that one message carries at most; what a sender adds is not taken.
 pub const MOST_DESCRIPTORS: usize = 2;
@@ -65,7 +65,12 @@ pub fn connect(name: &[u8]) -> Result<Fd, Errno> {
 
 /// The effective user of the other end, when it connected or listened.
 pub fn peer_user(socket: &Fd) -> Option<u32> {
-    sockopt::socket_peercred(socket.as_fd()).ok().map(|credentials| credentials.uid.as_raw())
+    // struct ucred: pid, uid, gid. (For rustix the pid is never 0, which it is in another pid namespace.)
+    let mut credentials = [0; size_of::<libc::ucred>()];
+    shadow::option(socket.raw(), libc::SOL_SOCKET, libc::SO_PEERCRED, &mut credentials)
+        .filter(|len| *len == credentials.len())?;
+    let uid: [u8; 4] = *credentials.get(4..)?.first_chunk()?;
+    Some(u32::from_ne_bytes(uid))
 }
 
 /// Sends one message whole.

@@ -12,7 +12,8 @@ use aya::programs::tc::TcAttachType;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::{PATIENCE, Program, Puppet, Traffic, wait_for};
+use super::sandbox::{CONTAINER, DEFAULT_PROFILE};
+use super::{PATIENCE, Program, Puppet, Traffic, compile, wait_for};
 
 /// One end of the cable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +189,21 @@ impl Namespaces {
             .unwrap_or_else(|error| panic!("bind to {at}: {error}"));
         socket.set_read_timeout(Some(PATIENCE)).expect("SO_RCVTIMEO");
         socket
+    }
+
+    /// The same as in a container of root's that has these capabilities and no other (`+net_admin,+bpf`): processes, mounts, /dev/shm and
+    /// IPC are its own, and the default seccomp profile for it holds.
+    pub fn container(&self, side: Side, capabilities: &str, name: &str) -> Program<'_> {
+        let profile = compile(self, "profile", DEFAULT_PROFILE, &[]);
+        let (first, words) = CONTAINER.split_first().expect("a word");
+        let program = Program::new(self, side, first);
+        let program = words.iter().fold(program, |program, word| program.arg(word));
+        let set = format!("-all,{capabilities}");
+        let set = set.trim_end_matches(',');
+        let drops = format!("setpriv --bounding-set={set} --inh-caps={set} --no-new-privs");
+        let program = program.args(&drops).arg(&profile.to_string_lossy());
+        let program = if capabilities.contains("bpf") { program.arg("+bpf") } else { program };
+        program.arg(name)
     }
 
     /// A program to run in the namespace, without the library unless asked for.

@@ -69,8 +69,7 @@ impl<'a> Program<'a> {
         Program::at(Place::Side(net, side), name, Command::new(name))
     }
 
-    pub(super) fn in_sandbox(sandbox: &'a Sandbox, name: &str) -> Program<'a> {
-        let words = sandbox.words();
+    pub(super) fn in_sandbox(sandbox: &'a Sandbox, words: &[String], name: &str) -> Program<'a> {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg(name).env_remove("PRELOAD");
         Program::at(Place::Sandbox(sandbox), name, command)

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{Program, library, wait_for};
+use super::{Program, compile_in, library, wait_for};
 
 /// Makes of root, who may run the tests, the user who owns nothing.
 const BECOME_NOBODY: &[&str] = &["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
@@ -34,6 +34,24 @@ for process in /proc/[0-9]*; do
         kill -KILL "${process#/proc/}" 2>/dev/null
 done
 "#;
+
+/// Namespaces of a container's own.
+pub(super) const CONTAINER: &[&str] = &[
+    "unshare",
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount",
+    "--ipc",
+    "--uts",
+    "--mount-proc",
+    "sh",
+    "-c",
+    "mount -t tmpfs none /dev/shm && exec \"$@\"",
+    "sh",
+];
+/// What its calls are filtered by.
+pub(super) const DEFAULT_PROFILE: &str = include_str!("default_profile.c");
 
 /// A user and a network namespace without privileges. No packet leaves it. Beside those of loopback it has addresses of its own,
 /// fd00:98::1 to fd00:98::3.
@@ -73,19 +91,30 @@ impl Sandbox {
 
     /// A program to run in the sandbox, without the library unless asked for.
     pub fn program(&self, name: &str) -> Program<'_> {
-        Program::in_sandbox(self, name)
+        Program::in_sandbox(self, &self.words(&[], &[]), name)
+    }
+
+    /// The same as one of the containers of a pod: the network and the user are the sandbox's, processes, mounts, /dev/shm and IPC its
+    /// own, and the default seccomp profile holds.
+    pub fn container(&self, name: &str) -> Program<'_> {
+        let profile = compile_in(&self.dir, "profile", DEFAULT_PROFILE, &[]);
+        let words = self.words(CONTAINER, &[&profile.to_string_lossy()]);
+        // All are process 1 of theirs.
+        Program::in_sandbox(self, &words, name).env("VMA_STATS_SHMEM_DIR", "/dev/shm")
     }
 
     /// The words that turn into a program in the sandbox; the program and its arguments follow. A
-    /// library to preload is in PRELOAD: none of these words needs it.
-    pub(super) fn words(&self) -> Vec<String> {
+    /// library to preload is in PRELOAD: none of these words needs it. `first` are words while there are privileges, `last` those
+    /// behind that.
+    pub(super) fn words(&self, first: &[&str], last: &[&str]) -> Vec<String> {
         let joins = format!("nsenter --preserve-credentials --user --net --target {}", self.id());
         let drops =
             "setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --no-new-privs";
         let exec = "[ -z \"$PRELOAD\" ] || export LD_PRELOAD=\"$PRELOAD\"
                     unset PRELOAD
                     exec \"$@\"";
-        let joined = joins.split(' ').chain(drops.split(' ')).chain(["sh", "-c", exec, "sh"]);
+        let joined = joins.split(' ').chain(first.iter().copied()).chain(drops.split(' '));
+        let joined = joined.chain(last.iter().copied()).chain(["sh", "-c", exec, "sh"]);
         become_nobody().iter().copied().chain(joined).map(str::to_owned).collect()
     }
 

@@ -10,6 +10,7 @@ mod attach;
 mod budget;
 mod capture;
 mod configuration;
+mod containers;
 mod descriptors;
 mod dual_stack;
 mod dual_stack_datagrams;

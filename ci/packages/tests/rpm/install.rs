@@ -29,6 +29,7 @@ const LIBVMA: &str = "\
 /usr/share/doc/libvma/VMA_VERSION
 /usr/share/doc/libvma/architecture.md
 /usr/share/doc/libvma/compatibility.md
+/usr/share/doc/libvma/containers.md
 /usr/share/doc/libvma/extra-api.md
 /usr/share/doc/libvma/installation.md
 /usr/share/doc/libvma/interposition.md
