@@ -1,5 +1,7 @@
 //! Groups of IPv6 on an interface: heard and sent to by the library, and the kernel sees nothing of it.
 
+use std::path::Path;
+
 use crate::dual_stack::with_ipv6;
 use crate::harness::{Ends, Library, Namespaces, PYTHON, Puppet, Side};
 
@@ -180,4 +182,56 @@ fn groups_of_a_link_are_heard_beside_others() {
     assert_eq!(watch.moved(), (kernels, 0));
     let traffic = program.finish();
     assert_eq!((traffic.rx, traffic.rx_os), (10, 10), "{traffic:?}");
+}
+
+/// Java's two kinds of sockets are members of a group; without Java there is nothing to see.
+// covers: NET-03
+#[test]
+fn java_is_a_member() {
+    if !Path::new("/usr/bin/java").exists() {
+        return;
+    }
+    let net = namespaces();
+    let script = "
+import java.net.*;
+import java.nio.*;
+import java.nio.channels.*;
+class Member {
+    public static void main(String[] words) throws Exception {
+        NetworkInterface device = NetworkInterface.getByName(words[0]);
+        InetAddress group = InetAddress.getByName(\"ff05::1:3\");
+        DatagramChannel channel = DatagramChannel.open(StandardProtocolFamily.INET6);
+        channel.bind(new InetSocketAddress(5000)).configureBlocking(true);
+        MembershipKey key = channel.join(group, device);
+        MulticastSocket socket = new MulticastSocket(5001);
+        socket.joinGroup(new InetSocketAddress(group, 0), device);
+        System.out.println(\"ready\");
+        ByteBuffer buffer = ByteBuffer.allocate(2000);
+        DatagramPacket packet = new DatagramPacket(new byte[2000], 2000);
+        int bytes = 0;
+        for (int n = 0; n < 20; n++) {
+            channel.receive(buffer.clear());
+            socket.receive(packet);
+            bytes += buffer.position() + packet.getLength();
+        }
+        key.block(InetAddress.getByName(\"fd00:99::2\"));
+        key.drop();
+        System.out.println(\"got \" + bytes);
+        System.exit(0);
+    }
+}";
+    std::fs::write(net.file("Member.java"), script).unwrap();
+    let words = format!("-XX:TieredStopAtLevel=1 Member.java {}", Side::A.device());
+    let mut member = net.program(Side::A, "java").with_library().args(&words).start_shown();
+    member.wait_for_text("ready");
+    let mut peer = plain(&net, Side::B);
+    peer.run("c = sender()");
+    let watch = net.watch_ipv6(Side::A);
+    for _ in 0..20 {
+        peer.run(
+            "c.sendto(bytes(100), ('ff05::1:3', 5000)); c.sendto(bytes(50), ('ff05::1:3', 5001))",
+        );
+    }
+    member.wait_for_text("got 3000");
+    watch.still();
 }
