@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 
+use libvma_dev::ipv6_stand_ins::is_multicast;
 use libvma_dev::rules::{Moment, Protocol, Query, Role, RuleSet, Ruling, Section, Target};
 
 /// When the rules of a role are asked about an address.
@@ -9,7 +10,7 @@ pub fn query(role: Role, first: SocketAddrV4, second: Option<SocketAddrV4>) -> Q
     let moment = match role {
         Role::TcpServer => Moment::Listen,
         Role::TcpClient => Moment::Connect,
-        Role::UdpReceiver if first.ip().is_multicast() => Moment::Join,
+        Role::UdpReceiver if is_multicast(*first.ip()) => Moment::Join,
         Role::UdpReceiver => Moment::Bind,
         Role::UdpSender => Moment::Send,
         Role::UdpConnect => Moment::UdpConnect,

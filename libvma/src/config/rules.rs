@@ -3,7 +3,7 @@
 //! The grammar and what a rule means are in `libvma_dev::rules`, which `vma_conf` shares.
 
 use core::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -138,15 +138,19 @@ impl Rules {
     }
 
     fn add_former(&mut self, settings: &Settings) {
-        let groups = Network { address: Ipv4Addr::new(224, 0, 0, 0).into(), prefix: 4 };
-        let first = End { network: Some(groups), ports: None };
-        let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
-        if !settings.flag("VMA_TX_OFFLOAD") {
-            self.former.push((rule(Role::UdpSender), Place::TxOffload));
-            self.asks_senders.raise();
-        }
-        if !settings.flag("VMA_RX_OFFLOAD") {
-            self.former.push((rule(Role::UdpReceiver), Place::RxOffload));
+        let groups = [
+            Network { address: Ipv4Addr::new(224, 0, 0, 0).into(), prefix: 4 },
+            Network { address: Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), prefix: 8 },
+        ];
+        for first in groups.map(|groups| End { network: Some(groups), ports: None }) {
+            let rule = |role| Rule { target: Target::Os, role, first, second: None, line: 0 };
+            if !settings.flag("VMA_TX_OFFLOAD") {
+                self.former.push((rule(Role::UdpSender), Place::TxOffload));
+                self.asks_senders.raise();
+            }
+            if !settings.flag("VMA_RX_OFFLOAD") {
+                self.former.push((rule(Role::UdpReceiver), Place::RxOffload));
+            }
         }
     }
 

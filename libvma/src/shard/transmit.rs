@@ -191,7 +191,8 @@ impl<S> State<S> {
             port: egress.destination.port(),
             interface: egress.hop.interface,
         };
-        if self.has_members(&tuple) {
+        // Nothing comes back from an interface on which nobody of the host is a member.
+        if self.has_members(&tuple) && self.lookup.is_joined(tuple.destination, tuple.interface) {
             let mut payload = vec![0; egress.len];
             Gather::new(egress).copy_plainly_to(&mut payload);
             self.loop_back(&tuple, egress.ttl, egress.tos, &Arc::from(payload));

@@ -203,10 +203,10 @@ pub fn update_interfaces(stack: &Stack, plane: &mut Plane) {
 pub fn void_doubtful_routes(state: &mut Shard) {
     for id in state.ids() {
         let Some((_, socket)) = state.socket(id) else { continue };
-        let looped = |group| socket.options.multicast(group).is_looped;
+        let looped = socket.loops_multicast();
         socket.route = socket.route.take().filter(|route| {
             let to = route.destination;
-            let group = ipv6_stand_ins::is_multicast(to) && looped(to);
+            let group = ipv6_stand_ins::is_multicast(to) && looped;
             !group && !matches!(route.via, Via::Os(WhyOs::LocalDestination))
         });
     }

@@ -257,7 +257,7 @@ impl Way {
             never_fragment: options.never_fragment,
             // SO_NO_CHECK is for IPv4 (RFC 8200 section 8.1).
             checksum: options.checksum || self.class.is_some(),
-            loop_back: multicast.is_some_and(|it| it.is_looped),
+            loop_back: multicast.is_some() && socket.loops_multicast(),
             after_kernel: self.after_kernel,
             payload,
             skip: 0,

@@ -296,6 +296,15 @@ impl Socket {
         posted.map_or(0, |posted| posted.member_number())
     }
 
+    /// Do the groups that it sends to loop? That goes by the socket's family, also for IPv4 groups under mapped names (sk_mc_loop() of
+    /// Linux).
+    pub fn loops_multicast(&self) -> bool {
+        match self.family {
+            Family::Ipv4 => self.options.multicast.is_looped,
+            Family::Ipv6 => self.options.ipv6_multicast.is_looped,
+        }
+    }
+
     /// The number by which the kernel knows the socket.
     pub fn shadow(&self) -> i32 {
         self.descriptors.first().copied().unwrap_or(-1)
@@ -308,6 +317,8 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -
     let limit = limit.map_or(212_992, |bytes| bytes.max(0) as usize);
     if !stack.config.tx_mc_loopback {
         shadow::set_int_option(descriptor, libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+        // ENOPROTOOPT of AF_INET.
+        shadow::set_int_option(descriptor, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0);
     }
     let socket = Socket { family, ..Socket::new(descriptor, nonblocking, &stack.config) };
     let mut state = stack.shard.lock().ok()?;

@@ -95,12 +95,12 @@ fn change(stack: &Stack, id: SocketId, request: Request) {
     let interface = match by {
         By::Index(index) => Some(index),
         By::Address(address) => interface_of(stack, address),
-        // A membership that there is already, whatever its interface.
-        By::Route if change == Change::Leave => None,
+        // Of IPv6 the membership that came last, whatever its interface (ipv6_sock_mc_drop(), ip6_mc_source() of Linux); of IPv4
+        // that on the interface of the route (ip_mc_find_dev()).
         By::Route if ipv6_stand_ins::is_group(group) && has_joined(stack, id, group) => None,
         By::Route => interface_for(stack, group),
     };
-    let needs_interface = by != By::Route || change == Change::Join;
+    let needs_interface = by != By::Route || !ipv6_stand_ins::is_group(group);
     if interface.is_none() && needs_interface {
         return attach::un_offload(stack, id, WhyOs::Arguments);
     }
@@ -176,7 +176,8 @@ fn interface_for(stack: &Stack, group: Ipv4Addr) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const GROUP: Ipv4Addr = Ipv4Addr::new(239, 1, 1, 1);
+    /// The stand-in of a group of IPv6.
+    const GROUP: Ipv4Addr = Ipv4Addr::new(0, 129, 1, 1);
     const ONE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
     const TWO: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 

@@ -488,6 +488,7 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
         libc::IPV6_ADDRFORM => {
             // It was connected to an IPv4 peer, and is of AF_INET from now on.
             socket.family = shadow::family(fd);
+            options.memberships.retain(|it| !ipv6_stand_ins::is_group(it.group));
             let info = &mut options.packet_info;
             *info = PacketInfo::of(info.has_ip(), false);
             endpoint.wants_interface = options.tells_interface();

@@ -20,7 +20,6 @@ use super::{Socket, SocketId, Stack, State, WhyOs, clock};
 use crate::extra::Amount;
 use crate::log::log_line;
 use crate::shard;
-use crate::sys::sockaddr::Family;
 use crate::sys::{fd, loopback_end, shadow};
 
 /// Gathers reports. A socket keeps its place in them while it lives.
@@ -345,14 +344,10 @@ fn flags(socket: &Socket, local_ring: Option<super::RingId>) -> u32 {
         route.map(|route| route.via),
         Some(super::Via::Ring { hop, .. }) if Some(hop.ring) == local_ring
     );
-    let multicast = match socket.family {
-        Family::Ipv4 => socket.options.multicast,
-        Family::Ipv6 => socket.options.ipv6_multicast,
-    };
     let each = [
         (socket.state == State::Offloaded, stats::OFFLOADED),
         (!socket.nonblocking, stats::BLOCKING),
-        (!is_stream && multicast.is_looped, stats::MULTICAST_LOOP),
+        (!is_stream && socket.loops_multicast(), stats::MULTICAST_LOOP),
         (within_host, stats::WITHIN_HOST),
     ];
     each.into_iter().filter(|(holds, _)| *holds).fold(0, |flags, (_, flag)| flags | flag)

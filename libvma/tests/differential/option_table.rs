@@ -105,6 +105,7 @@ fn class(protocol: &str, row: &Row, seen: &Seen) -> &'static str {
     let key = row.key();
     let name = match key.as_str() {
         "TCP_INQ" => "TCP_CM_INQ",
+        key if key.starts_with("IPV6_MCAST_") => row.name,
         name => name,
     };
     if seen.packets > 0 {

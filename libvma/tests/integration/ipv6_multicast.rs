@@ -153,6 +153,12 @@ fn a_sender_hears_itself_if_it_wants() {
     assert_eq!(peer.run("there.recv(100), there.recv(100)"), "(b'both', b'there')");
     assert_eq!(program.run("drain(s)"), "[]");
     watch.still();
+    // That goes by the socket's family, not by the group's.
+    net.ip(Side::A, &format!("route add 224.0.0.0/4 dev {}", Side::A.device()));
+    let join = "inet_aton('239.1.1.1') + inet_aton('10.99.0.1')";
+    program.run(&format!("s.setsockopt(IPPROTO_IP, IP_ADD_MEMBERSHIP, {join})"));
+    program.run("c.sendto(b'mapped', ('::ffff:239.1.1.1', 5000))");
+    assert_eq!(program.run("drain(s)"), "[]");
     // Nothing leaves the host with so few hops.
     program.run("c.setsockopt(IPPROTO_IPV6, IPV6_MULTICAST_HOPS, 0)");
     program.run("c.setsockopt(IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 1)");

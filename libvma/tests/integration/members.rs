@@ -31,6 +31,14 @@ impl Family {
         }
     }
 
+    /// The beginning of the call that opens one at a place.
+    fn opens(self) -> &'static str {
+        match self {
+            Family::Ipv4 => "member(",
+            Family::Ipv6 => "member6(",
+        }
+    }
+
     /// A socket of the other host.
     fn peer(self, net: &Namespaces) -> UdpSocket {
         match self {
@@ -60,19 +68,20 @@ def shared(at, option=SO_REUSEADDR, peer=None):
     s.bind(at)
     if peer: s.connect(peer)
     return s
-def member():
-    s = shared(('', 5000))
-    s.setsockopt(IPPROTO_IP, IP_ADD_MEMBERSHIP, inet_aton('239.1.1.1') + inet_aton('10.99.0.1'))
+A, B = '10.99.0.1', '10.99.0.2'
+def member(at='', joins=A):
+    s = shared((at, 5000))
+    if joins: s.setsockopt(IPPROTO_IP, IP_ADD_MEMBERSHIP, inet_aton('239.1.1.1') + inet_aton(joins))
     return s
-def member6():
+def member6(at='', joins=A):
     s = socket(AF_INET6, SOCK_DGRAM)
     s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     s.setsockopt(SOL_SOCKET, SO_RCVBUF, 1 << 20)
     s.settimeout(15)
-    s.bind(('::', 5000))
+    s.bind((at or '::', 5000))
     interface = [index for index, name in if_nameindex() if name != 'lo'][0]
     request = inet_pton(AF_INET6, 'ff05::1:3') + interface.to_bytes(4, sys.byteorder)
-    s.setsockopt(IPPROTO_IPV6, IPV6_JOIN_GROUP, request)
+    if joins: s.setsockopt(IPPROTO_IPV6, IPV6_JOIN_GROUP, request)
     return s
 def until(s, last):
     got = []
@@ -199,6 +208,56 @@ fn come_and_go(family: Family) {
     assert_eq!(ours.run(&format!("got == list(range({LAST} + 1))")), "True");
     let traffic = ours.finish();
     assert!(traffic.rx > 0 && traffic.rx_os > 0, "{traffic:?}");
+}
+
+/// A socket that is bound to an address of its own hears nothing of the groups that it has joined; others do.
+#[test]
+fn a_member_that_is_bound_elsewhere_takes_nothing_from_others() {
+    for family in Family::BOTH {
+        let net = network();
+        let (peer, group) = (family.peer(&net), family.group());
+        let (mut ours, mut other) = (puppet(&net, true), puppet(&net, false));
+        let (own, at) = match family {
+            Family::Ipv4 => ("10.99.0.1", "239.1.1.1"),
+            Family::Ipv6 => ("fd00:99::1", "ff05::1:3"),
+        };
+        ours.run(&format!("s = {}at='{own}')", family.opens()));
+        other.run(&format!("s = {}at='{at}')", family.opens()));
+        for number in 0..20 {
+            send(&peer, group, number);
+        }
+        assert_eq!(other.run("until(s, 19) == list(range(20))"), "True");
+        assert_eq!(ours.run("drain(s)"), "[]");
+    }
+}
+
+/// Nothing comes back from an interface on which nobody has joined, though all sockets on the port would hear it.
+#[test]
+fn a_sender_that_has_not_joined_hears_nothing_of_itself() {
+    for family in Family::BOTH {
+        let net = network();
+        let mut ours = puppet(&net, true);
+        let mut there = Puppet::start(net.program(Side::B, PYTHON));
+        there.run(SHARING);
+        there.run(&format!("s = {}at='', joins=B)", family.opens()));
+        ours.run(&format!("s = {}at='', joins=None)", family.opens()));
+        let to = match family {
+            Family::Ipv4 => "('239.1.1.1', 5000)",
+            Family::Ipv6 => "('ff05::1:3', 5000)",
+        };
+        let send = format!("s.sendto(b'1', {to})");
+        ours.run(&send);
+        there.run("s.recv(100)");
+        let watch = family.watch(&net);
+        ours.run(&send);
+        there.run("s.recv(100)");
+        assert_eq!(ours.run("drain(s)"), "[]");
+        watch.still();
+        // As soon as somebody has.
+        ours.run(&format!("member = {}at='', joins=A)", family.opens()));
+        ours.run(&send);
+        assert_eq!(ours.run("s.recv(100), member.recv(100)"), "(b'1', b'1')");
+    }
 }
 
 #[test]

@@ -198,6 +198,15 @@ impl Lookup {
         self.entries.get_mut(id as usize)?.as_mut().map(|entry| &mut entry.filter)
     }
 
+    /// Is any socket, on whatever port, a member of a group on an interface? Looks at all of them.
+    pub fn is_joined(&self, group: Ipv4Addr, interface: u32) -> bool {
+        let memberships = |entry: &Entry| {
+            let mut all = entry.filter.memberships.iter();
+            all.any(|one| (one.group, one.interface) == (group, interface))
+        };
+        self.entries.iter().flatten().any(memberships)
+    }
+
     /// The socket for a unicast datagram.
     #[inline]
     pub fn unicast(&self, tuple: &Tuple) -> Option<u32> {
@@ -339,6 +348,35 @@ mod tests {
             is_ipv6: false,
             member: 0,
         }
+    }
+
+    #[test]
+    fn of_ipv6_the_last_membership_counts_on_every_interface() {
+        let group = Ipv4Addr::new(0, 129, 0, 7);
+        let (one, two) = (Ipv4Addr::new(0, 1, 0, 1), Ipv4Addr::new(0, 1, 0, 2));
+        let joined = |interface, mode, sources: &[Ipv4Addr]| Membership {
+            group,
+            interface,
+            mode,
+            sources: sources.to_vec(),
+        };
+        let mut lookup = Lookup::default();
+        let whole = joined(1, SourceMode::Exclude, &[]);
+        let memberships = alloc::vec![whole, joined(2, SourceMode::Include, &[one])];
+        let any = Filter { ipv4_only: false, ..filter(Ipv4Addr::UNSPECIFIED) };
+        lookup.insert(0, Filter { memberships, ..any.clone() });
+        lookup.insert(1, Filter { ipv6_multicast_all: false, ..any.clone() });
+        lookup.insert(2, Filter { multicast_all: false, ..any });
+        let heard = |source, interface| {
+            let tuple = Tuple { source, interface, is_ipv6: true, ..tuple(9, group) };
+            let mut ids = members(&lookup, &tuple);
+            ids.sort_unstable();
+            ids
+        };
+        assert_eq!((heard(one, 1), heard(one, 3)), (alloc::vec![0, 2], alloc::vec![0, 2]));
+        assert_eq!(heard(two, 1), [2]);
+        assert!(lookup.is_joined(group, 1) && lookup.is_joined(group, 2));
+        assert!(!lookup.is_joined(group, 3) && !lookup.is_joined(one, 1));
     }
 
     fn members(lookup: &Lookup, tuple: &Tuple) -> Vec<u32> {

@@ -15,8 +15,8 @@ const MEASURES: &str = "only builds that measure themselves had it";
 
 #[rustfmt::skip] // a table reads as rows
 pub(super) const PARAMS: &[Param] = &[
-    param("VMA_TX_OFFLOAD", Kind::Flag, "1", "Tx Offload", "0: multicast is sent by the kernel, as by the rule `use os udp_sender 224.0.0.0/4:*`").show(Show::IfSet),
-    param("VMA_RX_OFFLOAD", Kind::Flag, "1", "Rx Offload", "0: multicast is received by the kernel, as by the rule `use os udp_receiver 224.0.0.0/4:*`").show(Show::IfSet),
+    param("VMA_TX_OFFLOAD", Kind::Flag, "1", "Tx Offload", "0: multicast is sent by the kernel, as by the rules `use os udp_sender 224.0.0.0/4:*` and `use os udp_sender [ff00::]/8:*`").show(Show::IfSet),
+    param("VMA_RX_OFFLOAD", Kind::Flag, "1", "Rx Offload", "0: multicast is received by the kernel, as by the rules `use os udp_receiver 224.0.0.0/4:*` and `use os udp_receiver [ff00::]/8:*`").show(Show::IfSet),
     param("VMA_TX_BLOCK", Kind::Choice(BLOCK), "0", "Tx Block Mode", "Whether a UDP send waits for a free frame: 0 as the socket is, 1 always, 2 never").show(Show::IfSet),
     param("VMA_TX_IP_CHECKSUM", Kind::Flag, "1", "Tx IP Checksum", "0: sent IP headers have no checksum")
         .formerly(&["VMA_CHECKSUM"]).show(Show::IfSet).no_meaning("a header without one would be dropped by everybody"),

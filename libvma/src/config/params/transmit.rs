@@ -20,7 +20,7 @@ pub(super) const PARAMS: &[Param] = &[
     param("VMA_TX_MAX_INLINE", Kind::Clamped { least: 0, most: 884 }, "204", "Tx Max QP INLINE", "Bytes that go inside the work request; 0 none")
         .formerly(&["VMA_MAX_INLINE"]).manuals("220")
         .verbs("descriptors of AF_XDP carry no payload"),
-    param("VMA_TX_MC_LOOPBACK", Kind::Flag, "1", "Tx MC Loopback", "Initial IP_MULTICAST_LOOP of a socket"),
+    param("VMA_TX_MC_LOOPBACK", Kind::Flag, "1", "Tx MC Loopback", "Initial IP_MULTICAST_LOOP and IPV6_MULTICAST_LOOP of a socket"),
     param("VMA_TX_NONBLOCKED_EAGAINS", Kind::Flag, "0", "Tx non-blocked eagains", "1: a non-blocking send that finds no frame says EAGAIN; 0: it counts a drop and says success"),
     param("VMA_TX_PREFETCH_BYTES", size(0, 65536), "256", "Tx Prefetch Bytes", "Bytes of the frame brought into the cache before they are written; 0 none")
         .no_meaning("the payload is copied once, by instructions that write whole cache lines"),

@@ -193,7 +193,10 @@ impl Wanted {
         place: &Place,
         groups: &[(Ipv4Addr, u32)],
     ) {
-        for (group, interface) in groups.iter().copied().filter(|(group, _)| place.takes(*group)) {
+        // A socket that is bound to another address hears none of it, and other sockets might.
+        let local = *place.local.ip();
+        let hears = |group| place.takes(group) && (local.is_unspecified() || local == group);
+        for (group, interface) in groups.iter().copied().filter(|(group, _)| hears(*group)) {
             // An interface is not attached for a group that is the kernel's.
             if self.may_have(stack, place, Moment::Join, group)
                 && let Ok(ring) = ring(stack, plane, interface, Need::Socket)

@@ -314,8 +314,9 @@ fn resolve(
         Some(_) if shares_group(stack, plane, id, destination, route.oif) => {
             return Err(WhyOs::LocalMembers);
         }
-        Some(mac) => mac,
-        None => {
+        // A router that is to spread it gets it alone.
+        Some(mac) if route.gateway.is_none() => mac,
+        _ => {
             let next = route.gateway.unwrap_or(destination);
             MacAddr(plane.control.neighbour_in_use(route.oif, next).ok_or(WhyOs::Neighbour)?)
         }
@@ -339,7 +340,7 @@ fn shares_group(
     interface: u32,
 ) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return true };
-    if !state.socket(id).is_some_and(|(_, socket)| socket.options.multicast(group).is_looped) {
+    if !state.socket(id).is_some_and(|(_, socket)| socket.loops_multicast()) {
         return false;
     }
     let mut ours = 0;

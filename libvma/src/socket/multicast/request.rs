@@ -96,9 +96,11 @@ const STORAGE: usize = 128;
 fn group_of(level: i32, name: i32, value: &[u8]) -> Option<Group> {
     let by_name = (libc::MCAST_JOIN_GROUP..=libc::MCAST_MSFILTER).contains(&name);
     if by_name {
-        return match Named::read(value.get(GROUP..)?)? {
-            Named::Ipv4(group) => Some(Group::Ipv4(*group.ip())),
-            Named::Ipv6(group) => Some(Group::Ipv6(*group.ip())),
+        // Linux does not look at the family everywhere: what is of another one than the level is not to be understood here.
+        return match (level, Named::read(value.get(GROUP..)?)?) {
+            (libc::IPPROTO_IP, Named::Ipv4(group)) => Some(Group::Ipv4(*group.ip())),
+            (libc::IPPROTO_IPV6, Named::Ipv6(group)) => Some(Group::Ipv6(*group.ip())),
+            _ => None,
         };
     }
     match level {
