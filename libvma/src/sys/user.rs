@@ -103,9 +103,12 @@ pub struct Copied {
 /// The kernel's tcp_sendmsg() copies so much at a time (SKB_FRAG_PAGE_ORDER), as a whole or not at all.
 const PORTION: usize = 32 * 1024;
 
-/// How much of the next `count` bytes can be sent: all, or whole portions up to the one of which some is not there.
+/// How much of the next `count` bytes can be sent: all that the buffers have, or whole portions up to the one of which some
+/// is not there.
 #[inline]
 pub fn gives(buffers: &[IoSlice<'_>], skip: usize, count: usize) -> Copied {
+    let len: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+    let count = count.min(len.saturating_sub(skip));
     if all_give(buffers, skip, count) {
         return Copied { bytes: count, fault: false };
     }
@@ -364,6 +367,9 @@ mod tests {
         assert_eq!(gives(&one, 0, hole + 1), bad(PORTION));
         assert_eq!(gives(&one, hole - 1, 1), sound(1));
         assert_eq!(gives(&one, hole, len), bad(0));
+        let short = [IoSlice::new(&[1, 2, 3]), IoSlice::new(&[4])];
+        assert_eq!([gives(&short, 0, 9), gives(&short, 2, 9)], [sound(4), sound(2)]);
+        assert_eq!([gives(&short[..1], 1, 9), gives(&short, 5, 9)], [sound(2), sound(0)]);
         let two = [part(0, 4), part(hole, hole + 10)];
         assert_eq!([gives(&two, 0, 4), gives(&two, 0, 5)], [sound(4), bad(0)]);
     }
