@@ -21,7 +21,7 @@ use libvma_engine::wire::{ipv4, udp};
 
 use super::receive::{Parsed, tuple};
 use super::{NextHop, RingId, State};
-use crate::device::shm::{self, Arrival, LinkId};
+use crate::device::shm::{self, Arrival, LinkId, Rank};
 use crate::device::{Received, Ring};
 use crate::log::log_line;
 use crate::sys::shadow;
@@ -257,7 +257,7 @@ impl<S> State<S> {
     fn send_back(&mut self, link: LinkId, header: [u64; 3], payload: &[u8]) {
         let Some(ring) = self.local_ring() else { return };
         let mut rest = payload;
-        let _ = ring.send_message(link, RETURNED, header, payload.len(), true, |room| {
+        let _ = ring.send_message(link, RETURNED, header, payload.len(), Rank::Urgent, |room| {
             let (now, later) = rest.split_at(room.len().min(rest.len()));
             bulk_copy(room, now);
             rest = later;

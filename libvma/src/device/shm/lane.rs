@@ -35,7 +35,7 @@ pub type Inline = [u8; INLINE];
 /// The consumer publishes its position after this many records.
 pub const PUBLISH_EVERY: u64 = 64;
 
-/// Slots that only urgent records may take.
+/// Slots that usual records leave free.
 pub const RESERVE: u64 = 64;
 
 /// The consumer asks after so many returned chunks whether the producer waits for them.

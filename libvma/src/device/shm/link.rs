@@ -223,10 +223,9 @@ impl Link {
 
     // Sending.
 
-    /// Is there room for a message, now or after asking for relief?
+    /// Is there room for a message, with `reserve` slots behind it, now or after asking for relief?
     #[inline]
-    pub fn has_room(&mut self, chunks: usize, urgent: bool) -> Result<bool, Violation> {
-        let reserve = if urgent { 0 } else { RESERVE };
+    pub fn has_room(&mut self, chunks: usize, reserve: u64) -> Result<bool, Violation> {
         if self.looks_roomy(chunks, reserve)? {
             return Ok(true);
         }

@@ -26,7 +26,7 @@ mod transmit;
 pub use lane::{INLINE, Progress};
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
-pub use transmit::Full;
+pub use transmit::{Full, Rank};
 
 use core::net::Ipv4Addr;
 

@@ -85,7 +85,7 @@ fn check_packet(ring: &Ring, link: LinkId, received: &Received, seed: usize) {
 fn send_message(ring: &mut Ring, link: LinkId, seed: usize, len: usize) -> Result<(), Full> {
     let mut at = 0;
     let header = [seed as u64, len as u64, u64::MAX];
-    let result = ring.send_message(link, 7, header, len, false, |piece| {
+    let result = ring.send_message(link, 7, header, len, Rank::Usual, |piece| {
         for to in piece {
             *to = byte(seed, at);
             at += 1;
@@ -140,7 +140,7 @@ fn messages_of_every_length_arrive_whole() {
         }
     }
     assert_eq!(send_message(&mut a, to_b, 0, MOST_PAYLOAD + 1), Err(Full));
-    assert_eq!(a.send_message(to_b, 0, [0; 3], 0, false, |_| {}), Err(Full));
+    assert_eq!(a.send_message(to_b, 0, [0; 3], 0, Rank::Usual, |_| {}), Err(Full));
 }
 
 #[test]
@@ -213,11 +213,15 @@ fn a_full_ring_refuses_and_relieves_once() {
     assert!(a.receive().is_none(), "no relief before anything was received");
     a.settle();
     assert!(!is_rung(&a));
-    // The urgent ones have slots of their own.
-    for _ in 0..64 {
-        assert_eq!(a.send_message(to_b, 9, [0; 3], 0, true, |_| {}), Ok(()));
+    // Those with a rank have slots of their own.
+    for _ in 0..32 {
+        assert_eq!(a.send_message(to_b, 9, [0; 3], 0, Rank::Promised, |_| {}), Ok(()));
     }
-    assert_eq!(a.send_message(to_b, 9, [0; 3], 0, true, |_| {}), Err(Full));
+    assert_eq!(a.send_message(to_b, 9, [0; 3], 0, Rank::Promised, |_| {}), Err(Full));
+    for _ in 0..32 {
+        assert_eq!(a.send_message(to_b, 9, [0; 3], 0, Rank::Urgent, |_| {}), Ok(()));
+    }
+    assert_eq!(a.send_message(to_b, 9, [0; 3], 0, Rank::Urgent, |_| {}), Err(Full));
     let mut received = 0;
     while let Some(Arrival::Message { payload, .. }) = b.receive() {
         received += 1;
@@ -230,7 +234,7 @@ fn a_full_ring_refuses_and_relieves_once() {
     assert!(matches!(a.receive(), Some(Arrival::Relief(link)) if link == to_b));
     assert!(a.receive().is_none());
     assert!(send_packet(&mut a, to_b, 0, 60));
-    assert_eq!(a.counters(to_b).full, 4);
+    assert_eq!(a.counters(to_b).full, 5);
 }
 
 #[test]

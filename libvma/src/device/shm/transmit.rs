@@ -2,7 +2,7 @@
 
 use libvma_engine::frame::{Frame, Pool};
 
-use super::lane::{INLINE, Inline, Progress, Violation};
+use super::lane::{INLINE, Inline, Progress, RESERVE, Violation};
 use super::link::{self, Link};
 use super::record::{HEADER, MOST_CHUNKS, MOST_INLINE_PAYLOAD, Shape};
 use super::segment::CHUNK;
@@ -14,6 +14,29 @@ use crate::sys::time::realtime_nanos;
 /// (or [`super::Arrival::Broken`]). A packet that finds no room is lost without relief.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+/// How far a message may go into the last slots of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rank {
+    /// It leaves them free.
+    Usual,
+    /// It may take half of them: a program has been told that its socket is writable.
+    Promised,
+    /// It may take all of them.
+    Urgent,
+}
+
+impl Rank {
+    /// The slots that the message leaves free.
+    #[inline(always)]
+    pub fn reserve(self) -> u64 {
+        match self {
+            Rank::Usual => RESERVE,
+            Rank::Promised => RESERVE / 2,
+            Rank::Urgent => 0,
+        }
+    }
+}
 
 /// The packet under construction. What goes into the slot is put together here, so that the slot's
 /// cache lines, which the peer polls, are written to once.
@@ -97,8 +120,8 @@ impl Ring {
 
     /// The link, if it has room for a message.
     #[inline]
-    fn make_room(&mut self, id: LinkId, chunks: usize, urgent: bool) -> Option<&mut Link> {
-        match self.open_link(id)?.has_room(chunks, urgent) {
+    fn make_room(&mut self, id: LinkId, chunks: usize, rank: Rank) -> Option<&mut Link> {
+        match self.open_link(id)?.has_room(chunks, rank.reserve()) {
             Ok(true) => return self.open_link(id),
             Ok(false) => self.count_attention(),
             Err(Violation) => self.break_off_later(id),
@@ -177,8 +200,8 @@ impl Ring {
     }
 
     /// Sends a message; a peer that sleeps learns of it with the next [`Ring::kick`]. `fill` is
-    /// called with the pieces of the payload, `len` bytes in all, in order. The last slots are kept
-    /// for what is `urgent`.
+    /// called with the pieces of the payload, `len` bytes in all, in order. Its rank
+    /// says which of the last slots it may take.
     #[inline]
     pub fn send_message(
         &mut self,
@@ -186,11 +209,11 @@ impl Ring {
         kind: u8,
         header: [u64; 3],
         len: usize,
-        urgent: bool,
+        rank: Rank,
         mut fill: impl FnMut(&mut [u8]),
     ) -> Result<(), Full> {
         let shape = Shape::message(len).filter(|_| kind != 0).ok_or(Full)?;
-        let open = self.make_room(link, shape.chunks, urgent).ok_or(Full)?;
+        let open = self.make_room(link, shape.chunks, rank).ok_or(Full)?;
         let mut bytes = [0; INLINE];
         for (bytes, word) in bytes.chunks_exact_mut(8).zip(header) {
             bytes.copy_from_slice(&word.to_le_bytes());
@@ -220,7 +243,7 @@ impl Ring {
     pub fn room(&mut self, link: LinkId) -> usize {
         let Some(open) = self.open_link(link) else { return 0 };
         match open.room() {
-            Ok(None) => match self.make_room(link, 0, false) {
+            Ok(None) => match self.make_room(link, 0, Rank::Usual) {
                 Some(_) => MOST_INLINE_PAYLOAD,
                 None => 0,
             },

@@ -181,6 +181,21 @@ impl<S> State<S> {
         written.unwrap_or_default()
     }
 
+    /// The same of bytes that the program may send though the link is full: it was promised room.
+    #[cold]
+    pub fn pipe_write_promised(
+        &mut self,
+        id: SocketId,
+        data: &[IoSlice<'_>],
+        skip: usize,
+        total: usize,
+    ) -> Copied {
+        let written = self.with_pipe(id, |pipe, ring| {
+            pipe.write_promised(ring, data, skip, total.saturating_sub(skip))
+        });
+        written.unwrap_or_default()
+    }
+
     /// How many bytes of the socket's find room now, in one message.
     pub fn pipe_room(&mut self, id: SocketId) -> usize {
         self.with_pipe(id, |pipe, ring| pipe.room(ring)).unwrap_or(0)

@@ -91,7 +91,7 @@ pub use self::table::Pipes;
 use self::message::Message;
 use super::{SocketId, State, clock};
 use crate::device::Received;
-use crate::device::shm::{self, LinkId};
+use crate::device::shm::{self, LinkId, Rank};
 
 /// The kernel's half of a connection whose socket is closed while the peer has not read everything. It
 /// is closed when it is dropped.
@@ -123,7 +123,7 @@ pub(super) trait Carrier {
         kind: u8,
         header: [u64; 3],
         len: usize,
-        urgent: bool,
+        rank: Rank,
         fill: impl FnMut(&mut [u8]),
     ) -> bool;
 
@@ -144,7 +144,7 @@ pub(super) trait Carrier {
     /// Sends a message without bytes. False: the link is full.
     fn tell(&mut self, link: LinkId, message: Message) -> bool {
         let (kind, header) = message.encode();
-        self.send(link, kind, header, 0, true, |_| {})
+        self.send(link, kind, header, 0, Rank::Urgent, |_| {})
     }
 }
 
@@ -156,10 +156,10 @@ impl Carrier for shm::Ring {
         kind: u8,
         header: [u64; 3],
         len: usize,
-        urgent: bool,
+        rank: Rank,
         fill: impl FnMut(&mut [u8]),
     ) -> bool {
-        self.send_message(link, kind, header, len, urgent, fill).is_ok()
+        self.send_message(link, kind, header, len, rank, fill).is_ok()
     }
 
     #[inline]

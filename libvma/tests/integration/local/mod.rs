@@ -21,6 +21,7 @@ mod looks;
 mod nginx;
 mod node;
 mod ports;
+mod promises;
 mod python;
 mod redis;
 mod rules;

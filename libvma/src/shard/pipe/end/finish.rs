@@ -4,7 +4,7 @@ use libvma_engine::bulk_copy::bulk_copy;
 use libvma_engine::tcp::Events;
 
 use super::{Bond, Holder, PORTION, Pipe, Sending};
-use crate::device::shm::LinkId;
+use crate::device::shm::{LinkId, Rank};
 use crate::shard::pipe::message::{Message, Name, Parting};
 use crate::shard::pipe::{Carrier, Leftover, SocketId};
 
@@ -201,7 +201,8 @@ impl Pipe {
             return Events::NONE;
         }
         // Bytes that nobody will read. The peer has noted what it did read.
-        let unread = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted;
+        let unread = self.unread_there(carrier) > 0 && self.outgoing.state != Sending::Reverted
+            || !self.outgoing.behind.is_empty();
         if self.lacks_bytes() {
             self.fault.die();
         } else if unread {
@@ -216,7 +217,8 @@ impl Pipe {
         if let Holder::Leftover(half) = &mut self.holder {
             half.reset();
         }
-        if self.outgoing.state != Sending::Reverted && self.unread_by_peer() > 0 {
+        let unread = self.outgoing.state != Sending::Reverted && self.unread_by_peer() > 0;
+        if unread || !self.outgoing.behind.is_empty() {
             self.closed_unread(Parting::Whole);
         }
         self.end();
@@ -232,6 +234,7 @@ impl Pipe {
         self.bond = Bond::Over;
         self.incoming.state.sever();
         self.outgoing.state.sever();
+        self.outgoing.close_up();
         if let Holder::Closing = self.holder {
             self.holder = Holder::Closed;
         }
@@ -311,7 +314,7 @@ impl Pipe {
             let count = queue.fill(carrier, &mut portion);
             let mut rest = portion.get(..count).unwrap_or_default();
             let (kind, header) = Message::Return { to }.encode();
-            let sent = carrier.send(self.link, kind, header, count, true, |room| {
+            let sent = carrier.send(self.link, kind, header, count, Rank::Urgent, |room| {
                 let here = rest.len().min(room.len());
                 let (now, later) = rest.split_at(here);
                 bulk_copy(room, now);

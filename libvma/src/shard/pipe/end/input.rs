@@ -59,6 +59,7 @@ impl Pipe {
             }
             Message::Stopped { .. } => {
                 self.outgoing.state.returned()?;
+                self.outgoing.close_up();
                 self.settle(carrier);
                 if matches!(self.incoming.state, Receiving::Returned { .. }) {
                     self.end();
@@ -92,7 +93,8 @@ impl Pipe {
     fn peer_closed(&mut self, read: Option<u64>, parting: Parting) -> Events {
         // Bytes that it gave back before it closed were never read, nor those that were on their way then.
         let crossed = self.outgoing.state != Sending::Reverted
-            && read.is_some_and(|read| read < self.outgoing.sent);
+            && read.is_some_and(|read| read < self.outgoing.sent)
+            || !self.outgoing.behind.is_empty();
         let returned = !self.outgoing.backlog.is_empty();
         // It closed before it knew that this was all.
         if self.lacks_bytes() {
@@ -100,9 +102,9 @@ impl Pipe {
         } else if returned || crossed {
             self.closed_unread(if returned { Parting::Torn } else { parting });
         }
+        self.end();
         self.outgoing.backlog = Vec::new();
         self.outgoing.gone = 0;
-        self.end();
         Events::CLOSED
     }
 

@@ -9,6 +9,7 @@ mod finish;
 mod half;
 mod input;
 mod overflow;
+mod promise;
 mod state;
 mod transfer;
 
@@ -111,6 +112,8 @@ struct Outgoing {
     backlog: Vec<u8>,
     /// What of the backlog has gone.
     gone: usize,
+    /// Bytes that the program sent while the backlog was still to come (`promise`).
+    behind: Vec<u8>,
 }
 
 impl Outgoing {
@@ -191,6 +194,7 @@ impl Pipe {
                 window: 0,
                 backlog: Vec::new(),
                 gone: 0,
+                behind: Vec::new(),
             },
             fault: Fault::None,
             armed: false,
@@ -359,7 +363,9 @@ impl Pipe {
     /// them.
     pub fn has_bytes_on_their_way(&self) -> bool {
         let may_come = matches!(self.outgoing.state, Sending::Stopped { .. });
-        may_come && self.unread_by_peer() > 0 || !self.outgoing.backlog.is_empty()
+        may_come && self.unread_by_peer() > 0
+            || !self.outgoing.backlog.is_empty()
+            || !self.outgoing.behind.is_empty()
     }
 
     /// The kernel does not take the backlog any more: the peer must not see an end but an error, and the
@@ -435,6 +441,7 @@ impl Pipe {
     pub fn kernel_sent(&mut self, count: u64) {
         self.outgoing.kernel += count;
         self.used = true;
+        self.promised &= count == 0;
         if self.peers_half.is_some() {
             self.sent_to_nobody();
         }

@@ -8,7 +8,7 @@
 //! A bulk transfer waits for the link, which is faster. It is told from an idle connection by what it has
 //! unread, and by an allowance: however often a connection finds the link full, it may ask for [`ALLOWANCE`]
 //! bytes by the kernel at once, and for as many again in a second. One large send uses that up. But if poll(2)
-//! and its kin have said that an idle connection may send, one send is not refused.
+//! and its kin have said that a connection may send, one send is not refused (`promise`).
 //!
 //! The reader learns how many bytes went by the kernel, and between which bytes of the pipe, from the next
 //! message of the pipe. If it finds them in the kernel's socket before, it takes what is in the link first:
@@ -16,6 +16,7 @@
 
 use super::{Incoming, Pipe, Receiving};
 use crate::device::Received;
+use crate::device::shm::Rank;
 use crate::shard::pipe::Carrier;
 use crate::shard::pipe::message::Message;
 use crate::shard::pipe::queue::Queue;
@@ -142,14 +143,6 @@ impl Pipe {
         bytes < FEW_BYTES && messages < FEW_MESSAGES
     }
 
-    /// The program is told that it may send. If other pipes fill the link before it does, its next send may go by
-    /// the kernel's connection. This does not hold for a connection with much unread: its send() may say EAGAIN, where
-    /// Linux would take something. With the promise kept for these, too, a bulk transfer by eight connections sent one
-    /// byte in a hundred by the kernel.
-    pub fn promise_room(&mut self) {
-        self.promised = true;
-    }
-
     /// The link was full, and the program's send went by the kernel. It asked for so many bytes.
     pub fn note_overflow(&mut self, asked: usize) {
         self.promised = false;
@@ -166,8 +159,8 @@ impl Pipe {
         let Some(to) = self.bond.peer() else { return };
         let kernel = outgoing.kernel;
         let (kind, header) = Message::Switch { to, kernel, shut: false }.encode();
-        // Not urgent: as many pipes may have to say so as fill the link.
-        if carrier.send(self.link, kind, header, 0, false, |_| {}) {
+        // No rank: as many pipes may have to say so as fill the link.
+        if carrier.send(self.link, kind, header, 0, Rank::Usual, |_| {}) {
             self.outgoing.kernel_told = kernel;
         }
     }

@@ -5,12 +5,42 @@ use std::io::{IoSlice, IoSliceMut};
 use libvma_engine::bulk_copy::bulk_copy;
 
 use super::{PORTION, Pipe, Receiving, Writing, clamped};
+use crate::device::shm::Rank;
 use crate::shard::pipe::Carrier;
-use crate::shard::pipe::message::Message;
+use crate::shard::pipe::message::{Message, Name};
 use crate::sys::user::{self, Copied};
 
 /// So much goes into a slot: no need to ask for room.
-const SURE: usize = 88;
+pub(super) const SURE: usize = 88;
+
+/// A place in the pieces of a send call.
+pub(super) struct Cursor<'a, 'b> {
+    pub data: &'a [IoSlice<'b>],
+    /// The piece.
+    pub at: usize,
+    /// Bytes of the piece that are gone.
+    pub skip: usize,
+}
+
+impl Cursor<'_, '_> {
+    /// Copies the next bytes.
+    #[inline]
+    fn fill(&mut self, mut room: &mut [u8]) {
+        while !room.is_empty() {
+            let Some(piece) = self.data.get(self.at) else { return };
+            let rest = piece.get(self.skip..).unwrap_or_default();
+            let here = rest.len().min(room.len());
+            let (target, left) = room.split_at_mut(here);
+            bulk_copy(target, rest);
+            room = left;
+            self.skip += here;
+            if self.skip >= piece.len() {
+                self.skip -= piece.len();
+                self.at += 1;
+            }
+        }
+    }
+}
 
 impl Pipe {
     #[inline]
@@ -138,12 +168,12 @@ impl Pipe {
         &mut self,
         carrier: &mut impl Carrier,
         data: &[IoSlice<'_>],
-        mut skip: usize,
+        skip: usize,
         total: usize,
     ) -> Copied {
         let Some(to) = self.bond.peer() else { return Copied::default() };
         let (mut written, mut fault) = (0, false);
-        let mut at = 0;
+        let mut cursor = Cursor { data, at: 0, skip };
         while written < total {
             let mut count = PORTION.min(self.free()).min(total - written);
             if count > SURE {
@@ -152,44 +182,44 @@ impl Pipe {
             if count == 0 {
                 break;
             }
-            if !user::all_give(data.get(at..).unwrap_or_default(), skip, count) {
+            if !user::all_give(data.get(cursor.at..).unwrap_or_default(), cursor.skip, count) {
                 fault = true;
                 break;
             }
-            let incoming = &mut self.incoming;
-            let kernel = self.outgoing.kernel;
-            let (kind, header) = Message::Data { to, read: incoming.read, kernel }.encode();
-            let sent = carrier.send(self.link, kind, header, count, false, |mut room| {
-                while !room.is_empty() {
-                    let Some(piece) = data.get(at) else { return };
-                    let rest = piece.get(skip..).unwrap_or_default();
-                    let here = rest.len().min(room.len());
-                    let (target, left) = room.split_at_mut(here);
-                    bulk_copy(target, rest);
-                    room = left;
-                    skip += here;
-                    if skip >= piece.len() {
-                        skip -= piece.len();
-                        at += 1;
-                    }
-                }
-            });
-            if !sent {
+            if !self.send_portion(carrier, to, &mut cursor, count, Rank::Usual) {
                 break;
             }
-            incoming.credited = incoming.read;
-            self.used = true;
-            self.promised = false;
-            let outgoing = &mut self.outgoing;
-            outgoing.sent += count as u64;
-            outgoing.messages += 1;
-            outgoing.kernel_told = kernel;
             written += count;
         }
         let waits = written < total && !fault;
         self.crowded = waits && self.free() > 0;
         self.wants_room |= waits;
         Copied { bytes: written, fault }
+    }
+
+    /// Sends so many bytes in one message, if it finds room.
+    #[inline(always)]
+    pub(super) fn send_portion(
+        &mut self,
+        carrier: &mut impl Carrier,
+        to: Name,
+        cursor: &mut Cursor<'_, '_>,
+        count: usize,
+        rank: Rank,
+    ) -> bool {
+        let (read, kernel) = (self.incoming.read, self.outgoing.kernel);
+        let (kind, header) = Message::Data { to, read, kernel }.encode();
+        let sent = carrier.send(self.link, kind, header, count, rank, |room| cursor.fill(room));
+        if sent {
+            self.incoming.credited = read;
+            self.used = true;
+            self.promised = false;
+            let outgoing = &mut self.outgoing;
+            outgoing.sent += count as u64;
+            outgoing.messages += 1;
+            outgoing.kernel_told = kernel;
+        }
+        sent
     }
 
     /// The program sends no more.

@@ -1,28 +1,19 @@
 //! A model of two processes: what the socket layer does with a pipe, without sockets.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::rc::Rc;
 
-use libvma_engine::frame::{Frame, Pool};
 use libvma_engine::tcp::Events;
 
+use super::model::{Model, Notes, Record, Wire};
 use super::rest::Rest;
-use crate::device::Received;
 use crate::device::shm::LinkId;
 use crate::shard::SocketId;
 use crate::shard::pipe::message::{Message, Offer};
-use crate::shard::pipe::{Carrier, Pipe, Pipes, Turn, Way};
-
-pub struct Record {
-    pub kind: u8,
-    pub header: [u64; 3],
-    pub payload: Vec<u8>,
-}
-
-pub type Wire = Rc<RefCell<VecDeque<Record>>>;
+use crate::shard::pipe::{Pipe, Pipes, Turn, Way};
 
 /// One direction of the kernel's connection.
 #[derive(Default)]
@@ -33,84 +24,6 @@ pub struct Kernel {
     pub reset: bool,
     /// There is no reader any more.
     pub deaf: bool,
-}
-
-/// One end of a link in memory.
-pub struct Model {
-    out: Wire,
-    /// Records that fit.
-    pub most: usize,
-    /// Records that only urgent ones may use.
-    reserve: usize,
-    pool: Pool,
-    bytes: Vec<Vec<u8>>,
-    pub short: bool,
-    held: usize,
-    notes: Rc<RefCell<HashMap<(usize, u32), u64>>>,
-    side: usize,
-}
-
-const FRAMES: u32 = 4096;
-const PIECE: usize = 7;
-
-impl Model {
-    fn received(&mut self, payload: Vec<u8>) -> Option<Received> {
-        if payload.is_empty() {
-            return None;
-        }
-        let frame = self.pool.allocate().expect("a frame");
-        let len = payload.len() as u32;
-        self.bytes[frame.index() as usize] = payload;
-        self.held += 1;
-        Some(Received { frame, len, segment: 0 })
-    }
-}
-
-impl Carrier for Model {
-    fn send(
-        &mut self,
-        _: LinkId,
-        kind: u8,
-        header: [u64; 3],
-        len: usize,
-        urgent: bool,
-        mut fill: impl FnMut(&mut [u8]),
-    ) -> bool {
-        let mut out = self.out.borrow_mut();
-        let reserve = if urgent { 0 } else { self.reserve };
-        if out.len() + reserve >= self.most {
-            return false;
-        }
-        let mut payload = vec![0; len];
-        payload.chunks_mut(PIECE).for_each(&mut fill);
-        out.push_back(Record { kind, header, payload });
-        true
-    }
-
-    fn room(&mut self, _: LinkId) -> usize {
-        if self.out.borrow().len() + self.reserve >= self.most { 0 } else { 1000 }
-    }
-
-    fn pieces(&self, frame: &Frame) -> impl Iterator<Item = &[u8]> {
-        self.bytes[frame.index() as usize].chunks(PIECE)
-    }
-
-    fn release(&mut self, frame: Frame) {
-        self.held -= 1;
-        self.pool.release(frame);
-    }
-
-    fn set_note(&mut self, _: LinkId, number: u32, value: u64) {
-        self.notes.borrow_mut().insert((self.side, number), value);
-    }
-
-    fn note_of_peer(&self, _: LinkId, number: u32) -> Option<u64> {
-        self.notes.borrow().get(&(1 - self.side, number)).copied()
-    }
-
-    fn is_short_of_frames(&self) -> bool {
-        self.short
-    }
 }
 
 /// One process with one socket.
@@ -159,21 +72,11 @@ pub const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
 /// A client and a server that are linked.
 pub fn hosts() -> (Host, Host) {
     let wires: [Wire; 2] = Default::default();
-    let notes: Rc<RefCell<HashMap<(usize, u32), u64>>> = Rc::default();
+    let notes = Notes::default();
     let kernels: [Rc<RefCell<Kernel>>; 2] = Default::default();
     let host = |own: usize| Host {
         pipes: Pipes::default(),
-        carrier: Model {
-            out: wires[own].clone(),
-            most: 64,
-            reserve: 8,
-            pool: Pool::new(FRAMES),
-            bytes: vec![Vec::new(); FRAMES as usize],
-            short: false,
-            held: 0,
-            notes: notes.clone(),
-            side: own,
-        },
+        carrier: Model::new(wires[own].clone(), notes.clone(), own),
         index: None,
         incoming: wires[1 - own].clone(),
         kernel_in: kernels[1 - own].clone(),
@@ -356,8 +259,42 @@ impl Host {
             }
             Way::Nowhere | Way::Shut => 0,
         };
+        let count = if count == 0 { self.keep_promise(bytes) } else { count };
         self.sent.extend_from_slice(&bytes[..count]);
         count
+    }
+
+    /// The program was told that it may send, and there is no room any more.
+    fn keep_promise(&mut self, bytes: &[u8]) -> usize {
+        if self.index.is_none() || bytes.is_empty() {
+            return 0;
+        }
+        if self.pipe().may_wait_behind() {
+            self.pipe().wait_behind(bytes);
+            self.pipe().arm(true);
+            self.armed = true;
+            self.tend();
+            return bytes.len();
+        }
+        let data = [IoSlice::new(bytes)];
+        self.with(|pipe, carrier| pipe.write_promised(carrier, &data, 0, bytes.len())).bytes
+    }
+
+    /// What poll(2) tells: may the program send?
+    pub fn is_writable(&mut self) -> bool {
+        self.tend();
+        let told = match self.pipe().way() {
+            Way::Pipe => self.with(|pipe, carrier| {
+                pipe.look_at_link(carrier);
+                pipe.is_writable()
+            }),
+            Way::Kernel => self.kernel_out.borrow().bytes.len() < self.kernel_room,
+            Way::Nowhere | Way::Shut => false,
+        };
+        if told {
+            self.pipe().promise_room();
+        }
+        told
     }
 
     /// What the shadow's news are for: bytes in the kernel that nobody has told of.

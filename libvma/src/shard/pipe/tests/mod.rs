@@ -4,6 +4,7 @@ mod ends;
 mod halves;
 mod host;
 mod kills;
+mod model;
 mod overflow;
 mod random;
 mod rest;

@@ -28,9 +28,14 @@ fn act(dice: &mut Dice, host: &mut Host, side: u8, stops: bool) {
         0..=2 if !host.shut => {
             let bytes = fresh_bytes(dice, host.sent.len(), side);
             if host.index.is_some() && dice.below(2) == 0 {
-                host.pipe().promise_room();
+                host.is_writable();
             }
-            host.send(&bytes);
+            // Told now, or before the last few things happened.
+            let told = host.index.is_some()
+                && host.pipe().is_promised()
+                && host.carrier.has_promised_slot();
+            let count = host.send(&bytes);
+            assert!(!told || count > 0 || bytes.is_empty(), "{} takes nothing", host.describe());
         }
         3..=5 => {
             let room = 1 + dice.below(4000);

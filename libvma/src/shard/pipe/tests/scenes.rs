@@ -2,6 +2,7 @@
 
 use super::host::{Host, hosts, settle, with_unread};
 use super::rest::Rest;
+use crate::device::shm::Rank;
 use crate::shard::pipe::message::{Message, Name};
 use crate::shard::pipe::{Carrier, Turn, Way};
 
@@ -379,7 +380,14 @@ fn what_is_not_allowed_resets_the_pipe_only() {
         let index = client.index.expect("a pipe");
         let to = client.pipes.name(index).expect("a name");
         let (kind, header) = message(to).encode();
-        assert!(server.carrier.send(super::host::link(), kind, header, payload, false, |_| {}));
+        assert!(server.carrier.send(
+            super::host::link(),
+            kind,
+            header,
+            payload,
+            Rank::Usual,
+            |_| {}
+        ));
         while client.deliver() {}
         !client.pipe().is_reset()
     };
@@ -403,7 +411,7 @@ fn messages_to_nobody_are_dropped_with_their_payload() {
     server.deliver();
     let to = Name { index: 9, generation: 9 };
     let (kind, header) = Message::Data { to, read: 0, kernel: 0 }.encode();
-    client.carrier.send(super::host::link(), kind, header, 40, false, |_| {});
+    client.carrier.send(super::host::link(), kind, header, 40, Rank::Usual, |_| {});
     assert!(server.deliver());
     assert_eq!(server.held(), 0);
 }

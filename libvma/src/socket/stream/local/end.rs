@@ -3,7 +3,7 @@
 
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
 use super::half::{self, Half};
-use super::{Shard, connect, shadow};
+use super::{Shard, connect, promise, shadow};
 use crate::log::log_line;
 use crate::shard::{SocketId, clock};
 use crate::socket::{NO_SHADOW, State, hand_over, local};
@@ -288,7 +288,8 @@ pub fn tend(stack: &Stack) -> Vec<SocketId> {
             }
             return false;
         }
-        !connecting
+        // The kernel alone would refuse a send that the program has been promised.
+        !connecting && !promise::holds_on(&mut state, *id)
     });
     idle
 }

@@ -13,6 +13,7 @@ pub mod accept;
 pub mod connect;
 pub mod end;
 pub mod half;
+mod promise;
 pub mod ready;
 pub mod receive;
 pub mod send;

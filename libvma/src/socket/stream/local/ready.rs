@@ -66,7 +66,11 @@ pub fn readiness(state: &mut Shard, id: SocketId) -> Option<Readiness> {
             pipe.promise_room();
         }
         Way::Pipe => pipe.want_room(),
-        Way::Kernel => insert_if(&mut ready, kernel.contains(Readiness::OUT), Readiness::OUT),
+        Way::Kernel if kernel.contains(Readiness::OUT) => {
+            ready.insert(Readiness::OUT);
+            pipe.promise_room();
+        }
+        Way::Kernel => {}
         Way::Nowhere | Way::Shut => {}
     }
     // A connection that was closed or died says so at once, whatever is still to be read.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use super::super::send::outcome;
 use super::super::wait::{Call, Manner, Step, Watches, until, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
-use super::{Shard, ready, shadow};
+use super::{Shard, promise, ready, shadow};
 use crate::shard::pipe::{Pipe, Way};
 use crate::shard::{Direction, SocketId};
 use crate::sys::user::{self, Copied};
@@ -47,9 +47,14 @@ pub fn send<'a>(
             None => return Outcome::Os(WhyOs::Reentered),
         };
     }
-    let mut sent = 0;
+    let (mut sent, mut has_polled) = (0, false);
     let ended = until_or_partly(stack, state, id, manner, |state| {
-        match transfer(state, id, data, sent, total, flags, blocking) {
+        let mut moved = transfer(state, id, data, sent, total, flags, blocking);
+        if moved == Ok(Copied::default()) && total > 0 && has_polled {
+            moved = Ok(promise::keep(state, id, data, sent, total));
+        }
+        has_polled = true;
+        match moved {
             Ok(Copied { bytes, fault }) => {
                 sent += bytes;
                 if fault {
@@ -141,14 +146,7 @@ fn write(
     total: usize,
 ) -> Copied {
     let copied = state.pipe_write(id, data, sent, total);
-    let count = copied.bytes;
-    if state.is_captured() {
-        let pieces = data.iter().map(|piece| &piece[..]);
-        super::capture(state, id, Direction::Out, pieces, sent, count);
-    }
-    if let Some((endpoint, _)) = state.socket(id) {
-        endpoint.counters.tx_bytes += count as u64;
-    }
+    note_sent(state, id, data, sent, copied.bytes);
     copied
 }
 
@@ -195,6 +193,11 @@ fn overflow(
     if let Some(pipe) = state.pipe(id).filter(|_| more > 0) {
         pipe.note_overflow(total - sent - count);
     }
+    Copied { bytes: count + more, fault: note_failure(state, id, failed) }
+}
+
+/// The kernel took no more for that reason. True if the reason is the program's memory.
+pub(super) fn note_failure(state: &mut Shard, id: SocketId, failed: Option<i32>) -> bool {
     let fault = failed == Some(libc::EFAULT);
     if let Some(errno) = failed.filter(|errno| !fault && !shadow::is_passing(*errno)) {
         // The connection is over, which the shadow tells.
@@ -204,7 +207,7 @@ fn overflow(
         super::keep_error(state, id, errno);
         super::attend_to_shadow(state, id);
     }
-    Copied { bytes: count + more, fault }
+    fault
 }
 
 #[cold]
@@ -249,9 +252,27 @@ fn send_by_kernel(
 /// So many buffers the kernel gets at a time.
 const BATCH: usize = 64;
 
+/// Counts bytes that the program has sent, and captures them: `count` of the pieces behind the first `skip`.
+#[inline]
+pub(super) fn note_sent(
+    state: &mut Shard,
+    id: SocketId,
+    data: &[IoSlice<'_>],
+    skip: usize,
+    count: usize,
+) {
+    if state.is_captured() {
+        let pieces = data.iter().map(|piece| &piece[..]);
+        super::capture(state, id, Direction::Out, pieces, skip, count);
+    }
+    if let Some((endpoint, _)) = state.socket(id) {
+        endpoint.counters.tx_bytes += count as u64;
+    }
+}
+
 /// Sends what the kernel takes at once: how much, and why not more. Buffers leave together, as those of sendmsg(2): Nagle's
 /// algorithm holds the second of two small sends back until the first is acknowledged.
-fn write_to_kernel(
+pub(super) fn write_to_kernel(
     state: &mut Shard,
     id: SocketId,
     data: &[IoSlice<'_>],
@@ -317,7 +338,7 @@ fn write_to_kernel(
 }
 
 /// The kernel's connection takes so much when it is writable, however small its send buffer is.
-const KERNEL_ROOM: usize = 2048;
+pub(super) const KERNEL_ROOM: usize = 2048;
 
 /// How much a send call would take now; waits until that is something.
 pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<usize> {
@@ -335,12 +356,13 @@ pub fn wait_for_room(stack: &Stack, id: SocketId, nonblocking: bool) -> Outcome<
         let Some(pipe) = state.pipe(id) else { return Some(Err(libc::EPIPE)) };
         match pipe.way() {
             Way::Shut => Some(Err(libc::EPIPE)),
-            Way::Nowhere => None,
+            Way::Nowhere => Some(promise::room(state, id)).filter(|room| *room > 0).map(Ok),
             Way::Pipe => {
                 let room = match state.pipe_room(id) {
                     0 if ready::overflows(state, id, shadow) => KERNEL_ROOM,
                     room => room,
                 };
+                let room = if room > 0 { room } else { promise::room(state, id) };
                 if room == 0 {
                     state.pipe(id)?.want_room();
                 }

@@ -149,3 +149,32 @@ fn an_error_that_is_no_reset_keeps_its_errno() {
     assert!(!apart.readiness().contains(Readiness::ERR));
     assert_eq!(apart.receive(&[8]), Err(libc::EAGAIN));
 }
+
+/// Bytes that wait behind others are counted as the program gave them, and come in their place.
+#[test]
+fn a_promised_send_takes_what_the_program_gave_though_the_kernel_is_full() {
+    let mut apart = Apart::new();
+    let send = |apart: &Apart, pieces: &[&[u8]]| {
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        match send(&apart.stack, apart.id, &slices, libc::MSG_DONTWAIT) {
+            Outcome::Ours(count) => Ok(count),
+            Outcome::Errno(errno) => Err(errno),
+            Outcome::Os(why) => panic!("the kernel's: {why}"),
+        }
+    };
+    let mut whole = Vec::new();
+    while let Ok(count) = send(&apart, &[&[b'f'; 50_000]]) {
+        whole.resize(whole.len() + count, b'f');
+    }
+    apart.stack.shard.lock().unwrap().pipe(apart.id).unwrap().promise_room();
+    assert_eq!(send(&apart, &[b"pro", b"", b"mised"]), Ok(8));
+    assert_eq!(send(&apart, &[b"not promised"]), Err(libc::EAGAIN));
+    whole.extend_from_slice(b"promised");
+    let mut got = vec![0; whole.len()];
+    for part in got.chunks_mut(10_000) {
+        flush(&mut apart.stack.shard.lock().unwrap(), apart.id);
+        apart.peer.read_exact(part).unwrap();
+    }
+    assert!(got == whole);
+    assert_eq!(apart.send(&[b"behind it"]), 1);
+}
