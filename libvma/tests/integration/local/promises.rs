@@ -1,4 +1,5 @@
-//! Room that poll(2) and its kin have told of: the next send() takes at least one byte, whatever happens in between.
+//! The promises of poll(2) and its kin: the next send() takes at least one byte, the next recv() has one, whatever happens in
+//! between.
 
 use rustix::process::Signal;
 
@@ -73,7 +74,47 @@ for c, count in zip(a, sent):
     }
 }
 
-/// The peer's child takes the connection over while the program sends.
+/// A child of the peer's takes a connection over: its unread bytes go back and come again by the kernel.
+// covers: MUX-02, API-34
+#[test]
+fn a_connection_that_is_readable_has_a_byte_though_it_goes_to_the_kernel() {
+    const ROUNDS: usize = 40;
+    for under in [Under::Both, Under::Neither] {
+        let local = Local::new(under);
+        let mut server = Puppet::start(local.server(PYTHON));
+        server.run("l = create_server(('127.0.0.1', 7000), backlog=64); l.settimeout(10)");
+        let mut client = Puppet::start(local.client(PYTHON));
+        client.run(&format!(
+            "cs = [create_connection(('127.0.0.1', 7000), 10) for n in range({ROUNDS})]"
+        ));
+        server.run(&format!("a = [l.accept()[0] for n in range({ROUNDS})]"));
+        client.run("for c in cs: c.sendall(b'1')");
+        server.run("for c in a: c.settimeout(10); c.recv(1); c.sendall(b'2')");
+        client.run("for c in cs: c.recv(1); c.setblocking(False)");
+        client.run("p = select.poll()\nfor c in cs: p.register(c, select.POLLIN)");
+        server.begin(
+            "for c in a:
+                c.sendall(b'x' * 400000)
+                child = os.fork()
+                if child == 0: c.sendall(b'y'); os._exit(0)
+                os.waitpid(child, 0)",
+        );
+        let read = format!(
+            "got, early = 0, 0
+while got < {ROUNDS} * 400001:
+    told = p.poll(10000)
+    assert told
+    for fd, _ in told:
+        try: got += len(os.read(fd, 1000))
+        except BlockingIOError: early += 1"
+        );
+        client.run(&read);
+        server.end("the server");
+        assert_eq!(client.run("early"), "0", "{under:?}");
+    }
+}
+
+/// The same of a program that sends while its peer's child takes the connection over.
 // covers: MUX-02, API-34
 #[test]
 fn a_connection_that_is_writable_takes_a_byte_though_it_goes_to_the_kernel() {

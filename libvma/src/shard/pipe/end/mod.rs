@@ -147,6 +147,8 @@ pub struct Pipe {
     wants_room: bool,
     /// The program was told that it may send, and has not sent since.
     promised: bool,
+    /// A call has waited for bytes that were given back, in vain.
+    waited_in_vain: bool,
     /// The server: the client knows that this process uses the connection.
     used: bool,
     established: bool,
@@ -204,6 +206,7 @@ impl Pipe {
             crowded: false,
             wants_room: false,
             promised: false,
+            waited_in_vain: false,
             used: true,
             established: false,
             since: now,
@@ -380,6 +383,16 @@ impl Pipe {
     pub fn lacks_bytes(&self) -> bool {
         let state = self.incoming.state;
         state.given() > 0 || state.is_returned() && self.incoming.held() > 0
+    }
+
+    /// May a call that must not wait, wait for them all the same?
+    pub fn may_wait(&self) -> bool {
+        !self.waited_in_vain
+    }
+
+    /// They have not come in time.
+    pub fn note_wait_in_vain(&mut self) {
+        self.waited_in_vain = true;
     }
 
     /// The program must not take what it has read for all there was.

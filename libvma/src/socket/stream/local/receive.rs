@@ -6,7 +6,7 @@ use super::super::receive::{Reader, withholds};
 use super::super::wait::{Call, Ended, Manner, Step, Watches, failed, until_or_partly};
 use super::super::{Guard, Outcome, Stack, View, WhyOs};
 use super::{Shard, shadow};
-use crate::shard::pipe::Turn;
+use crate::shard::pipe::{Pipe, Turn};
 use crate::shard::{Direction, SocketId};
 use crate::sys::wait::{PollFd, ppoll};
 use crate::sys::{cancel, user};
@@ -73,8 +73,38 @@ pub fn receive(
         state.poll();
     }
     let mut target = Target { buffers, room, copied: 0, flags };
+    let by = (reader, view.shadow);
+    let mut ended = fill(stack, state, id, manner, by, (&mut target, enough));
+    let is_empty = target.copied == 0 && room > 0;
+    if ended == Err(Ended::WouldBlock) && is_empty && reader == Reader::Program {
+        ended = fill_with_given(stack, id, manner, by, (&mut target, enough));
+    }
+    if ended == Err(Ended::Departed) && target.copied > 0 && !target.peeks() {
+        go_on_by_kernel(view.shadow, &mut target, enough);
+    }
+    let copied = target.copied;
+    match ended {
+        Ok(Ok(())) => Outcome::Ours(copied),
+        _ if copied > 0 => Outcome::Ours(copied),
+        Ok(Err(errno)) => failed(stack, id, Call::Receive, errno),
+        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
+        Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
+        Err(ended) => Outcome::Errno(ended.errno()),
+    }
+}
+
+/// Takes bytes until there are enough for the call.
+#[inline]
+fn fill(
+    stack: &Stack,
+    state: Guard<'_>,
+    id: SocketId,
+    manner: Manner,
+    (reader, shadow): (Reader, i32),
+    (target, enough): (&mut Target<'_, '_>, usize),
+) -> Result<Result<(), i32>, Ended> {
     let mut polls = 0u32;
-    let ended = until_or_partly(stack, state, id, manner, |state| {
+    until_or_partly(stack, state, id, manner, |state| {
         if reader == Reader::Program && stack.extra.callbacks.are_any() && withholds(state, id) {
             return if target.copied == 0 { Step::Nothing } else { Step::Part };
         }
@@ -82,9 +112,9 @@ pub fn receive(
         loop {
             if target.peeks() {
                 target.copied = 0;
-                gather(state, id, view.shadow);
+                gather(state, id, shadow);
             }
-            match look(state, id, &mut target, polls) {
+            match look(state, id, target, polls) {
                 Look::Took(count) => {
                     target.copied += count;
                     let all = target.copied == target.room
@@ -116,18 +146,40 @@ pub fn receive(
                 Look::Nothing => return Step::Part,
             }
         }
-    });
-    if ended == Err(Ended::Departed) && target.copied > 0 && !target.peeks() {
-        go_on_by_kernel(view.shadow, &mut target, enough);
+    })
+}
+
+/// How long a call waits for bytes that have been given back.
+const GIVEN_NANOS: u64 = 100_000_000;
+
+/// The program may have been told of bytes that its end has given back since then. They are about to come again, by the
+/// kernel: a call that must not wait takes them all the same, as on Linux, where they would still be here.
+#[cold]
+fn fill_with_given(
+    stack: &Stack,
+    id: SocketId,
+    manner: Manner,
+    by: (Reader, i32),
+    to: (&mut Target<'_, '_>, usize),
+) -> Result<Result<(), i32>, Ended> {
+    let Ok(mut state) = stack.shard.lock() else { return Err(Ended::Reentered) };
+    let may_wait = |pipe: &mut Pipe| pipe.lacks_bytes() && !pipe.is_dead() && pipe.may_wait();
+    if !state.pipe(id).is_some_and(may_wait) {
+        return Err(Ended::WouldBlock);
     }
-    let copied = target.copied;
-    match ended {
-        Ok(Ok(())) => Outcome::Ours(copied),
-        _ if copied > 0 => Outcome::Ours(copied),
-        Ok(Err(errno)) => failed(stack, id, Call::Receive, errno),
-        Err(Ended::Departed) => Outcome::Os(WhyOs::Passed),
-        Err(Ended::TimedOut | Ended::Interrupted) if room == 0 => Outcome::Ours(0),
-        Err(ended) => Outcome::Errno(ended.errno()),
+    let manner = Manner { blocking: true, timeout: Some(GIVEN_NANOS), ..manner };
+    match fill(stack, state, id, manner, by, to) {
+        Err(Ended::TimedOut) => {
+            // The peer is stopped, perhaps: a program that looks at many connections is not held up again.
+            if let Ok(mut state) = stack.shard.lock()
+                && let Some(pipe) = state.pipe(id)
+            {
+                pipe.note_wait_in_vain();
+            }
+            Err(Ended::WouldBlock)
+        }
+        Err(Ended::Interrupted) => Err(Ended::WouldBlock),
+        ended => ended,
     }
 }
 
