@@ -125,6 +125,49 @@ static void behind_both_ends(void)
 	});
 }
 
+/* SO_LINGER of zero: the end is a reset, whatever is under way. */
+static void abrupt(void)
+{
+	each((const way[]){
+		{ "rtzc", "", POLLERR },
+		{ "rtzc", "f", POLLERR },
+		{ "rtuzc", "s", POLLERR },
+		{ "rtgzc", "s", POLLERR },
+		{ "wrtzc", "", POLLERR }, /* with bytes of its own to read */
+		{ "wrtuzc", "s", POLLERR },
+		{ "frtzc", "e", POLLERR }, /* behind its end */
+		{ "frtuzc", "es", POLLERR },
+		{ "wfrtzc", "", POLLERR },
+		{ "wfrtuzc", "s", POLLERR },
+		{ NULL, NULL, 0 },
+	});
+}
+
+static void abrupt_death(void)
+{
+	each((const way[]){
+		{ "zrtx", "", POLLERR },
+		{ "zrtk", "", POLLERR },
+		{ "zwrtx", "", POLLERR },
+		{ "zwrtk", "", POLLERR },
+		{ "zrtux", "s", POLLERR },
+		{ "zfrtx", "e", POLLERR },
+		{ "zfrtk", "e", POLLERR },
+		{ NULL, NULL, 0 },
+	});
+}
+
+/* Both ends are told of: there is nothing left to reset. */
+static void abrupt_behind_both_ends(void)
+{
+	each((const way[]){
+		{ "frtzc", "ef", POLLHUP },
+		{ "frtuzc", "esf", POLLHUP },
+		{ "wfrtuzc", "sf", POLLHUP },
+		{ NULL, NULL, 0 },
+	});
+}
+
 /* Bytes to a socket that is shut down both ways, and not closed. */
 static void behind_an_end_both_ways(void)
 {
@@ -170,6 +213,9 @@ const probe_case local_end_cases[] = {
 	{ "behind_the_peers_end", behind_the_peers_end, true, STREAMS_SHARED },
 	{ "behind_a_closed_socket", behind_a_closed_socket, true, STREAMS_SHARED },
 	{ "behind_both_ends", behind_both_ends, true, STREAMS_SHARED },
+	{ "abrupt", abrupt, true, STREAMS_SHARED },
+	{ "abrupt_death", abrupt_death, true, STREAMS_SHARED },
+	{ "abrupt_behind_both_ends", abrupt_behind_both_ends, true, STREAMS_SHARED },
 	{ "behind_an_end_both_ways", behind_an_end_both_ways, true, STREAMS_SHARED },
 	{ "peeks_behind_the_kernels", peeks_behind_the_kernels, true, STREAMS_SHARED },
 	{ NULL, NULL, false, NO_STREAMS },

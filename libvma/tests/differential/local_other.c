@@ -186,6 +186,7 @@ static void by_sendfile_and_splice(int fd)
 static int end_so(const char *steps, int fd)
 {
 	char bytes[400];
+	const struct linger abrupt = { 1, 0 };
 	must("TCP_NODELAY", setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int)));
 	for (int i = 0; i < 5; i++) {
 		must("recv", recv(fd, bytes, 6, MSG_WAITALL));
@@ -202,6 +203,7 @@ static int end_so(const char *steps, int fd)
 		case 'g': must("recv", recv(fd, bytes, sizeof bytes, MSG_WAITALL)); break;
 		case 'f': must("shutdown", shutdown(fd, SHUT_WR)); break;
 		case 'b': must("shutdown", shutdown(fd, SHUT_RDWR)); break;
+		case 'z': must("SO_LINGER", setsockopt(fd, SOL_SOCKET, SO_LINGER, &abrupt, sizeof abrupt)); break;
 		case 'c': must("close", close(fd)); break;
 		case 'x': _exit(0);
 		case 'k': kill(getpid(), SIGKILL);

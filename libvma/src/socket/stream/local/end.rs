@@ -123,6 +123,10 @@ fn end(state: &mut Shard, id: SocketId, descriptor: i32, lingers: bool) {
     {
         return state.leave_pipe(id, Box::new(rest));
     }
+    if resets && !unread && !torn && state.pipe(id).is_some_and(|pipe| pipe.are_both_told()) {
+        // On Linux the connection is over by then, and a close that would reset it does not.
+        shadow::set_linger(descriptor, None);
+    }
     if unread || torn {
         // First, so that the peer sees it whole when the pipe has told of the end.
         shadow::reset(descriptor);

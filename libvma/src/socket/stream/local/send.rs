@@ -129,12 +129,23 @@ fn transfer(
         }
         Way::Shut if sent > 0 => Err(libc::EPIPE),
         Way::Shut if pipe.take_reset_to_send() => Err(libc::ECONNRESET),
-        Way::Shut => Err(super::take_kept(state, id).unwrap_or(libc::EPIPE)),
+        Way::Shut => {
+            let error = super::take_kept(state, id).or_else(|| kernels_error(state, id));
+            Err(error.unwrap_or(libc::EPIPE))
+        }
         Way::Kernel | Way::Nowhere => {
             let sent = send_by_kernel(state, id, data, sent, flags);
             sent.map(|bytes| Copied { bytes, fault: false })
         }
     }
+}
+
+/// The error of a connection of which the kernel alone has a say. As on Linux (sk_stream_error()) it comes before EPIPE.
+#[cold]
+fn kernels_error(state: &mut Shard, id: SocketId) -> Option<i32> {
+    let is_over = state.pipe(id)?.is_over();
+    let error = is_over.then(|| ready::take_error(state, id)).flatten()?;
+    (error != 0).then_some(error)
 }
 
 #[inline]
