@@ -10,7 +10,7 @@ use std::os::unix::fs::FileExt;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use vma::device::Received;
-use vma::device::shm::{Arrival, LinkId, Ring, Segment, Side};
+use vma::device::shm::{Arrival, LinkId, Rank, Ring, Segment, Side};
 use vma::sys::Fd;
 
 #[derive(Arbitrary, Debug)]
@@ -42,7 +42,7 @@ enum Step {
     Message {
         len: u32,
         kind: u8,
-        urgent: bool,
+        rank: u8,
     },
     Receive,
     Release {
@@ -91,7 +91,7 @@ fuzz_target!(|steps: Vec<Step>| {
             }
             Step::PeerPacket { len, fill } => send_packet(&mut peer, to_us, len.into(), fill),
             Step::PeerMessage { len, kind } => {
-                let _ = peer.send_message(to_us, kind, [7; 3], len.into(), true, |piece| {
+                let _ = peer.send_message(to_us, kind, [7; 3], len.into(), Rank::Urgent, |piece| {
                     piece.fill(kind);
                 });
             }
@@ -103,10 +103,11 @@ fuzz_target!(|steps: Vec<Step>| {
                 }
             }
             Step::Packet { len } => send_packet(&mut ours, to_peer, len.into(), 1),
-            Step::Message { len, kind, urgent } => {
+            Step::Message { len, kind, rank } => {
                 let len = len as usize % 140_000;
                 let mut filled = 0;
-                let sent = ours.send_message(to_peer, kind, [1; 3], len, urgent, |piece| {
+                let rank = [Rank::Usual, Rank::Promised, Rank::Urgent][usize::from(rank) % 3];
+                let sent = ours.send_message(to_peer, kind, [1; 3], len, rank, |piece| {
                     piece.fill(2);
                     filled += piece.len();
                 });
