@@ -14,12 +14,15 @@ def ones(data):
     total = sum(struct.unpack('!%dH' % (len(data) // 2), data))
     while total >> 16: total = (total & 65535) + (total >> 16)
     return ~total & 65535
+def wrong(check, pseudo):
+    """Not the sum of the pseudo-header alone, which says on a veth that the card was to complete it."""
+    return check ^ 1 if check == 65535 ^ ones(pseudo) else check
 def datagram(payload, src='10.99.0.2', dst='10.99.0.1', sport=4000, dport=5000, length=None, check=None):
     length = 8 + len(payload) if length is None else length
     head = struct.pack('!HHHH', sport, dport, length, 0)
     pseudo = inet_aton(src) + inet_aton(dst) + struct.pack('!BBH', 0, 17, length)
     right = ones(pseudo + head + payload) or 65535
-    return head[:6] + struct.pack('!H', right if check is None else check) + payload
+    return head[:6] + struct.pack('!H', right if check is None else wrong(check, pseudo)) + payload
 def packet(body, src='10.99.0.2', dst='10.99.0.1', total=None, check=None, ident=0, frag=0, first=0x45, ttl=64, proto=17, options=b''):
     total = 20 + len(options) + len(body) if total is None else total
     head = struct.pack('!BBHHHBBH', first, 0, total & 65535, ident, frag, ttl, proto, 0) + inet_aton(src) + inet_aton(dst) + options
@@ -97,8 +100,9 @@ A, B = inet_pton(AF_INET6, 'fd00:99::1'), inet_pton(AF_INET6, 'fd00:99::2')
 def datagram(payload, src=B, dst=A, sport=4000, dport=5000, length=None, check=None):
     length = 8 + len(payload) if length is None else length
     head = struct.pack('!HHHH', sport, dport, length, 0)
-    right = ones(src + dst + struct.pack('!II', 8 + len(payload), 17) + head + payload) or 65535
-    return head[:6] + struct.pack('!H', right if check is None else check) + payload
+    pseudo = src + dst + struct.pack('!II', 8 + len(payload), 17)
+    right = ones(pseudo + head + payload) or 65535
+    return head[:6] + struct.pack('!H', right if check is None else wrong(check, pseudo)) + payload
 def packet(body, src=B, dst=A, length=None, first=0x60, hops=64, proto=17):
     length = len(body) if length is None else length
     return struct.pack('!BBHHBB', first, 0, 0, length & 65535, proto, hops) + src + dst + body
