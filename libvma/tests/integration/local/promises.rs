@@ -74,6 +74,21 @@ for c, count in zip(a, sent):
     }
 }
 
+/// A server and a client with so many connections, `a` and `cs`, that have carried bytes. The client polls for an event.
+fn connected(local: &Local, count: usize, event: &str) -> (Puppet, Puppet) {
+    let mut server = Puppet::start(local.server(PYTHON));
+    server.run("l = create_server(('127.0.0.1', 7000), backlog=64); l.settimeout(10)");
+    let mut client = Puppet::start(local.client(PYTHON));
+    client
+        .run(&format!("cs = [create_connection(('127.0.0.1', 7000), 10) for n in range({count})]"));
+    server.run(&format!("a = [l.accept()[0] for n in range({count})]"));
+    client.run("for c in cs: c.sendall(b'1')");
+    server.run("for c in a: c.settimeout(10); c.recv(1); c.sendall(b'2')");
+    client.run("for c in cs: c.recv(1); c.setblocking(False)");
+    client.run(&format!("p = select.poll()\nfor c in cs: p.register(c, select.{event})"));
+    (server, client)
+}
+
 /// A child of the peer's takes a connection over: its unread bytes go back and come again by the kernel.
 // covers: MUX-02, API-34
 #[test]
@@ -81,17 +96,7 @@ fn a_connection_that_is_readable_has_a_byte_though_it_goes_to_the_kernel() {
     const ROUNDS: usize = 40;
     for under in [Under::Both, Under::Neither] {
         let local = Local::new(under);
-        let mut server = Puppet::start(local.server(PYTHON));
-        server.run("l = create_server(('127.0.0.1', 7000), backlog=64); l.settimeout(10)");
-        let mut client = Puppet::start(local.client(PYTHON));
-        client.run(&format!(
-            "cs = [create_connection(('127.0.0.1', 7000), 10) for n in range({ROUNDS})]"
-        ));
-        server.run(&format!("a = [l.accept()[0] for n in range({ROUNDS})]"));
-        client.run("for c in cs: c.sendall(b'1')");
-        server.run("for c in a: c.settimeout(10); c.recv(1); c.sendall(b'2')");
-        client.run("for c in cs: c.recv(1); c.setblocking(False)");
-        client.run("p = select.poll()\nfor c in cs: p.register(c, select.POLLIN)");
+        let (mut server, mut client) = connected(&local, ROUNDS, "POLLIN");
         server.begin(
             "for c in a:
                 c.sendall(b'x' * 400000)
@@ -121,17 +126,7 @@ fn a_connection_that_is_writable_takes_a_byte_though_it_goes_to_the_kernel() {
     const ROUNDS: usize = 20;
     for under in [Under::Both, Under::Neither] {
         let local = Local::new(under);
-        let mut server = Puppet::start(local.server(PYTHON));
-        server.run("l = create_server(('127.0.0.1', 7000), backlog=64); l.settimeout(10)");
-        let mut client = Puppet::start(local.client(PYTHON));
-        client.run(&format!(
-            "cs = [create_connection(('127.0.0.1', 7000), 10) for n in range({ROUNDS})]"
-        ));
-        server.run(&format!("a = [l.accept()[0] for n in range({ROUNDS})]"));
-        client.run("for c in cs: c.sendall(b'1')");
-        server.run("for c in a: c.settimeout(10); c.recv(1); c.sendall(b'2')");
-        client.run("for c in cs: c.recv(1); c.setblocking(False)");
-        client.run("p = select.poll()\nfor c in cs: p.register(c, select.POLLOUT)");
+        let (mut server, mut client) = connected(&local, ROUNDS, "POLLOUT");
         server.begin(
             "total = 0
 for c in a:
