@@ -317,16 +317,30 @@ static void loop(void)
 	peer_close(there);
 }
 
-/* The forms that are for any protocol, and whole filters. */
+/* The whole group, and one source of it, in the forms that are for any protocol. */
+static struct group_req of_all(void)
+{
+	struct group_req request = { .gr_interface = if_nametoindex(device_name) };
+	struct sockaddr_in group = at(GROUP, 0);
+	memcpy(&request.gr_group, &group, sizeof group);
+	return request;
+}
+
+static struct group_source_req of_peer(void)
+{
+	struct group_source_req request = { .gsr_interface = if_nametoindex(device_name) };
+	struct sockaddr_in group = at(GROUP, 0), source = at(PEER, 0);
+	memcpy(&request.gsr_group, &group, sizeof group);
+	memcpy(&request.gsr_source, &source, sizeof source);
+	return request;
+}
+
+/* These forms, and whole filters. */
 static void any_protocol(void)
 {
 	int one = peer_open(PEER, 6000), two = peer_open(OTHER, 6001), fd = udp(5000);
-	struct group_req request = { .gr_interface = if_nametoindex(device_name) };
-	struct group_source_req from = { .gsr_interface = request.gr_interface };
-	struct sockaddr_in group = at(GROUP, 0), source = at(PEER, 0);
-	memcpy(&request.gr_group, &group, sizeof group);
-	memcpy(&from.gsr_group, &group, sizeof group);
-	memcpy(&from.gsr_source, &source, sizeof source);
+	struct group_source_req from = of_peer();
+	struct group_req request = of_all();
 	DO(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request));
 	DO(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_GROUP, &request, sizeof request));
 	peer_say_to(one, GROUP, 5000, "joined");
@@ -343,8 +357,8 @@ static void any_protocol(void)
 	struct {
 		struct ip_msfilter head;
 		struct in_addr more[3];
-	} filter = { .head = { group.sin_addr, at(HOST, 0).sin_addr, MCAST_INCLUDE, 1,
-			       { source.sin_addr } } };
+	} filter = { .head = { at(GROUP, 0).sin_addr, at(HOST, 0).sin_addr, MCAST_INCLUDE, 1,
+			       { at(PEER, 0).sin_addr } } };
 	DO(setsockopt(filtered, IPPROTO_IP, IP_MSFILTER, &filter, IP_MSFILTER_SIZE(1)));
 	peer_say_to(one, GROUP, 5001, "chosen");
 	peer_say_to(two, GROUP, 5001, "not chosen");
@@ -378,12 +392,8 @@ static void any_protocol(void)
 static void any_protocol_sources(void)
 {
 	int one = peer_open(PEER, 6000), two = peer_open(OTHER, 6001), fd = udp(5000);
-	struct group_req whole = { .gr_interface = if_nametoindex(device_name) };
-	struct group_source_req from = { .gsr_interface = whole.gr_interface };
-	struct sockaddr_in group = at(GROUP, 0), source = at(PEER, 0);
-	memcpy(&whole.gr_group, &group, sizeof group);
-	memcpy(&from.gsr_group, &group, sizeof group);
-	memcpy(&from.gsr_source, &source, sizeof source);
+	struct group_source_req from = of_peer();
+	struct group_req whole = of_all();
 	DO(setsockopt(fd, IPPROTO_IP, MCAST_LEAVE_SOURCE_GROUP, &from, sizeof from));
 	DO(setsockopt(fd, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &from, sizeof from));
 	peer_say_to(one, GROUP, 5000, "chosen");

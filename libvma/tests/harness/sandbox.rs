@@ -50,7 +50,7 @@ pub(super) const CONTAINER: &[&str] = &[
     "mount -t tmpfs none /dev/shm && exec \"$@\"",
     "sh",
 ];
-/// What its calls are filtered by.
+/// The filter of a container's system calls.
 pub(super) const DEFAULT_PROFILE: &str = include_str!("default_profile.c");
 
 /// A user and a network namespace without privileges. No packet leaves it. Beside those of loopback it has addresses of its own,

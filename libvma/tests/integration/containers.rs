@@ -7,7 +7,7 @@ fn under_library(program: crate::harness::Program<'_>) -> Puppet {
     Puppet::start(program.with_library())
 }
 
-/// What a program of no privilege does in a container, with TCP and UDP.
+/// Two programs without privileges begin to talk over TCP and UDP.
 fn talk(server: &mut Puppet, client: &mut Puppet) {
     server.run("l = create_server(('127.0.0.1', 5000)); u = udp(('127.0.0.1', 5000))");
     server.begin("s = l.accept()[0]");

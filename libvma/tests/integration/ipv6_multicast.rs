@@ -133,7 +133,7 @@ fn memberships_and_sources_are_the_sockets() {
     assert_eq!(hear(&mut program, "s"), "[b'last']");
 }
 
-/// What a program sends to a group its own members hear, too, unless it does not want that (IPV6_MULTICAST_LOOP).
+/// Members in the sender's own process hear a datagram, too, unless IPV6_MULTICAST_LOOP is off.
 // covers: NET-03
 #[test]
 fn a_sender_hears_itself_if_it_wants() {

@@ -37,7 +37,7 @@ pub enum Change {
     Filter(SourceMode, Vec<Ipv4Addr>),
 }
 
-/// What a call is about.
+/// A call, as far as it can be read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// A group that can be served.

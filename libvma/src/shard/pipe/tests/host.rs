@@ -280,7 +280,7 @@ impl Host {
         self.with(|pipe, carrier| pipe.write_promised(carrier, &data, 0, bytes.len())).bytes
     }
 
-    /// What poll(2) tells: may the program send?
+    /// Asks as poll(2) does whether the program may send.
     pub fn is_writable(&mut self) -> bool {
         self.tend();
         let told = match self.pipe().way() {

@@ -74,7 +74,7 @@ fn wait_behind(state: &mut Shard, id: SocketId, data: &[IoSlice<'_>], mut skip: 
 /// How much a send call would take though there is no usual room.
 pub fn room(state: &mut Shard, id: SocketId) -> usize {
     let Some(pipe) = state.pipe(id).filter(|pipe| pipe.is_promised()) else { return 0 };
-    // What the link's last slots do not hold goes by the kernel.
+    // If the link's last slots are taken, too, the bytes go by the kernel.
     let waits_behind = pipe.way() == Way::Nowhere;
     if waits_behind || !holds_on(state, id) { LEAST } else { 0 }
 }
