@@ -22,10 +22,14 @@ impl Fd {
     /// Moves a descriptor up, out of the program's way and above its limit, and takes it over.
     pub fn adopt(fd: OwnedFd) -> rustix::io::Result<Fd> {
         // First to where it is quickly: as long as it has a low number, the program may miss that one.
-        let near = Fd::adopt_briefly(fd)?;
-        let Some(above) = above::copy(near.as_fd()) else { return Ok(near) };
+        Fd::adopt_briefly(fd).map(Fd::above_the_limit)
+    }
+
+    /// The second half of [`Fd::adopt`], which takes longer: several descriptors are all moved out of the program's way first.
+    pub fn above_the_limit(self) -> Fd {
+        let Some(above) = above::copy(self.as_fd()) else { return self };
         internal::add(above);
-        Ok(Fd(above))
+        Fd(above)
     }
 
     /// [`Fd::adopt`] for one that is closed soon: it lies below the limit, which is cheap.

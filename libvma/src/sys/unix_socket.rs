@@ -111,7 +111,7 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Received, Errno> {
         if let RecvAncillaryMessage::ScmRights(sent) = received {
             // All of them are adopted, even if none is wanted: they must be closed by our means.
             for (at, descriptor) in sent.enumerate() {
-                match (Fd::adopt(descriptor), descriptors.get_mut(at)) {
+                match (Fd::adopt_briefly(descriptor), descriptors.get_mut(at)) {
                     (Ok(adopted), Some(place)) => *place = Some(adopted),
                     (Ok(_), None) | (Err(_), _) => lost = true,
                 }
@@ -124,6 +124,7 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Received, Errno> {
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
+    let descriptors = descriptors.map(|descriptor| descriptor.map(Fd::above_the_limit));
     Ok(Received { len: message.bytes, descriptors })
 }
 
@@ -135,8 +136,8 @@ pub fn bell() -> Result<(Fd, Fd), Errno> {
     let _shut = fork_gate::shut();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (hears, rings) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-    let (hears, rings) = (Fd::adopt(hears), Fd::adopt(rings));
-    let (hears, rings) = (hears?, rings?);
+    let (hears, rings) = (Fd::adopt_briefly(hears), Fd::adopt_briefly(rings));
+    let (hears, rings) = (hears?.above_the_limit(), rings?.above_the_limit());
     // Closing what somebody sends along may take long. Before Linux 6.16 it cannot be kept out.
     super::shadow::set_int_option(hears.raw(), libc::SOL_SOCKET, SO_PASSRIGHTS, 0);
     Ok((hears, rings))

@@ -86,7 +86,8 @@ fn unnumbered(line: &str) -> String {
         }
         _ => line.trim_start().to_owned(),
     };
-    let makes = ["socket(", "accept(", "accept4(", "dup("].iter().any(|call| masked.contains(call));
+    let calls = ["socket(", "accept(", "accept4(", "dup(", "tcp(", "tcp6(", "udp(", "udp6("];
+    let makes = calls.iter().any(|call| masked.contains(call));
     match masked.rsplit_once(" = ") {
         Some((call, result)) if makes && result.starts_with(is_digit) => {
             // A class of time may follow.
@@ -103,6 +104,7 @@ fn a_number_is_not_a_difference_of_behaviour() {
     };
     assert!(difference("c | recv(5, 10, 0) = 3", "c | recv(6, 10, 0) = 3"));
     assert!(difference("c | accept(fd, NULL, NULL) = 6", "c | accept(fd, NULL, NULL) = 7"));
+    assert!(difference("c | tcp6() = 8", "c | tcp6() = 9"));
     assert!(difference("c | accept(fd) = 6, at once", "c | accept(fd) = 7, at once"));
     assert!(!difference("c | accept(fd) = 6, at once", "c | accept(fd) = 7, 90 ms, not 0"));
     assert!(!difference("c | recv(5, 10, 0) = 3", "c | recv(5, 10, 0) = 4"));

@@ -82,8 +82,7 @@ impl Host for Owner<'_> {
         self.ensure_ring()?;
         match Segment::take(memory) {
             Ok(segment) => {
-                let bell = rustix::io::fcntl_dupfd_cloexec(segment.bell(), 0).ok()?;
-                let bell = Fd::adopt(bell).ok()?;
+                let bell = Fd::copy_of(segment.bell()).ok()?.above_the_limit();
                 Some((self.link(segment, Side::Taker, bell_of_peer)?, bell))
             }
             Err(error) => {

@@ -16,8 +16,7 @@ pub struct Half(Fd);
 
 impl Half {
     pub fn of(descriptor: i32) -> Option<Half> {
-        let copy = fd::with_borrowed(descriptor, |fd| rustix::io::fcntl_dupfd_cloexec(fd, 0))?;
-        Some(Half(Fd::adopt_briefly(copy.ok()?).ok()?))
+        fd::with_borrowed(descriptor, |fd| Fd::copy_of(fd).ok().map(Half))?
     }
 }
 
