@@ -1,18 +1,21 @@
 /* A process sends by COUNT connections and ends while its peer has read nothing of it; then another process than
  * the one that accepted them reads all.
  *
- *   ended_sender COUNT BYTES END READER
+ *   ended_sender COUNT BYTES END READER WHEN
  *
  * END, of the sender: exit (with its sockets open), close (and exits), shut (down writing, and exits), cross (closes, and
  * exits while the reader gets the connections), kill (is killed).
  * READER: self, fork (a child), orphan (a child whose parent ends at once), exec (a program), pass (a process
  * that gets the descriptors by SCM_RIGHTS).
+ * WHEN, of the link between client and server: linked (another connection waits first until the kernel sees no bytes of an
+ * exchange), late (the client stops the server while it connects, so that all connections begin in the kernel).
  *
  * The server starts the client, which is gone before anything is read, unless it says cross. Says "whole" if every connection brought
  * all of its bytes and an end, and what it brought if not. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/tcp.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>
@@ -86,14 +89,58 @@ static void read_all(void)
 /* A socket by which client and server say that all is sent, and that the connections are about to be handed on. */
 enum { SIGN = 100 };
 
-static void client(const char *end, int port)
+/* Bytes that the kernel has moved by a connection. */
+static unsigned long long by_kernel(int fd)
+{
+	struct tcp_info info = {0};
+	socklen_t len = sizeof info;
+	check(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0, "TCP_INFO");
+	return info.tcpi_bytes_acked + info.tcpi_bytes_received;
+}
+
+/* Makes a connection before all others, and returns when the library serves it: from then on it serves each new one. */
+static void await_link(const struct sockaddr_in *address)
+{
+	char byte;
+	int fd = socket(AF_INET, SOCK_STREAM, 0), served = getenv("LD_PRELOAD") == NULL;
+	check(connect(fd, (const void *)address, sizeof *address) == 0, "first connect");
+	for (int i = 0; i < 5000 && !served; i++) {
+		unsigned long long before = by_kernel(fd);
+		check(write(fd, "p", 1) == 1 && read(fd, &byte, 1) == 1, "exchange");
+		served = i > 0 && by_kernel(fd) == before;
+		if (!served)
+			usleep(1000);
+	}
+	errno = ETIMEDOUT;
+	check(served, "the library does not serve the first connection");
+	check(shutdown(fd, SHUT_WR) == 0 && read(fd, &byte, 1) == 0, "first end");
+	close(fd);
+}
+
+static void serve_first(int listener)
+{
+	char byte;
+	int fd = accept(listener, NULL, NULL);
+	check(fd >= 0, "first accept");
+	while (read(fd, &byte, 1) == 1)
+		check(write(fd, &byte, 1) == 1, "first answer");
+	close(fd);
+}
+
+static void client(const char *end, int port, int late)
 {
 	struct sockaddr_in address = {AF_INET, htons(port), {htonl(INADDR_LOOPBACK)}, {0}};
 	char *data = malloc(bytes), answer;
+	if (late)
+		kill(getppid(), SIGSTOP);
+	else
+		await_link(&address);
 	for (int i = 0; i < count; i++) {
 		connections[i] = socket(AF_INET, SOCK_STREAM, 0);
 		check(connect(connections[i], (void *)&address, sizeof address) == 0, "connect");
 	}
+	if (late)
+		kill(getppid(), SIGCONT);
 	for (int i = 0; i < count; i++) {
 		for (long k = 0; k < bytes; k++)
 			data[k] = at(i, k);
@@ -141,7 +188,7 @@ static void pass_all(int to)
 	}
 }
 
-static void server(const char *end, const char *reader)
+static void server(const char *end, const char *reader, const char *when)
 {
 	int pair[2], status;
 	pid_t helper = 0;
@@ -155,6 +202,9 @@ static void server(const char *end, const char *reader)
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	check(bind(listener, (void *)&address, len) == 0 && listen(listener, MOST) == 0, "listen");
 	getsockname(listener, (void *)&address, &len);
+	/* A listener that was waited on stays the parent's over a fork, and the client finds it whenever it connects. */
+	struct pollfd ready = {listener, POLLIN, 0};
+	check(poll(&ready, 1, 0) == 0, "poll");
 	int sign[2], crosses = strcmp(end, "cross") == 0;
 	check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sign) == 0, "socketpair");
 	pid_t peer = fork();
@@ -162,9 +212,11 @@ static void server(const char *end, const char *reader)
 		dup2(sign[1], SIGN);
 		char words[2][16], port[16];
 		sprintf(words[0], "%d", count), sprintf(words[1], "%d", bytes), sprintf(port, "%d", ntohs(address.sin_port));
-		execl(self, self, words[0], words[1], "client", end, port, NULL);
+		execl(self, self, words[0], words[1], "client", end, when, port, NULL);
 		_exit(1);
 	}
+	if (strcmp(when, "linked") == 0)
+		serve_first(listener);
 	for (int i = 0; i < count; i++) {
 		connections[i] = accept(listener, NULL, NULL);
 		check(connections[i] >= 0, "accept");
@@ -209,7 +261,7 @@ int main(int argc, char **argv)
 	self = argv[0];
 	count = atoi(argv[1]), bytes = atoi(argv[2]);
 	if (strcmp(argv[3], "client") == 0)
-		client(argv[4], atoi(argv[5]));
+		client(argv[4], atoi(argv[6]), strcmp(argv[5], "late") == 0);
 	if (strcmp(argv[3], "reader") == 0) {
 		for (int i = 0; i < count; i++)
 			connections[i] = atoi(argv[4 + i]);
@@ -224,7 +276,7 @@ int main(int argc, char **argv)
 	if (fork() == 0) {
 		dup2(said[1], 1);
 		close(said[0]), close(said[1]);
-		server(argv[3], argv[4]);
+		server(argv[3], argv[4], argv[5]);
 	}
 	close(said[1]);
 	while ((got = read(said[0], room, sizeof room)) > 0)

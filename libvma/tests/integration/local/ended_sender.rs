@@ -19,20 +19,27 @@ struct Ran {
     moved: Counters,
 }
 
+/// The client connects when the two processes have their link.
 #[track_caller]
 fn run(under: Under, end: &str, reader: &str) -> Ran {
+    run_when(under, end, reader, "linked")
+}
+
+#[track_caller]
+fn run_when(under: Under, end: &str, reader: &str, when: &str) -> Ran {
     let local = Local::new(under);
     let source = include_str!("ended_sender.c");
     let program = compile_in(&local.sandbox.dir, "ended_sender", source, &[]);
     let log = local.sandbox.dir.join("log");
     let watch = local.sandbox.watch();
     let program = local.server(program.to_str().unwrap());
-    let program = program.args(&format!("{CONNECTIONS} {BYTES} {end} {reader}"));
+    let program = program.args(&format!("{CONNECTIONS} {BYTES} {end} {reader} {when}"));
     let program = program.env("VMA_TRACELEVEL", "debug").env("VMA_LOG_FILE", log.to_str().unwrap());
     let output = program.start_shown().wait();
     let moved = watch.moved();
     let log = std::fs::read_to_string(&log).unwrap_or_default();
     let halves = log.matches("left bytes that are not read").count();
+    println!("{end} {reader} {when}: {halves} halves");
     Ran { local, stdout: output.stdout, halves, moved }
 }
 
@@ -81,6 +88,22 @@ fn a_sender_that_is_killed_leaves_an_error_and_no_end() {
         } else {
             assert_eq!(lost, CONNECTIONS, "{reader}: {}", ran.stdout);
         }
+    }
+}
+
+/// The link comes after the connections, so that some bytes go by the kernel, or all: how many depends on the time.
+#[test]
+fn whatever_is_sent_while_the_link_is_late_comes_or_is_an_error() {
+    for reader in READERS {
+        for end in ["exit", "close", "cross"] {
+            let ran = run_when(Under::Both, end, reader, "late");
+            assert_eq!(ran.stdout.trim(), "whole", "{end}, {reader}");
+        }
+        let ran = run_when(Under::Both, "kill", reader, "late");
+        let is_error = |line: &str| line.contains("Connection reset by peer after");
+        let stdout = ran.stdout.trim();
+        let errors = !stdout.is_empty() && stdout.lines().all(is_error);
+        assert!(stdout == "whole" || errors, "{reader}: {stdout}");
     }
 }
 
