@@ -11,6 +11,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use nix::libc;
+use nix::sys::socket::{setsockopt, sockopt};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
@@ -21,6 +23,14 @@ use rustix::net::{
 use rustix::process::umask;
 
 use crate::notify_dir::NotifyDir;
+
+/// SO_PASSRIGHTS: may descriptors come with a datagram? What somebody sends along the daemon closes, and that may take as long as
+/// the sender likes (SO_LINGER).
+#[derive(Clone, Copy)]
+struct PassRights;
+
+const SO_PASSRIGHTS: i32 = 83;
+nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, SO_PASSRIGHTS, bool, sockopt::SetBool);
 
 pub struct Endpoint {
     socket: OwnedFd,
@@ -56,6 +66,8 @@ impl Endpoint {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .with_context(what)?;
         set_socket_passcred(&socket, true).with_context(what)?;
+        // Before Linux 6.16 it cannot be said.
+        let _ = setsockopt(&socket, PassRights, &false);
         // There is no moment in which the file exists and may not be used.
         let before = umask(Mode::empty());
         let bound = SocketAddrUnix::new(path).and_then(|path| rustix::net::bind(&socket, &path));

@@ -11,6 +11,7 @@ Reads one command per line and answers each with one line:
     flow [kind=N] [action=N] [status=N] [pid=N]       FLOW; prints as init does if status is 1
     raw HEX                    any bytes
     flood N                    that many unknown messages
+    linger                     a message with a TCP connection whose last close() waits: "sent", or "refused" by the kernel
     hear                       what comes within two seconds, in hex, or "silence"
     listen A:P                 a TCP socket that listens
     connect A:P A:P            a TCP connection of the kernel: from, to
@@ -94,6 +95,28 @@ class Client:
     def do_flood(self, count):
         for _ in range(int(count)):
             self.send(header(0x3F, self.pid))
+        return "sent"
+
+    def do_linger(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.kept.append(listener)
+        with socket.create_connection(listener.getsockname()) as connection:
+            self.kept.append(listener.accept()[0])
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("=ii", 1, 600))
+            connection.setblocking(False)
+            try:
+                while True:
+                    connection.send(bytes(65536))
+            except BlockingIOError:
+                pass
+            try:
+                self.socket.connect(self.daemon)
+                socket.send_fds(self.socket, [header(0x3F, self.pid)], [connection.fileno()])
+            except PermissionError:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes(8))
+                return "refused"
+            # The daemon's is the last one.
+            os.close(connection.detach())
         return "sent"
 
     def do_hear(self):

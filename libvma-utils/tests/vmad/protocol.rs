@@ -1,8 +1,9 @@
 //! Messages and their answers, and everything that is refused.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::harness::{Place, hex, wait_until};
+use super::harness::{Place, hex, read, wait_until};
 
 #[test]
 fn an_init_is_acknowledged_with_itself() {
@@ -258,5 +259,24 @@ fn answers_go_only_to_a_socket_of_the_sender() {
     assert_eq!(thief.say("init"), "silence");
     daemon.says("it cannot be answered");
     assert!(victim.recv(&mut [0; 64]).is_err(), "nothing was sent there");
+    daemon.stop();
+}
+
+/// Linux 6.16 can keep descriptors out.
+#[test]
+fn a_descriptor_whose_close_waits_does_not_hold_the_daemon_up() {
+    let place = Place::new("linger");
+    let daemon = place.start("");
+    let (mut hostile, mut client) = (place.client(""), place.client(""));
+    match hostile.say("linger").as_str() {
+        "refused" => assert_eq!(client.say("init"), client.acknowledgement()),
+        said => {
+            let release = read(Path::new("/proc/sys/kernel/osrelease"));
+            let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
+            let kernel = (numbers.next(), numbers.next());
+            assert!(kernel < (Some(6), Some(16)), "{said} on Linux {release}");
+        }
+    }
+    hostile.kill();
     daemon.stop();
 }
