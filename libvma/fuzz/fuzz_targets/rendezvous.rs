@@ -29,7 +29,7 @@ fn hear(bytes: &[u8]) {
         | Message::Answer { key, .. }
         | Message::Posted { key }
         | Message::Gone { key } => key,
-        Message::Half { .. } => return,
+        Message::Half { .. } | Message::Bell { .. } => return,
     };
     let name = key.name();
     // What a unix socket's address holds besides the zero byte.

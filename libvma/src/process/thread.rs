@@ -206,7 +206,8 @@ impl Rounds {
                 });
             }
         }
-        if fired(fds, LOCAL) || stack.local.patience() == Some(0) {
+        let lacks_bells = || stack.shard.try_lock().is_some_and(|mut state| state.lacks_bells());
+        if fired(fds, LOCAL) || stack.local.patience() == Some(0) || lacks_bells() {
             local::serve(stack);
         }
         if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_interface()) {

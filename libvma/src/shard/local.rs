@@ -74,6 +74,11 @@ impl<S> State<S> {
         self.local_ring().is_some_and(|ring| ring.has_links())
     }
 
+    /// Does a thread lack a bell of its own?
+    pub fn lacks_bells(&mut self) -> bool {
+        self.local_ring().is_some_and(|ring| ring.wants_bells())
+    }
+
     /// Does a peer that is awake run on the CPU of this thread? Polling would keep it from sending.
     pub fn shares_cpu(&mut self) -> bool {
         self.local_ring().is_some_and(|ring| ring.has_links() && ring.shares_cpu(current_cpu()))

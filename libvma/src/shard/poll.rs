@@ -64,6 +64,9 @@ impl<S> State<S> {
                         let Some(arrival) = ring.receive() else { break };
                         log_line!(Finer, "ring {index}: {arrival:?} came");
                         self.input_local(id, arrival);
+                        if let Some(Ring::Shm(ring)) = self.rings.get_mut(index) {
+                            ring.end_arrival();
+                        }
                     }
                     None => break,
                 }

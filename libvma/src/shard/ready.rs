@@ -153,7 +153,7 @@ impl<S> State<S> {
         }
     }
 
-    fn wake_any(&mut self) {
+    pub(super) fn wake_any(&mut self) {
         let asleep = |sleeper: &Sleeper| sleeper.in_use && sleeper.listens && !sleeper.woken;
         if let Some(index) = self.sleepers.iter().position(asleep) {
             self.wake(SleeperId(index as u32));

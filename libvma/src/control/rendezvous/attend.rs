@@ -119,7 +119,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         host.answered();
         self.reply(&connection, key, Status::Linked, Some(&bell));
         // If the answer did not get through, the connection is at its end, which ends the link.
-        if self.watch(Watched::Link { connection, peer: process, link }).is_err() {
+        if self.watch(Watched::Link { connection, peer: process, link, bells: 0 }).is_err() {
             host.end(link);
         }
         self.forget_negatives();
@@ -169,7 +169,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             (Status::Linked, Some(bell)) => match host.make(memory, bell) {
                 Some(link) => {
                     self.forget_negatives();
-                    match self.watch(Watched::Link { connection, peer: process, link }) {
+                    match self.watch(Watched::Link { connection, peer: process, link, bells: 0 }) {
                         Ok(_) => Known::Link(link),
                         Err(_) => {
                             host.end(link);
@@ -232,6 +232,11 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
                 }
                 Heard::Message(Message::Half { connection }, [Some(half), _]) => {
                     host.inherit(link, connection, half);
+                }
+                Heard::Message(Message::Bell { number }, [Some(bell), _]) => {
+                    if self.count_bell(token) {
+                        host.take_bell(link, number, bell);
+                    }
                 }
                 Heard::End | Heard::Noise | Heard::Message(..) => {
                     return self.end_link(host, token);

@@ -50,6 +50,8 @@ pub trait Host {
     fn end(&mut self, link: Self::Link);
     /// The peer ends, and leaves this process its half of a connection. Nothing about it is to be believed.
     fn inherit(&mut self, link: Self::Link, connection: u64, half: Fd);
+    /// A bell of a thread of the peer's. Nothing about it is to be believed.
+    fn take_bell(&mut self, link: Self::Link, number: u64, bell: Fd);
     /// A caller is about to be told that it has a link with us.
     fn answered(&mut self);
     /// Answers that were given before may be out of date.
@@ -118,6 +120,8 @@ enum Watched<M, L> {
         connection: Fd,
         peer: ProcessId,
         link: L,
+        /// Descriptors of threads' bells, of both sides.
+        bells: usize,
     },
 }
 
@@ -137,6 +141,8 @@ const BACKLOG: i32 = 64;
 const CALL: usize = 4;
 /// Descriptors of a link: the connection and both bells.
 const LINK: usize = 3;
+/// Descriptors of threads' bells that a link has beside: one of each bell, of both sides' threads.
+const MOST_BELLS: usize = 30;
 /// No process has it (setreuid(2) takes it for "unchanged").
 const NO_USER: u32 = u32::MAX;
 /// Beyond the budget that `sys::fd` can list for a forked child to close.
@@ -395,6 +401,32 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         unix_socket::send(peer.ok_or(Errno::NOTCONN)?, &message, &[half])
     }
 
+    /// Gives a peer a bell of a thread of this process, which has the other end.
+    pub fn give_bell(&mut self, to: L, number: u32, bell: &Fd) -> Result<(), Errno> {
+        let is_to =
+            |watched: &Watched<M, L>| matches!(watched, Watched::Link { link, .. } if *link == to);
+        let found = self.watched.iter().find(|(_, watched)| is_to(watched));
+        let token = found.map(|(token, _)| *token).ok_or(Errno::NOTCONN)?;
+        if !self.count_bell(token) {
+            return Err(Errno::MFILE);
+        }
+        let message = Message::Bell { number: number.into() }.emit();
+        let peer = self.watched.get(&token).map(Watched::descriptor).ok_or(Errno::NOTCONN)?;
+        unix_socket::send(peer, &message, &[bell.as_fd()])
+    }
+
+    /// A link is to have one more descriptor. False if there are too many.
+    fn count_bell(&mut self, token: u64) -> bool {
+        let may = self.afford(1).is_ok();
+        match self.watched.get_mut(&token) {
+            Some(Watched::Link { bells, .. }) if may && *bells < MOST_BELLS => {
+                *bells += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn forget_dead_links<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H) {
         let mut dead = Vec::new();
         for (token, watched) in &self.watched {
@@ -469,7 +501,8 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             Watched::Post { .. } => 1,
             Watched::Call { .. } => CALL,
             // With both bells; a guest is to become one.
-            Watched::Guest { .. } | Watched::Link { .. } => LINK,
+            Watched::Guest { .. } => LINK,
+            Watched::Link { bells, .. } => LINK + bells,
         });
         match used.sum::<usize>().saturating_add(more) <= self.budget {
             true => Ok(()),

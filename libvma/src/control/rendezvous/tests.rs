@@ -17,6 +17,7 @@ struct Fake {
     voided: u32,
     answered: u32,
     inherited: Vec<(u32, u64, Fd)>,
+    bells: Vec<(u32, u64, Fd)>,
 }
 
 impl Fake {
@@ -66,6 +67,10 @@ impl Host for Fake {
 
     fn inherit(&mut self, link: u32, connection: u64, half: Fd) {
         self.inherited.push((link, connection, half));
+    }
+
+    fn take_bell(&mut self, link: u32, number: u64, bell: Fd) {
+        self.bells.push((link, number, bell));
     }
 
     fn answered(&mut self) {
@@ -580,4 +585,16 @@ fn another_user_is_nobody() {
     assert_eq!(asked, NOBODY);
     assert_eq!(watched, 1, "only the post is left");
     assert!(client.rendezvous.met_strangers && server.rendezvous.met_strangers);
+}
+
+#[test]
+fn bells_of_threads_reach_the_peer_up_to_a_limit() {
+    let ((mut called, mut caller, _), link, bell) = (linked(), 1, event().unwrap());
+    for number in 1..=MOST_BELLS as u32 {
+        caller.rendezvous.give_bell(link, number, &bell).unwrap();
+        called.rendezvous.serve_all(&mut called.host, 0);
+    }
+    assert_eq!(caller.rendezvous.give_bell(link, 1, &bell), Err(Errno::MFILE));
+    let came = called.host.bells.iter().map(|(_, number, _)| *number);
+    assert!(came.eq(1..=MOST_BELLS as u64) && called.host.ended.is_empty());
 }

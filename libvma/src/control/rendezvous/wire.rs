@@ -8,7 +8,7 @@ pub const LENGTH: usize = 48;
 
 /// Changes whenever a message, or the memory that is handed over, does. It is part of the names,
 /// too, so that versions do not even meet.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 
 /// Names a process for its whole life, and no other one: random bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -31,6 +31,8 @@ pub enum Message {
     /// The sender ends, and leaves the peer the descriptor that comes along: its half of the connection that the peer
     /// knows by this number.
     Half { connection: u64 },
+    /// The bell of a thread of the sender's process comes along, of this number.
+    Bell { number: u64 },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +65,9 @@ impl Message {
         if (*kind, *status) == (HALF, 0) {
             return parse_name(key, CONNECTION).map(|connection| Message::Half { connection });
         }
+        if (*kind, *status) == (BELL, 0) {
+            return parse_name(key, THREAD).map(|number| Message::Bell { number });
+        }
         let (process, key) = (ProcessId(*process), parse_name(key, INODE).map(Key)?);
         Some(match (*kind, *status) {
             (1, 0) => Message::Hello { process, key },
@@ -82,6 +87,7 @@ impl Message {
             }
             Message::Posted { key } => (3, nobody, emit_name(key.0, INODE), 0),
             Message::Gone { key } => (4, nobody, emit_name(key.0, INODE), 0),
+            Message::Bell { number } => (BELL, nobody, emit_name(number, THREAD), 0),
             Message::Half { connection } => (HALF, nobody, emit_name(connection, CONNECTION), 0),
         };
         let mut bytes = [0; LENGTH];
@@ -126,10 +132,12 @@ impl Status {
 
 const MAGIC: &[u8; 6] = b"libvma";
 const HALF: u8 = 5;
+const BELL: u8 = 6;
 const NAME: usize = 16;
-/// The kind of the number behind it: a socket's inode, or a connection of the peer's.
+/// The kind of the number behind it: a socket's inode, a connection of the peer's, or a thread of the sender's.
 const INODE: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 const CONNECTION: [u8; 8] = [2, 0, 0, 0, 0, 0, 0, 0];
+const THREAD: [u8; 8] = [3, 0, 0, 0, 0, 0, 0, 0];
 const _: () = assert!(MAGIC.len() + 2 + 16 + NAME < LENGTH, "the status does not fit");
 
 #[cfg(test)]
@@ -138,7 +146,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn messages() -> impl Strategy<Value = Message> {
-        (any::<u64>(), any::<[u8; 16]>(), 0u8..5, 0u8..4).prop_map(
+        (any::<u64>(), any::<[u8; 16]>(), 0u8..6, 0u8..4).prop_map(
             |(number, process, kind, status)| {
                 let (key, process) = (Key(number), ProcessId(process));
                 match kind {
@@ -146,6 +154,7 @@ mod tests {
                     1 => Message::Answer { process, key, status: Status::parse(status).unwrap() },
                     2 => Message::Posted { key },
                     3 => Message::Half { connection: number },
+                    4 => Message::Bell { number },
                     _ => Message::Gone { key },
                 }
             },
@@ -196,6 +205,6 @@ mod tests {
 
     #[test]
     fn names_carry_the_version() {
-        assert_eq!(Key(9).name(), b"libvma-6/socket/9");
+        assert_eq!(Key(9).name(), b"libvma-7/socket/9");
     }
 }

@@ -10,7 +10,9 @@
 //!   slot, it does not write to that slot again.
 //! * Payload that does not fit a slot lies in **chunks**. They belong to the producer, are lent
 //!   with a record, and come back through the **return ring**, whose entries carry their lap, too.
-//! * **armed**: the consumer sleeps and wants its bell rung. **starved**: the producer found no
+//! * **armed**: the consumer sleeps and wants a bell rung: one bit for each bell. The bit 0 is the common
+//!   bell's, the others belong to threads. **reader**: which thread reads a connection, as the consumer
+//!   last knew ([`Reader`]). **starved**: the producer found no
 //!   room and wants its own bell rung when there is some. Both are Dekker's pattern: one side
 //!   writes its word, fences and looks at the other's; so does the other side, and at least one
 //!   of the two sees the other's word.
@@ -45,6 +47,46 @@ const ANNOUNCE_EVERY: u32 = 64;
 /// the cache line of the return ring from the consumer for every entry.
 const COLLECT_EVERY: usize = 16;
 
+/// Bells of one consumer: the common one, and those of threads.
+pub const BELLS: usize = 16;
+
+/// The bell that every record rings which is for no thread in particular.
+pub const COMMON: u32 = 0;
+
+const ALONE: u64 = 1 << 63;
+
+/// The thread that reads a connection, by the number of its bell (1 and up). It is a hint: a thread that
+/// wakes reads all records, and wakes the other threads for theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reader {
+    #[default]
+    Unknown,
+    /// This thread, and perhaps others.
+    First(u32),
+    /// This thread and no other: nobody is woken while it runs.
+    Alone(u32),
+}
+
+impl Reader {
+    pub fn to_word(self) -> u64 {
+        match self {
+            Reader::Unknown => 0,
+            Reader::First(bell) => u64::from(bell),
+            Reader::Alone(bell) => u64::from(bell) | ALONE,
+        }
+    }
+
+    /// Any word is one: the other side may write rubbish.
+    fn from_word(word: u64) -> Reader {
+        let bell = (word & !ALONE) as u32;
+        match (bell as usize) < BELLS && word & !ALONE == u64::from(bell) && bell != COMMON {
+            false => Reader::Unknown,
+            true if word & ALONE != 0 => Reader::Alone(bell),
+            true => Reader::First(bell),
+        }
+    }
+}
+
 /// The other side broke the layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation;
@@ -54,6 +96,8 @@ pub trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     fn swap(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64;
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64;
 }
 
 /// The memory of one direction. Slot and entry numbers count on for ever; the lane takes them
@@ -69,6 +113,8 @@ pub trait Lane {
     fn position(&self) -> &Self::Word;
     fn armed(&self) -> &Self::Word;
     fn starved(&self) -> &Self::Word;
+    /// Of the connection of this number; `None` if it has no word.
+    fn reader(&self, number: u32) -> Option<&Self::Word>;
     /// Copies the first cache line, or the whole slot if `used` is more than [`NEAR`].
     fn write(&self, slot: u64, bytes: &Inline, used: usize);
     fn read(&self, slot: u64, bytes: &mut Inline, used: usize);
@@ -240,10 +286,46 @@ impl Producer {
         self.next += 1;
     }
 
-    /// Does the consumer sleep? Asked after [`Lane::fence`]; true once per sleep.
+    /// The bell to ring for a record that is for nobody in particular, if the consumer sleeps: the common
+    /// one if it is armed, else that of any thread. Asked after [`Lane::fence`]; each bell is named once per
+    /// sleep.
     #[inline(always)]
-    pub fn must_wake<L: Lane>(lane: &L) -> bool {
-        lane.armed().load(Relaxed) != 0 && lane.armed().swap(0, Ordering::AcqRel) != 0
+    pub fn must_wake<L: Lane>(lane: &L) -> Option<u32> {
+        match lane.armed().load(Relaxed) {
+            0 => None,
+            armed => Producer::claim_any(lane, armed),
+        }
+    }
+
+    fn claim_any<L: Lane>(lane: &L, armed: u64) -> Option<u32> {
+        // A bell that is disarmed meanwhile was a thread's that is awake now, and may be about to leave.
+        let mut bells = (COMMON..BELLS as u32).filter(|bell| armed & 1 << bell != 0);
+        bells.find(|bell| Producer::claim(lane, *bell))
+    }
+
+    /// The same for a record of this connection. Its reader's word is read here, after the fence: what the
+    /// consumer wrote there before it looked at the lane for the last time is heeded.
+    #[inline]
+    pub fn must_wake_reader<L: Lane>(lane: &L, number: u32) -> Option<u32> {
+        let armed = lane.armed().load(Relaxed);
+        if armed == 0 {
+            return None;
+        }
+        let word = lane.reader(number).map_or(0, |reader| reader.load(Relaxed));
+        match Reader::from_word(word) {
+            Reader::First(bell) | Reader::Alone(bell)
+                if armed & 1 << bell != 0 && Producer::claim(lane, bell) =>
+            {
+                Some(bell)
+            }
+            Reader::Alone(_) => None,
+            Reader::First(_) | Reader::Unknown => Producer::must_wake(lane),
+        }
+    }
+
+    #[inline]
+    fn claim<L: Lane>(lane: &L, bell: u32) -> bool {
+        lane.armed().fetch_and(!(1 << bell), Ordering::AcqRel) & 1 << bell != 0
     }
 
     /// There was no room: asks for relief. The caller looks again afterwards, and calls
@@ -382,10 +464,22 @@ impl Consumer {
 
     /// Before a sleep: asks for the bell. After a fence, [`Consumer::peek`] tells whether a record
     /// came before the producer could know.
-    pub fn arm<L: Lane>(&mut self, lane: &L) {
+    pub fn arm<L: Lane>(&mut self, lane: &L, bell: u32) {
         // Still armed if nobody rang since: the line stays where it is.
-        if lane.armed().load(Relaxed) != 1 {
-            lane.armed().store(1, Relaxed);
+        if lane.armed().load(Relaxed) & 1 << bell == 0 {
+            lane.armed().fetch_or(1 << bell, Relaxed);
         }
+    }
+
+    /// The thread sleeps no more. True if the bell was rung, or is about to be. A fence and a look at the lane
+    /// must follow if the thread leaves.
+    pub fn disarm<L: Lane>(&mut self, lane: &L, bell: u32) -> bool {
+        lane.armed().fetch_and(!(1 << bell), Ordering::AcqRel) & 1 << bell == 0
+    }
+
+    /// Was the bell rung since it was armed? The producer's word alone: only what came by this lane is
+    /// concerned.
+    pub fn is_rung<L: Lane>(lane: &L, bell: u32) -> bool {
+        lane.armed().load(Relaxed) & 1 << bell == 0
     }
 }

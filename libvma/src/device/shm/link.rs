@@ -4,7 +4,10 @@ use core::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use super::head::{Head, chunk_at, set_chunk_at};
-use super::lane::{Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Violation};
+use super::lane::{
+    COMMON, Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Reader, Violation,
+};
+use super::own_bells::OwnBells;
 use super::record::{self, Shape};
 use super::segment::{CHUNK, Mapping, SharedLane};
 use super::{Counters, LinkId, Side};
@@ -16,6 +19,9 @@ const MANY_HELD: u32 = 1024 / 4 * 3;
 
 /// After a packet found no room, others are refused without a look for so long.
 const PATIENCE_NANOS: u64 = 500;
+
+/// Connections whose readers are woken by one kick; records of more wake anybody.
+const READERS: usize = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -38,12 +44,18 @@ pub struct Link {
     /// The end that becomes readable.
     pub bell: Fd,
     bell_of_peer: Arc<Fd>,
+    pub own_bells: OwnBells,
     /// Heads that hold a record of this link.
     pub heads: u32,
     /// Packets are refused until then; 0 while there is room.
     patience: u64,
     /// Records were published since the peer's armed word was looked at.
     pub fresh: bool,
+    /// Those of them that are for the readers of these connections; the first [`Link::addressed`] count.
+    readers: [u32; READERS],
+    addressed: usize,
+    /// So many more are for nobody in particular.
+    unaddressed: u32,
     /// Counted as one with more of the peer's chunks than is good for the peer.
     pub is_crowded: bool,
     /// The CPU that the peer knows of, and 1 more.
@@ -70,9 +82,13 @@ impl Link {
             receiving: Consumer::new(),
             bell,
             bell_of_peer: Arc::new(bell_of_peer),
+            own_bells: OwnBells::default(),
             heads: 0,
             patience: 0,
             fresh: false,
+            readers: [0; READERS],
+            addressed: 0,
+            unaddressed: 0,
             is_crowded: false,
             cpu: 0,
             withdrawn: 0,
@@ -206,7 +222,9 @@ impl Link {
     #[cold]
     pub fn relieve(&mut self) {
         if self.receiving.must_relieve(&self.memory.lane(self.r#in)) {
-            self.ring();
+            fence();
+            let bell = Producer::must_wake(&self.memory.lane(self.out));
+            self.ring(bell.unwrap_or(COMMON));
         }
     }
 
@@ -214,7 +232,49 @@ impl Link {
     pub fn arm(&mut self) {
         let lane = self.memory.lane(self.r#in);
         self.receiving.publish(&lane);
-        self.receiving.arm(&lane);
+        self.receiving.arm(&lane, COMMON);
+    }
+
+    /// The same for the own bell of a thread. False: the peer cannot ring it.
+    pub fn arm_own(&mut self, bell: u32) -> bool {
+        let may = self.own_bells.is_there(bell)
+            && self.memory.lane(self.out).can_ring().load(Ordering::Acquire) & 1 << bell != 0;
+        if may {
+            self.own_bells.prepare(bell);
+            let lane = self.memory.lane(self.r#in);
+            self.receiving.publish(&lane);
+            self.receiving.arm(&lane, bell);
+        }
+        may
+    }
+
+    pub fn disarm(&mut self, bell: u32) {
+        let is_rung = self.receiving.disarm(&self.memory.lane(self.r#in), bell);
+        self.own_bells.note_end_of_sleep(bell, is_rung);
+    }
+
+    pub fn is_rung(&self, bell: u32) -> bool {
+        Consumer::is_rung(&self.memory.lane(self.r#in), bell)
+    }
+
+    /// Writes down which thread reads a connection. True if the peer was told that it was another one's alone.
+    pub fn set_reader(&mut self, number: u32, reader: Reader) -> bool {
+        let lane = self.memory.lane(self.r#in);
+        let Some(word) = lane.reader(number) else { return false };
+        let Some(before) = self.own_bells.set_reader(number, reader) else { return false };
+        word.store(reader.to_word(), Ordering::Relaxed);
+        matches!(before, Reader::Alone(_))
+    }
+
+    /// The peer may arm the bell from now on.
+    pub fn can_ring(&self) {
+        let bells = self.own_bells.of_peer();
+        self.memory.lane(self.r#in).can_ring().store(bells, Ordering::Release);
+    }
+
+    /// Is there anything to be taken?
+    pub fn has_waiting(&self) -> bool {
+        self.peek() != Ok(None) || self.has_relief()
     }
 
     pub fn hush(&self) {
@@ -328,13 +388,34 @@ impl Link {
         let used = if shape.chunks > 0 { INLINE } else { shape.used };
         let lane = self.memory.lane(self.out);
         self.sending.publish(&lane, record::encode(kind, len), bytes, used);
+        self.unaddressed += 1;
     }
 
-    /// Rings the peer if it sleeps. A fence came between the last record and this.
+    /// The last record is for the thread that reads a connection of the peer.
+    #[inline(always)]
+    pub fn address(&mut self, connection: u32) {
+        let known = self.readers.get(..self.addressed).unwrap_or_default();
+        if !known.contains(&connection) {
+            let Some(place) = self.readers.get_mut(self.addressed) else { return };
+            *place = connection;
+            self.addressed += 1;
+        }
+        self.unaddressed = self.unaddressed.saturating_sub(1);
+    }
+
+    /// Rings the threads of the peer that sleep. A fence came between the last record and this.
     #[inline(always)]
     pub fn wake(&mut self) {
-        if Producer::must_wake(&self.memory.lane(self.out)) {
-            self.ring();
+        for place in 0..core::mem::take(&mut self.addressed) {
+            let Some(reader) = self.readers.get(place) else { break };
+            if let Some(bell) = Producer::must_wake_reader(&self.memory.lane(self.out), *reader) {
+                self.ring(bell);
+            }
+        }
+        if core::mem::take(&mut self.unaddressed) > 0
+            && let Some(bell) = Producer::must_wake(&self.memory.lane(self.out))
+        {
+            self.ring(bell);
         }
     }
 
@@ -363,11 +444,12 @@ impl Link {
     }
 
     #[cold]
-    fn ring(&mut self) {
+    fn ring(&mut self, bell: u32) {
         self.counters.bells += 1;
+        let bell = self.own_bells.of_peer_at(bell).unwrap_or(&self.bell_of_peer);
         // The peer that wakes may take this CPU, and with it the lock.
-        if !thread::holds_locks() || !errand::note_bell(&self.bell_of_peer) {
-            unix_socket::ring(&self.bell_of_peer);
+        if !thread::holds_locks() || !errand::note_bell(bell) {
+            unix_socket::ring(bell);
         }
     }
 }

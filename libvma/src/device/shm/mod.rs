@@ -17,13 +17,14 @@ mod count;
 mod head;
 mod lane;
 mod link;
+mod own_bells;
 mod record;
 mod segment;
 #[cfg(test)]
 mod tests;
 mod transmit;
 
-pub use lane::{INLINE, Progress};
+pub use lane::{COMMON, INLINE, Progress, Reader};
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
 pub use transmit::{Full, Rank};
@@ -161,6 +162,10 @@ pub struct Ring {
     attention: usize,
     /// Links with more of the peer's chunks than is good for the peer.
     crowded: usize,
+    /// A thread lacks a bell on some link.
+    wants_bells: bool,
+    /// The link of the record that is looked at.
+    arrived_by: Option<u16>,
     tally: Tally,
     /// What went over links that are gone.
     ended: Counters,
@@ -183,6 +188,8 @@ impl Ring {
             broken: Vec::new(),
             attention: 0,
             crowded: 0,
+            wants_bells: false,
+            arrived_by: None,
             tally: Tally::default(),
             ended: Counters::default(),
             tap: None,
@@ -269,6 +276,7 @@ impl Ring {
                 Ok(None) if link.owes_relief() => link.relieve(),
                 Ok(None) => {}
                 Ok(Some((kind, len, shape))) => {
+                    self.arrived_by = Some(index);
                     if let Some(arrival) = self.take(index, kind, len, shape) {
                         return Some(arrival);
                     }
@@ -364,7 +372,7 @@ impl Ring {
                 if link.owes_relief() {
                     link.relieve();
                 }
-                awake |= link.peek() != Ok(None) || link.has_relief();
+                awake |= link.has_waiting();
             }
         }
         if awake {

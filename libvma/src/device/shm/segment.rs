@@ -32,24 +32,28 @@ pub(super) const POSITION: usize = 0;
 const ARMED: usize = 128;
 const STARVED: usize = 256;
 const WITHDRAWN: usize = 384;
-const FIRST_NOTE: usize = 512;
+const CAN_RING: usize = 512;
+const FIRST_NOTE: usize = 640;
 pub(super) const FIRST_SLOT: usize = PAGE;
 pub(super) const RETURNS: usize = FIRST_SLOT + SLOTS * SLOT;
 const FIRST_CHUNK: usize = RETURNS + CHUNKS * 8;
 const MORE_NOTES: usize = FIRST_CHUNK + CHUNKS * CHUNK;
-pub(super) const LANE: usize = MORE_NOTES + NOTE_PAGES * PAGE;
+const READERS: usize = MORE_NOTES + NOTE_PAGES * PAGE;
+pub(super) const LANE: usize = READERS + READER_PAGES * PAGE;
 pub(super) const SIZE: usize = PAGE + 2 * LANE;
 
 /// The first notes fill what is left of the page of shared words; the others lie behind the chunks.
 pub const NOTES: usize = (PAGE - FIRST_NOTE) / 8 - 1;
 const NOTE_PAGES: usize = 32;
+/// Connections beyond some 16 000 have no reader's word.
+const READER_PAGES: usize = 32;
 
 const _: () = assert!(SLOT == 8 + INLINE && NEAR == 64 - 8);
 const _: () = assert!(SLOTS.is_power_of_two() && CHUNKS.is_power_of_two());
 const _: () = assert!(FIRST_CHUNK.is_multiple_of(PAGE) && LANE.is_multiple_of(PAGE));
 
 /// The first words of the header: what this is, in which version, and how large.
-const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 3, SIZE as u64];
+const HEADER: [u64; 3] = [u64::from_le_bytes(*b"libvmaSM"), 4, SIZE as u64];
 
 /// What nobody may do to the memory any more: a mapping must not lose its pages.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
@@ -225,6 +229,12 @@ impl<'a> SharedLane<'a> {
         self.word(WITHDRAWN)
     }
 
+    /// One bit for each bell of the producer's process that the consumer's process can ring.
+    #[inline(always)]
+    pub fn can_ring(&self) -> &'a AtomicU64 {
+        self.word(CAN_RING)
+    }
+
     /// The CPU that the consumer last said it runs on, and 1 more; 0 if it never did.
     #[inline]
     pub fn cpu(&self) -> &'a AtomicU64 {
@@ -296,6 +306,12 @@ impl Lane for SharedLane<'_> {
     }
 
     #[inline(always)]
+    fn reader(&self, number: u32) -> Option<&AtomicU64> {
+        let place = number as usize;
+        (place < READER_PAGES * PAGE / 8).then(|| self.word(READERS + place * 8))
+    }
+
+    #[inline(always)]
     fn write(&self, slot: u64, bytes: &Inline, used: usize) {
         let to = self.mapping.at(self.start + Self::slot(slot) + 8, INLINE).as_ptr();
         if used <= NEAR {
@@ -344,5 +360,15 @@ impl Word for AtomicU64 {
     #[inline(always)]
     fn swap(&self, value: u64, order: Ordering) -> u64 {
         AtomicU64::swap(self, value, order)
+    }
+
+    #[inline(always)]
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_or(self, value, order)
+    }
+
+    #[inline(always)]
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_and(self, value, order)
     }
 }

@@ -5,6 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 
 mod hostile;
+mod own_bells;
 
 pub(super) struct Pair {
     pub a: Ring,

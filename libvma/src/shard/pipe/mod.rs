@@ -141,6 +141,9 @@ pub(super) trait Carrier {
 
     fn note_of_peer(&self, link: LinkId, number: u32) -> Option<u64>;
 
+    /// Any thread may read the connection of this number, which was another one's before.
+    fn forget_reader(&mut self, link: LinkId, number: u32);
+
     /// Sends a message without bytes. False: the link is full.
     fn tell(&mut self, link: LinkId, message: Message) -> bool {
         let (kind, header) = message.encode();
@@ -159,7 +162,15 @@ impl Carrier for shm::Ring {
         rank: Rank,
         fill: impl FnMut(&mut [u8]),
     ) -> bool {
-        self.send_message(link, kind, header, len, rank, fill).is_ok()
+        let sent = self.send_message(link, kind, header, len, rank, fill).is_ok();
+        // All that is not urgent is for the reader of one connection.
+        if sent
+            && rank != Rank::Urgent
+            && let Some(reader) = header.first().and_then(|name| message::Name::from_bits(*name))
+        {
+            self.address(link, reader.index);
+        }
+        sent
     }
 
     #[inline]
@@ -180,6 +191,11 @@ impl Carrier for shm::Ring {
     #[inline]
     fn set_note(&mut self, link: LinkId, number: u32, value: u64) {
         shm::Ring::set_note(self, link, number as usize, value);
+    }
+
+    fn forget_reader(&mut self, link: LinkId, number: u32) {
+        // Nothing was sent to the new one yet.
+        let _ = self.set_reader(link, number, shm::Reader::Unknown);
     }
 
     fn note_of_peer(&self, link: LinkId, number: u32) -> Option<u64> {

@@ -7,10 +7,11 @@
 
 use std::net::SocketAddrV4;
 
-use rustix::fd::AsRawFd;
+use rustix::fd::{AsFd, AsRawFd};
 
 use super::{SetId, SleeperId};
 use crate::device::Ring;
+use crate::device::shm::{COMMON, Reader};
 use crate::device::xdp::Taker;
 use crate::shard::{SocketId, State};
 
@@ -99,7 +100,9 @@ impl<S> State<S> {
     }
 
     fn tell_taker(&mut self, socket: SocketId, taker: Taker, sleeper: Option<SleeperId>) {
-        let Some(connection) = self.connection(socket) else { return };
+        let Some(connection) = self.connection(socket) else {
+            return self.tell_reader(socket, taker, sleeper);
+        };
         let key = connection.key();
         let taker = match taker {
             // The next acknowledgment makes data leave, and must be read while the thread computes, too.
@@ -119,11 +122,33 @@ impl<S> State<S> {
         }
     }
 
+    /// The same for a connection within the host.
+    fn tell_reader(&mut self, socket: SocketId, taker: Taker, sleeper: Option<SleeperId>) {
+        let Some(index) = self.socket(socket).and_then(|(endpoint, _)| endpoint.pipe) else {
+            return;
+        };
+        let Some(link) = self.pipes.get(index).map(|pipe| pipe.link) else { return };
+        if let Some(sleeper) = sleeper
+            && let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize)
+        {
+            entry.has_bells = true;
+        }
+        let reader = match taker {
+            Taker::Anybody => Reader::Unknown,
+            Taker::First(number) => Reader::First(number as u32),
+            Taker::Alone(number) => Reader::Alone(number as u32),
+        };
+        if self.local_ring().is_some_and(|ring| ring.set_reader(link, index, reader)) {
+            self.wake_any();
+        }
+    }
+
     /// The sleeper is another thread's from now on.
     pub(super) fn forget_own_bells(&mut self, sleeper: SleeperId) {
         for ring in &mut self.rings {
-            if let Ring::Xdp(ring) = ring {
-                ring.forget_own_bell(number(sleeper));
+            match ring {
+                Ring::Xdp(ring) => ring.forget_own_bell(number(sleeper)),
+                Ring::Shm(ring) => ring.forget_own_bell(number(sleeper)),
             }
         }
     }
@@ -137,14 +162,18 @@ impl<S> State<S> {
         entry.hears_all = true;
         for ring in self.rings.iter_mut().filter(|ring| ring.is_live()) {
             let armed = match ring {
-                Ring::Xdp(ring) => ring.arm_own_bell(number(sleeper)),
-                Ring::Shm(_) => None,
+                Ring::Xdp(ring) => ring.arm_own_bell(number(sleeper)).map(|(bell, is_quiet)| {
+                    each(bell.as_raw_fd());
+                    is_quiet
+                }),
+                Ring::Shm(ring) => {
+                    ring.arm_own_bell(number(sleeper), |bell| each(bell.as_fd().as_raw_fd()))
+                }
             };
-            let Some((bell, is_quiet)) = armed else {
+            let Some(is_quiet) = armed else {
                 entry.hears_all = false;
                 continue;
             };
-            each(bell.as_raw_fd());
             if !is_quiet && !core::mem::replace(&mut entry.woken, true) {
                 entry.due += 1;
                 entry.waker.wake();
@@ -161,7 +190,9 @@ impl<S> State<S> {
                 guards && ring.is_common_bell_rung()
                     || entry.hears_all && ring.is_own_bell_rung(number(sleeper))
             }
-            Ring::Shm(_) => false,
+            Ring::Shm(ring) => {
+                guards && ring.has_rung(COMMON as usize) || ring.has_rung(number(sleeper))
+            }
         };
         self.rings.iter().any(is_rung)
     }
@@ -169,8 +200,9 @@ impl<S> State<S> {
     /// No thread guards the rings any more: the steering program rings a sleeping thread's own bell instead.
     pub(super) fn silence_common_bell(&mut self) {
         for ring in &mut self.rings {
-            if let Ring::Xdp(ring) = ring {
-                ring.silence_common_bell();
+            match ring {
+                Ring::Xdp(ring) => ring.silence_common_bell(),
+                Ring::Shm(ring) => ring.silence_common_bell(),
             }
         }
     }
@@ -179,7 +211,7 @@ impl<S> State<S> {
     pub(super) fn has_waiting(&self) -> bool {
         self.rings.iter().any(|ring| match ring {
             Ring::Xdp(ring) => ring.has_waiting(),
-            Ring::Shm(_) => false,
+            Ring::Shm(ring) => ring.has_waiting(),
         })
     }
 
@@ -190,8 +222,9 @@ impl<S> State<S> {
         }
         entry.hears_all = false;
         for ring in &mut self.rings {
-            if let Ring::Xdp(ring) = ring {
-                ring.disarm_own_bell(number(sleeper));
+            match ring {
+                Ring::Xdp(ring) => ring.disarm_own_bell(number(sleeper)),
+                Ring::Shm(ring) => ring.disarm_own_bell(number(sleeper)),
             }
         }
     }

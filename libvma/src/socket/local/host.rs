@@ -112,6 +112,16 @@ impl Host for Owner<'_> {
         }
     }
 
+    fn take_bell(&mut self, link: LinkId, number: u64, bell: Fd) {
+        let Ok(number) = u32::try_from(number) else { return };
+        if let Ok(mut state) = self.stack.shard.lock()
+            && let Some(ring) = state.local_ring()
+            && let Err(error) = ring.take_bell(link, number, bell)
+        {
+            log_line!(Debug, "a bell of another process's thread is refused: {error}");
+        }
+    }
+
     fn answered(&mut self) {
         self.stack.local.answered.store(monotonic_nanos(), Ordering::Relaxed);
     }

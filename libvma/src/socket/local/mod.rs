@@ -320,6 +320,7 @@ pub fn serve(stack: &Stack) {
     let Ok(mut slot) = stack.local.finder.lock() else { return };
     let Some(finder) = slot.as_mut() else { return };
     finder.attend(stack);
+    finder.give_bells(stack);
     let now = monotonic_nanos();
     if now.saturating_sub(finder.reviewed) >= finder.review_period() {
         finder.reviewed = now;
@@ -400,6 +401,16 @@ impl Finder {
             state.next_answers();
         }
         self.pursue(stack, now);
+    }
+
+    /// Threads that wait for connections get bells of their own.
+    fn give_bells(&mut self, stack: &Stack) {
+        let next = || stack.shard.lock().ok()?.local_ring()?.make_bell();
+        while let Some((link, number, bell)) = next() {
+            if let Err(errno) = self.rendezvous.give_bell(link, number, &bell) {
+                log_line!(Debug, "a thread has no bell of its own for another process: {errno}");
+            }
+        }
     }
 
     fn review(&mut self, stack: &Stack, now: u64) {

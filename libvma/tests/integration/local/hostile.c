@@ -33,7 +33,8 @@
 #define RETURNS (PAGE + SLOTS * SLOT)
 #define FIRST_CHUNK (RETURNS + CHUNKS * 8)
 #define NOTE_PAGES 32l
-#define LANE (FIRST_CHUNK + CHUNKS * CHUNK + NOTE_PAGES * PAGE)
+#define READER_PAGES 32l
+#define LANE (FIRST_CHUNK + CHUNKS * CHUNK + (NOTE_PAGES + READER_PAGES) * PAGE)
 #define SIZE (PAGE + 2 * LANE)
 
 static uint64_t state;
@@ -76,8 +77,8 @@ static uint64_t inode_of(const char *table, int port)
 }
 
 /* Of control/rendezvous/wire.rs. */
-#define VERSION 6
-#define VERSION_TEXT "6"
+#define VERSION 7
+#define VERSION_TEXT "7"
 
 static int call(uint64_t inode)
 {
@@ -147,7 +148,7 @@ static int memory(long size, int seals)
 	int fd = memfd_create("libvma", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	must("memfd_create", fd);
 	must("ftruncate", ftruncate(fd, size));
-	uint64_t header[3] = { 0, 3, SIZE };
+	uint64_t header[3] = { 0, 4, SIZE };
 	memcpy(header, "libvmaSM", 8);
 	must("pwrite", pwrite(fd, header, sizeof header, 0));
 	if (seals)
@@ -282,6 +283,27 @@ static void leave_half(struct link *link)
 	close(fd);
 }
 
+/* A bell of a thread, which may be none, of any number; and the words that say whose bell is to be rung. */
+static void confuse_bells(struct link *link)
+{
+	uint8_t bytes[48], *readers = link->memory + PAGE + below(2) * LANE + LANE - READER_PAGES * PAGE;
+	int ends[2], is_bell = below(4) != 0;
+	must("bell", socketpair(AF_UNIX, (is_bell ? SOCK_DGRAM : SOCK_STREAM) | SOCK_CLOEXEC, 0, ends));
+	hello(bytes, below(2) ? below(20) : random_word());
+	bytes[7] = 6;
+	bytes[24] = 3;
+	say(link->connection, bytes, sizeof bytes, &ends[0], below(8) != 0);
+	close(ends[0]);
+	close(ends[1]);
+	for (int i = 0; i < 8; i++) {
+		uint64_t word = below(2) ? below(20) | below(2) << 63 : random_word();
+		memcpy(readers + 8 * below(4), &word, 8);
+		/* Armed, and what the peer can ring. */
+		word = below(2) ? below(1 << 16) : random_word();
+		memcpy(link->memory + PAGE + below(2) * LANE + (below(2) ? 128 : 512), &word, 8);
+	}
+}
+
 static void messages(struct link *link)
 {
 	uint8_t bytes[120];
@@ -296,6 +318,8 @@ static void messages(struct link *link)
 			ring(link);
 		if (below(64) == 0)
 			leave_half(link);
+		if (below(16) == 0)
+			confuse_bells(link);
 	}
 	ring(link);
 }

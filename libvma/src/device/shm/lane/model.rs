@@ -20,6 +20,10 @@ struct Model {
     position: AtomicU64,
     armed: AtomicU64,
     starved: AtomicU64,
+    /// Of the only connection.
+    reader: AtomicU64,
+    /// The bells of the consumer's threads that were rung, a bit each.
+    own_bells: AtomicU64,
     /// The eventfds: whoever rings puts 1 there, who settles takes it away.
     bell_of_consumer: AtomicU64,
     bell_of_producer: AtomicU64,
@@ -36,6 +40,8 @@ impl Model {
             position: word(),
             armed: word(),
             starved: word(),
+            reader: word(),
+            own_bells: word(),
             bell_of_consumer: word(),
             bell_of_producer: word(),
         })
@@ -52,9 +58,37 @@ impl Model {
     /// As the ring's kick.
     fn kick(&self) {
         Model::fence();
-        if Producer::must_wake(self) {
-            self.bell_of_consumer.swap(1, Ordering::AcqRel);
+        self.ring(Producer::must_wake(self));
+    }
+
+    /// The same for data of the connection.
+    fn kick_reader(&self) {
+        Model::fence();
+        self.ring(Producer::must_wake_reader(self, 0));
+    }
+
+    fn ring(&self, bell: Option<u32>) {
+        match bell {
+            Some(COMMON) => drop(self.bell_of_consumer.swap(1, Ordering::AcqRel)),
+            Some(bell) => drop(self.own_bells.fetch_or(1 << bell, Ordering::AcqRel)),
+            None => {}
         }
+    }
+
+    /// As the ring's, for a thread of this bell: true if there is nothing.
+    fn arm_own(&self, consumer: &mut Consumer, bell: u32) -> bool {
+        consumer.publish(self);
+        consumer.arm(self, bell);
+        Model::fence();
+        consumer.peek(self) == Ok(None)
+    }
+
+    fn set_reader(&self, reader: Reader) {
+        self.reader.store(reader.to_word(), Ordering::Relaxed);
+    }
+
+    fn rung(&self) -> u64 {
+        self.own_bells.load(Ordering::Acquire) | self.bell_of_consumer.load(Ordering::Acquire)
     }
 
     /// The next record, and whether its content is the one that its control word tells of.
@@ -78,7 +112,7 @@ impl Model {
     fn settle(&self, consumer: &mut Consumer) -> bool {
         self.bell_of_consumer.swap(0, Ordering::AcqRel);
         consumer.publish(self);
-        consumer.arm(self);
+        consumer.arm(self, COMMON);
         Model::fence();
         consumer.peek(self) == Ok(None)
     }
@@ -109,6 +143,10 @@ impl Lane for Model {
         &self.starved
     }
 
+    fn reader(&self, number: u32) -> Option<&AtomicU64> {
+        (number == 0).then_some(&self.reader)
+    }
+
     fn write(&self, slot: u64, bytes: &Inline, _used: usize) {
         // SAFETY: that nobody reads or writes meanwhile is what the model shows.
         self.slots[slot as usize % 2].with_mut(|cell| unsafe { *cell = bytes[0] });
@@ -135,6 +173,14 @@ impl Word for AtomicU64 {
 
     fn swap(&self, value: u64, order: Ordering) -> u64 {
         AtomicU64::swap(self, value, order)
+    }
+
+    fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_or(self, value, order)
+    }
+
+    fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_and(self, value, order)
     }
 }
 
@@ -256,5 +302,73 @@ fn a_chunk_that_came_back_is_read_by_nobody_and_who_waits_is_told() {
         receiver.join().expect("the receiver");
         let told = lane.bell_of_producer.load(Ordering::Acquire) == 1;
         assert!(found.is_some() || (told && producer.is_relieved(&*lane)));
+    });
+}
+
+/// A sender of one record of the connection.
+fn sends_data(lane: &Arc<Model>) -> thread::JoinHandle<()> {
+    let peer = Arc::clone(lane);
+    thread::spawn(move || {
+        let mut producer = Producer::new::<Model>();
+        assert!(peer.send(&mut producer, 1));
+        peer.kick_reader();
+    })
+}
+
+#[test]
+fn the_only_reader_of_a_connection_is_woken_by_its_data() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        lane.set_reader(Reader::Alone(1));
+        // Another thread guards the ring.
+        lane.settle(&mut consumer);
+        let sender = sends_data(&lane);
+        // It wakes for something else, and sleeps again.
+        lane.arm_own(&mut consumer, 1);
+        consumer.disarm(&*lane, 1);
+        let asleep = lane.arm_own(&mut consumer, 1);
+        sender.join().expect("the sender");
+        assert!(!asleep || lane.rung() & 2 != 0, "asleep beside its data");
+        assert_eq!(lane.bell_of_consumer.load(Ordering::Acquire), 0, "nobody else is woken");
+    });
+}
+
+#[test]
+fn a_connection_that_another_thread_reads_from_now_on_wakes_it_or_is_found() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        lane.set_reader(Reader::Alone(1));
+        // The thread that guards the ring sleeps already; the reader computes, and gives the connection away.
+        lane.settle(&mut consumer);
+        let sender = sends_data(&lane);
+        lane.set_reader(Reader::Unknown);
+        Model::fence();
+        let found = consumer.peek(&*lane) != Ok(None);
+        sender.join().expect("the sender");
+        assert!(found || lane.rung() & 1 != 0, "left to a thread that does not read it");
+    });
+}
+
+#[test]
+fn without_a_thread_that_guards_the_ring_any_other_is_woken() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        lane.settle(&mut consumer);
+        assert!(lane.arm_own(&mut consumer, 2));
+        let peer = Arc::clone(&lane);
+        let sender = thread::spawn(move || {
+            let mut producer = Producer::new::<Model>();
+            assert!(peer.send(&mut producer, 1));
+            peer.kick();
+        });
+        // It leaves: the bell of the other thread is left.
+        consumer.disarm(&*lane, COMMON);
+        Model::fence();
+        let found = consumer.peek(&*lane) != Ok(None);
+        sender.join().expect("the sender");
+        assert!(found || lane.rung() & 4 != 0, "everybody sleeps beside a record");
     });
 }

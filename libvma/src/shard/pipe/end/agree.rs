@@ -16,6 +16,7 @@ impl Pipe {
         now: u64,
     ) -> bool {
         carrier.set_note(link, self.own.index, 0);
+        carrier.forget_reader(link, self.own.index);
         let told = carrier.tell(link, Message::Offer { from: self.own, offer });
         if told {
             (self.link, self.bond, self.since) = (link, Bond::Offered, now);
@@ -74,6 +75,7 @@ impl Pipe {
         late: bool,
     ) -> bool {
         carrier.set_note(link, self.own.index, 0);
+        carrier.forget_reader(link, self.own.index);
         let own = u32::try_from(self.incoming.limit).unwrap_or(u32::MAX);
         let message = Message::Confirm { to: peer, from: self.own, limit: own, late };
         if !carrier.tell(link, message) {

@@ -126,7 +126,7 @@ impl Outgoing {
 
 pub struct Pipe {
     /// [`LinkId::NONE`] until there is one.
-    pub(in crate::shard::pipe) link: LinkId,
+    pub(in crate::shard) link: LinkId,
     holder: Holder,
     own: Name,
     bond: Bond,

@@ -117,6 +117,8 @@ impl Carrier for Model {
         self.notes.borrow().get(&(1 - self.side, number)).copied()
     }
 
+    fn forget_reader(&mut self, _: LinkId, _: u32) {}
+
     fn is_short_of_frames(&self) -> bool {
         self.short
     }
