@@ -118,13 +118,11 @@ pub fn receive(socket: &Fd, buffer: &mut [u8]) -> Result<Received, Errno> {
             }
         }
     }
-    if lost {
-        return Err(Errno::MFILE);
-    }
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    let descriptors = descriptors.map(|descriptor| descriptor.map(Fd::above_the_limit));
+    // All or none.
+    let descriptors = descriptors.map(|kept| kept.filter(|_| !lost).map(Fd::above_the_limit));
     Ok(Received { len: message.bytes, descriptors })
 }
 

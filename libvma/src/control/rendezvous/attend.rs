@@ -9,8 +9,8 @@ use rustix::time::Timespec;
 
 use super::wire::{LENGTH, Message, ProcessId, Status};
 use super::{
-    Host, Key, Known, LINK, MOST_GUESTS, MOST_TURNED_AWAY, NEGATIVE_NANOS, PATIENCE_NANOS,
-    Rendezvous, Watched,
+    Bells, Host, Key, Known, LINK, MOST_GUESTS, MOST_TURNED_AWAY, NEGATIVE_NANOS, PATIENCE_NANOS,
+    Rendezvous, Watched, Whose,
 };
 use crate::sys::{Fd, unix_socket};
 
@@ -119,7 +119,10 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         host.answered();
         self.reply(&connection, key, Status::Linked, Some(&bell));
         // If the answer did not get through, the connection is at its end, which ends the link.
-        if self.watch(Watched::Link { connection, peer: process, link, bells: 0 }).is_err() {
+        if self
+            .watch(Watched::Link { connection, peer: process, link, bells: Bells::default() })
+            .is_err()
+        {
             host.end(link);
         }
         self.forget_negatives();
@@ -169,7 +172,12 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             (Status::Linked, Some(bell)) => match host.make(memory, bell) {
                 Some(link) => {
                     self.forget_negatives();
-                    match self.watch(Watched::Link { connection, peer: process, link, bells: 0 }) {
+                    match self.watch(Watched::Link {
+                        connection,
+                        peer: process,
+                        link,
+                        bells: Bells::default(),
+                    }) {
                         Ok(_) => Known::Link(link),
                         Err(_) => {
                             host.end(link);
@@ -233,8 +241,11 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
                 Heard::Message(Message::Half { connection }, [Some(half), _]) => {
                     host.inherit(link, connection, half);
                 }
-                Heard::Message(Message::Bell { number }, [Some(bell), _]) => {
-                    if self.count_bell(token) {
+                // Without its descriptor if this process may have no more of them: it is sent again.
+                Heard::Message(Message::Bell { number }, [bell, _]) => {
+                    if let (Some(bell), Ok(number)) = (bell, u32::try_from(number))
+                        && self.afford_bell(token, number, Whose::Peers)
+                    {
                         host.take_bell(link, number, bell);
                     }
                 }

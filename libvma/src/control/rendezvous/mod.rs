@@ -51,7 +51,7 @@ pub trait Host {
     /// The peer ends, and leaves this process its half of a connection. Nothing about it is to be believed.
     fn inherit(&mut self, link: Self::Link, connection: u64, half: Fd);
     /// A bell of a thread of the peer's. Nothing about it is to be believed.
-    fn take_bell(&mut self, link: Self::Link, number: u64, bell: Fd);
+    fn take_bell(&mut self, link: Self::Link, number: u32, bell: Fd);
     /// A caller is about to be told that it has a link with us.
     fn answered(&mut self);
     /// Answers that were given before may be out of date.
@@ -85,8 +85,10 @@ pub struct Rendezvous<M, L> {
     posts: HashMap<Key, u64>,
     answers: HashMap<Key, Known<L>>,
     last_token: u64,
-    /// Descriptors that all of this may use.
+    /// Descriptors that all of this may use, but for threads' bells.
     budget: usize,
+    /// Those that threads' bells may use.
+    bell_budget: usize,
     /// The program needs their descriptors.
     posts_end: bool,
     /// Rises whenever a "nobody" may have become wrong.
@@ -120,9 +122,30 @@ enum Watched<M, L> {
         connection: Fd,
         peer: ProcessId,
         link: L,
-        /// Descriptors of threads' bells, of both sides.
-        bells: usize,
+        bells: Bells,
     },
+}
+
+/// Descriptors of threads' bells that a link has, a bit for each.
+#[derive(Clone, Copy, Default)]
+struct Bells {
+    /// Of this side's threads, by their numbers.
+    given: u32,
+    /// Of the peer's.
+    taken: u32,
+}
+
+impl Bells {
+    fn count(self) -> usize {
+        (self.given.count_ones() + self.taken.count_ones()) as usize
+    }
+}
+
+/// Whose thread a bell wakes.
+#[derive(Clone, Copy)]
+enum Whose {
+    Own,
+    Peers,
 }
 
 const SECOND: u64 = 1_000_000_000;
@@ -143,6 +166,9 @@ const CALL: usize = 4;
 const LINK: usize = 3;
 /// Descriptors of threads' bells that a link has beside: one of each bell, of both sides' threads.
 const MOST_BELLS: usize = 30;
+/// Threads' bells may have one part in so many of all descriptors, and the rest may not have that part: neither
+/// takes the other's.
+const BELL_SHARE: usize = 4;
 /// No process has it (setreuid(2) takes it for "unchanged").
 const NO_USER: u32 = u32::MAX;
 /// Beyond the budget that `sys::fd` can list for a forked child to close.
@@ -159,6 +185,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             return Err(Errno::PERM);
         }
         let watcher = Fd::adopt(epoll::create(epoll::CreateFlags::CLOEXEC)?)?;
+        let all = budget();
         Ok(Rendezvous {
             process,
             user,
@@ -167,7 +194,8 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             posts: HashMap::new(),
             answers: HashMap::new(),
             last_token: 0,
-            budget: budget(),
+            budget: all - all / BELL_SHARE,
+            bell_budget: all / BELL_SHARE,
             posts_end: false,
             news: 0,
             met_strangers: false,
@@ -401,13 +429,14 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         unix_socket::send(peer.ok_or(Errno::NOTCONN)?, &message, &[half])
     }
 
-    /// Gives a peer a bell of a thread of this process, which has the other end.
+    /// Gives a peer a bell of a thread of this process, which has the other end. It may be given again: the peer
+    /// keeps the first that it gets.
     pub fn give_bell(&mut self, to: L, number: u32, bell: &Fd) -> Result<(), Errno> {
         let is_to =
             |watched: &Watched<M, L>| matches!(watched, Watched::Link { link, .. } if *link == to);
         let found = self.watched.iter().find(|(_, watched)| is_to(watched));
         let token = found.map(|(token, _)| *token).ok_or(Errno::NOTCONN)?;
-        if !self.count_bell(token) {
+        if !self.afford_bell(token, number, Whose::Own) {
             return Err(Errno::MFILE);
         }
         let message = Message::Bell { number: number.into() }.emit();
@@ -415,16 +444,24 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         unix_socket::send(peer, &message, &[bell.as_fd()])
     }
 
-    /// A link is to have one more descriptor. False if there are too many.
-    fn count_bell(&mut self, token: u64) -> bool {
-        let may = self.afford(1).is_ok();
-        match self.watched.get_mut(&token) {
-            Some(Watched::Link { bells, .. }) if may && *bells < MOST_BELLS => {
-                *bells += 1;
-                true
-            }
-            _ => false,
+    /// A link is to have a bell, which it may have already. False if there are too many, or no bell has this number.
+    fn afford_bell(&mut self, token: u64, number: u32, whose: Whose) -> bool {
+        let Some(bit) = 1u32.checked_shl(number) else { return false };
+        let count = |watched: &Watched<M, L>| match watched {
+            Watched::Link { bells, .. } => bells.count(),
+            _ => 0,
+        };
+        let may = self.watched.values().map(count).sum::<usize>() < self.bell_budget;
+        let Some(Watched::Link { bells, .. }) = self.watched.get_mut(&token) else { return false };
+        let may = may && bells.count() < MOST_BELLS;
+        let known = match whose {
+            Whose::Own => &mut bells.given,
+            Whose::Peers => &mut bells.taken,
+        };
+        if may {
+            *known |= bit;
         }
+        *known & bit != 0
     }
 
     fn forget_dead_links<H: Host<Memory = M, Link = L>>(&mut self, host: &mut H) {
@@ -502,7 +539,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             Watched::Call { .. } => CALL,
             // With both bells; a guest is to become one.
             Watched::Guest { .. } => LINK,
-            Watched::Link { bells, .. } => LINK + bells,
+            Watched::Link { .. } => LINK,
         });
         match used.sum::<usize>().saturating_add(more) <= self.budget {
             true => Ok(()),

@@ -112,8 +112,7 @@ impl Host for Owner<'_> {
         }
     }
 
-    fn take_bell(&mut self, link: LinkId, number: u64, bell: Fd) {
-        let Ok(number) = u32::try_from(number) else { return };
+    fn take_bell(&mut self, link: LinkId, number: u32, bell: Fd) {
         if let Ok(mut state) = self.stack.shard.lock()
             && let Some(ring) = state.local_ring()
             && let Err(error) = ring.take_bell(link, number, bell)
