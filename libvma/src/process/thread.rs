@@ -206,8 +206,8 @@ impl Rounds {
                 });
             }
         }
-        let lacks_bells = || stack.shard.try_lock().is_some_and(|mut state| state.lacks_bells());
-        if fired(fds, LOCAL) || stack.local.patience() == Some(0) || lacks_bells() {
+        let local = &stack.local;
+        if fired(fds, LOCAL) || local.patience() == Some(0) || local.are_bells_wanted() {
             local::serve(stack);
         }
         if !self.icmp_tried && stack.shard.try_lock().is_some_and(|state| state.has_interface()) {

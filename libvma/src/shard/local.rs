@@ -74,7 +74,7 @@ impl<S> State<S> {
         self.local_ring().is_some_and(|ring| ring.has_links())
     }
 
-    /// Does a thread lack a bell of its own?
+    /// Has a thread been found to lack a bell of its own since this was asked last?
     pub fn lacks_bells(&mut self) -> bool {
         self.local_ring().is_some_and(|ring| ring.wants_bells())
     }

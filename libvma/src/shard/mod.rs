@@ -405,8 +405,9 @@ impl<S> State<S> {
     /// As [`State::sleep_on_rings`], for the internal thread while no other sleeps.
     pub fn sleep_on_all(&mut self, each: impl FnMut(i32)) {
         for ring in &mut self.rings {
-            if let Ring::Xdp(ring) = ring {
-                ring.ignore_own_bells();
+            match ring {
+                Ring::Xdp(ring) => ring.ignore_own_bells(),
+                Ring::Shm(ring) => ring.stop_all_attending(),
             }
         }
         self.sleep_on_rings(each);

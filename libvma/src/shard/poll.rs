@@ -62,6 +62,7 @@ impl<S> State<S> {
                     }
                     Some(Ring::Shm(ring)) => {
                         let Some(arrival) = ring.receive() else { break };
+                        ring.begin_arrival(&arrival);
                         log_line!(Finer, "ring {index}: {arrival:?} came");
                         self.input_local(id, arrival);
                         if let Some(Ring::Shm(ring)) = self.rings.get_mut(index) {

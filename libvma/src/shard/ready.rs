@@ -70,8 +70,8 @@ impl<S> State<S> {
         let is_anothers = core::mem::replace(&mut sleeper.thread, thread) != thread;
         let (has_bells, waker) = (sleeper.has_bells, sleeper.waker.raw());
         let id = SleeperId(index as u32);
-        if is_anothers && has_bells {
-            self.forget_own_bells(id);
+        if is_anothers && has_bells && self.forget_own_bells(id) {
+            self.wake_any();
         }
         Some((id, waker))
     }
@@ -107,10 +107,14 @@ impl<S> State<S> {
         if let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize) {
             entry.listens = true;
         }
+        self.leave_outer_sleeps(sleeper);
         self.arm_own_bells(sleeper, &mut each);
         let thread = |id: SleeperId| self.sleepers.get(id.0 as usize).map(|entry| entry.thread);
         // A thread of which another sleep is registered is in a signal handler, or has left it by longjmp.
         if self.driver.is_some_and(|driver| thread(driver) != thread(sleeper)) {
+            if self.has_unseen() {
+                self.wake_any();
+            }
             let deadline = self.tcp_deadline().map(|deadline| deadline.as_nanos());
             return deadline.filter(|deadline| *deadline < self.driver_until);
         }
@@ -128,6 +132,10 @@ impl<S> State<S> {
             sleeper.in_use && sleeper.listens && (sleeper.woken || sleeper.hears_all)
         };
         if self.driver.is_some() {
+            // The bell of this thread, or of one before it, may have rung for what another one waits for.
+            if self.has_unseen() {
+                self.wake_any();
+            }
             return;
         }
         // Something may have come for which this thread was woken and which it has not taken.

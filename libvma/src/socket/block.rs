@@ -167,7 +167,11 @@ fn sleep<'a, S: Source<'a>>(
         true => state.guard_rings(sleeper, |fd| descriptors.add_readable(fd)),
         false => None,
     };
+    let lacks_bells = state.lacks_bells();
     drop(state);
+    if lacks_bells {
+        super::local::want_bells(stack);
+    }
     let next = match may_sleep {
         true => wait.sleep(&mut descriptors, mask, bound),
         false => Next::PollAgain,

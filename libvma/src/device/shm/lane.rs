@@ -11,9 +11,12 @@
 //! * Payload that does not fit a slot lies in **chunks**. They belong to the producer, are lent
 //!   with a record, and come back through the **return ring**, whose entries carry their lap, too.
 //! * **armed**: the consumer sleeps and wants a bell rung: one bit for each bell. The bit 0 is the common
-//!   bell's, the others belong to threads. **reader**: which thread reads a connection, as the consumer
-//!   last knew ([`Reader`]). **starved**: the producer found no
-//!   room and wants its own bell rung when there is some. Both are Dekker's pattern: one side
+//!   bell's, the others belong to threads. For each of these a second bit says that the thread *attends*:
+//!   it looks at the lane before it sleeps again. A thread sets this bit when it arms its bell, and clears
+//!   it before a sleep without that bell. **reader**: which thread reads a connection, as the consumer
+//!   last knew ([`Reader`]); the producer heeds it only as far as the armed word bears it out.
+//!   **starved**: the producer found no
+//!   room and wants its own bell rung when there is some. All are Dekker's pattern: one side
 //!   writes its word, fences and looks at the other's; so does the other side, and at least one
 //!   of the two sees the other's word.
 //!
@@ -54,6 +57,21 @@ pub const BELLS: usize = 16;
 pub const COMMON: u32 = 0;
 
 const ALONE: u64 = 1 << 63;
+
+/// The bits of the armed word that say which bells are armed. Those above them say which threads attend.
+pub const ARMED: u64 = (1 << BELLS) - 1;
+
+const fn is_armed(bell: u32) -> u64 {
+    1 << bell
+}
+
+/// The thread of this bell looks at the lane before its next sleep.
+const fn attends(bell: u32) -> u64 {
+    match bell {
+        COMMON => 0,
+        bell => 1 << (bell + 32),
+    }
+}
 
 /// The thread that reads a connection, by the number of its bell (1 and up). It is a hint: a thread that
 /// wakes reads all records, and wakes the other threads for theirs.
@@ -286,12 +304,12 @@ impl Producer {
         self.next += 1;
     }
 
-    /// The bell to ring for a record that is for nobody in particular, if the consumer sleeps: the common
+    /// The bell to ring for a record that is for no thread in particular, if the consumer sleeps: the common
     /// one if it is armed, else that of any thread. Asked after [`Lane::fence`]; each bell is named once per
     /// sleep.
     #[inline(always)]
     pub fn must_wake<L: Lane>(lane: &L) -> Option<u32> {
-        match lane.armed().load(Relaxed) {
+        match lane.armed().load(Relaxed) & ARMED {
             0 => None,
             armed => Producer::claim_any(lane, armed),
         }
@@ -299,33 +317,44 @@ impl Producer {
 
     fn claim_any<L: Lane>(lane: &L, armed: u64) -> Option<u32> {
         // A bell that is disarmed meanwhile was a thread's that is awake now, and may be about to leave.
-        let mut bells = (COMMON..BELLS as u32).filter(|bell| armed & 1 << bell != 0);
+        let mut bells = (COMMON..BELLS as u32).filter(|bell| armed & is_armed(*bell) != 0);
         bells.find(|bell| Producer::claim(lane, *bell))
     }
 
     /// The same for a record of this connection. Its reader's word is read here, after the fence: what the
-    /// consumer wrote there before it looked at the lane for the last time is heeded.
+    /// consumer wrote there before it looked at the lane for the last time is heeded. Only a reader that
+    /// attends is left to itself, and only while the lane has room: any other thread is woken otherwise.
     #[inline]
-    pub fn must_wake_reader<L: Lane>(lane: &L, number: u32) -> Option<u32> {
+    pub fn must_wake_reader<L: Lane>(&mut self, lane: &L, number: u32) -> Option<u32> {
         let armed = lane.armed().load(Relaxed);
-        if armed == 0 {
+        if armed & ARMED == 0 {
             return None;
         }
         let word = lane.reader(number).map_or(0, |reader| reader.load(Relaxed));
-        match Reader::from_word(word) {
-            Reader::First(bell) | Reader::Alone(bell)
-                if armed & 1 << bell != 0 && Producer::claim(lane, bell) =>
-            {
-                Some(bell)
-            }
-            Reader::Alone(_) => None,
-            Reader::First(_) | Reader::Unknown => Producer::must_wake(lane),
+        let reader = Reader::from_word(word);
+        if let Reader::First(bell) | Reader::Alone(bell) = reader
+            && armed & is_armed(bell) != 0
+            && Producer::claim(lane, bell)
+        {
+            return Some(bell);
         }
+        match reader {
+            Reader::Alone(bell) if armed & attends(bell) != 0 && !self.is_half_full(lane) => None,
+            _ => Producer::must_wake(lane),
+        }
+    }
+
+    /// Is more than half of the slots or chunks taken? A consumer that breaks the layout has this answered by
+    /// yes; who sends next finds the violation.
+    fn is_half_full<L: Lane>(&mut self, lane: &L) -> bool {
+        let half = L::CHUNKS as usize / 2;
+        self.has_slot(lane, L::SLOTS / 2 - 1) != Ok(true)
+            || self.free.len() < half && (self.collect(lane).is_err() || self.free.len() < half)
     }
 
     #[inline]
     fn claim<L: Lane>(lane: &L, bell: u32) -> bool {
-        lane.armed().fetch_and(!(1 << bell), Ordering::AcqRel) & 1 << bell != 0
+        lane.armed().fetch_and(!is_armed(bell), Ordering::AcqRel) & is_armed(bell) != 0
     }
 
     /// There was no room: asks for relief. The caller looks again afterwards, and calls
@@ -463,23 +492,43 @@ impl Consumer {
     }
 
     /// Before a sleep: asks for the bell. After a fence, [`Consumer::peek`] tells whether a record
-    /// came before the producer could know.
+    /// came before the producer could know. From then on a bell's thread attends.
     pub fn arm<L: Lane>(&mut self, lane: &L, bell: u32) {
+        let wanted = is_armed(bell) | attends(bell);
         // Still armed if nobody rang since: the line stays where it is.
-        if lane.armed().load(Relaxed) & 1 << bell == 0 {
-            lane.armed().fetch_or(1 << bell, Relaxed);
+        if lane.armed().load(Relaxed) & wanted != wanted {
+            lane.armed().fetch_or(wanted, Relaxed);
         }
     }
 
-    /// The thread sleeps no more. True if the bell was rung, or is about to be. A fence and a look at the lane
-    /// must follow if the thread leaves.
+    /// The thread sleeps no more. True if the bell was rung, or is about to be: a record may have rung it that is
+    /// not this thread's. A fence and a look at the lane must follow before the thread leaves.
     pub fn disarm<L: Lane>(&mut self, lane: &L, bell: u32) -> bool {
-        lane.armed().fetch_and(!(1 << bell), Ordering::AcqRel) & 1 << bell == 0
+        lane.armed().fetch_and(!is_armed(bell), Ordering::AcqRel) & is_armed(bell) == 0
+    }
+
+    /// The thread does not look at the lane by itself any more. True if it did: a fence and a look at the lane must
+    /// follow, because the producer may have left a record to the thread.
+    pub fn stop_attending<L: Lane>(&mut self, lane: &L, bell: u32) -> bool {
+        let attended = lane.armed().load(Relaxed) & attends(bell) != 0;
+        if attended {
+            lane.armed().fetch_and(!attends(bell), Relaxed);
+        }
+        attended
+    }
+
+    /// The same for all threads.
+    pub fn stop_all_attending<L: Lane>(&mut self, lane: &L) -> bool {
+        let attended = lane.armed().load(Relaxed) & !ARMED != 0;
+        if attended {
+            lane.armed().fetch_and(ARMED, Relaxed);
+        }
+        attended
     }
 
     /// Was the bell rung since it was armed? The producer's word alone: only what came by this lane is
     /// concerned.
     pub fn is_rung<L: Lane>(lane: &L, bell: u32) -> bool {
-        lane.armed().load(Relaxed) & 1 << bell == 0
+        lane.armed().load(Relaxed) & is_armed(bell) == 0
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::head::{Head, chunk_at, set_chunk_at};
 use super::lane::{
-    COMMON, Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Reader, Violation,
+    ARMED, COMMON, Consumer, INLINE, Inline, Lane, Producer, Progress, RESERVE, Reader, Violation,
 };
 use super::own_bells::OwnBells;
 use super::record::{self, Shape};
@@ -109,7 +109,8 @@ impl Link {
         }
         let peers = self.memory.lane(self.out);
         // One that sleeps has armed the lane that it reads.
-        peers.armed().load(Ordering::Relaxed) == 0 && peers.cpu().load(Ordering::Relaxed) == own
+        peers.armed().load(Ordering::Relaxed) & ARMED == 0
+            && peers.cpu().load(Ordering::Relaxed) == own
     }
 
     /// Says something that the peer may look up, also when this process is dead.
@@ -237,10 +238,9 @@ impl Link {
 
     /// The same for the own bell of a thread. False: the peer cannot ring it.
     pub fn arm_own(&mut self, bell: u32) -> bool {
-        let may = self.own_bells.is_there(bell)
-            && self.memory.lane(self.out).can_ring().load(Ordering::Acquire) & 1 << bell != 0;
+        let rings = self.memory.lane(self.out).can_ring().load(Ordering::Acquire);
+        let may = self.own_bells.prepare(bell, rings & 1 << bell != 0);
         if may {
-            self.own_bells.prepare(bell);
             let lane = self.memory.lane(self.r#in);
             self.receiving.publish(&lane);
             self.receiving.arm(&lane, bell);
@@ -248,9 +248,21 @@ impl Link {
         may
     }
 
-    pub fn disarm(&mut self, bell: u32) {
+    /// True if the bell was rung, or is about to be.
+    pub fn disarm(&mut self, bell: u32) -> bool {
         let is_rung = self.receiving.disarm(&self.memory.lane(self.r#in), bell);
         self.own_bells.note_end_of_sleep(bell, is_rung);
+        is_rung
+    }
+
+    /// The thread sleeps without its bell from now on, or is gone. True: a fence and a look must follow.
+    pub fn stop_attending(&mut self, bell: u32) -> bool {
+        self.receiving.stop_attending(&self.memory.lane(self.r#in), bell)
+    }
+
+    /// No thread attends any more.
+    pub fn stop_all_attending(&mut self) -> bool {
+        self.receiving.stop_all_attending(&self.memory.lane(self.r#in))
     }
 
     pub fn is_rung(&self, bell: u32) -> bool {
@@ -303,7 +315,19 @@ impl Link {
         } else {
             self.counters.full += 1;
         }
+        if !roomy {
+            self.wake_any();
+        }
         Ok(roomy)
+    }
+
+    /// Wakes a thread to empty the lane, which may be full of what was left to threads that compute.
+    /// A fence comes between the last record and this.
+    #[cold]
+    pub fn wake_any(&mut self) {
+        if let Some(bell) = Producer::must_wake(&self.memory.lane(self.out)) {
+            self.ring(bell);
+        }
     }
 
     /// Is there room for a packet? Nobody is told later if there is not: it is lost, and others
@@ -326,6 +350,8 @@ impl Link {
         }
         if now >= self.patience {
             self.patience = now.saturating_add(PATIENCE_NANOS);
+            fence();
+            self.wake_any();
         }
         self.counters.full += 1;
         Ok(false)
@@ -408,7 +434,8 @@ impl Link {
     pub fn wake(&mut self) {
         for place in 0..core::mem::take(&mut self.addressed) {
             let Some(reader) = self.readers.get(place) else { break };
-            if let Some(bell) = Producer::must_wake_reader(&self.memory.lane(self.out), *reader) {
+            let lane = self.memory.lane(self.out);
+            if let Some(bell) = self.sending.must_wake_reader(&lane, *reader) {
                 self.ring(bell);
             }
         }

@@ -25,6 +25,7 @@ mod tests;
 mod transmit;
 
 pub use lane::{COMMON, INLINE, Progress, Reader};
+pub use own_bells::Arming;
 pub use record::{MOST_PACKET, MOST_PAYLOAD};
 pub use segment::Segment;
 pub use transmit::{Full, Rank};
@@ -162,9 +163,11 @@ pub struct Ring {
     attention: usize,
     /// Links with more of the peer's chunks than is good for the peer.
     crowded: usize,
-    /// A thread lacks a bell on some link.
+    /// A thread lacks a bell on some link, which nobody was told yet.
     wants_bells: bool,
-    /// The link of the record that is looked at.
+    /// The bell of a thread rang, and nobody has seen the ring empty since.
+    owes_look: bool,
+    /// The link of the record that is dealt with ([`Ring::begin_arrival`]).
     arrived_by: Option<u16>,
     tally: Tally,
     /// What went over links that are gone.
@@ -189,6 +192,7 @@ impl Ring {
             attention: 0,
             crowded: 0,
             wants_bells: false,
+            owes_look: false,
             arrived_by: None,
             tally: Tally::default(),
             ended: Counters::default(),
@@ -266,6 +270,7 @@ impl Ring {
             return Some(arrival);
         }
         let count = self.open.len();
+        let mut is_empty = true;
         for _ in 0..count {
             self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
             let index = *self.open.get(self.turn)?;
@@ -276,7 +281,7 @@ impl Ring {
                 Ok(None) if link.owes_relief() => link.relieve(),
                 Ok(None) => {}
                 Ok(Some((kind, len, shape))) => {
-                    self.arrived_by = Some(index);
+                    is_empty = false;
                     if let Some(arrival) = self.take(index, kind, len, shape) {
                         return Some(arrival);
                     }
@@ -284,6 +289,7 @@ impl Ring {
                 Err(Violation) => return self.break_off(index),
             }
         }
+        self.owes_look &= !is_empty;
         None
     }
 

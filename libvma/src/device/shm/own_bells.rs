@@ -6,23 +6,33 @@
 //! ([`Reader`]), and the producer rings that thread's bell for the connection's data. All else rings the common bell, or, if no
 //! thread guards the ring, that of any thread that sleeps.
 //!
+//! What is written down of readers is a hint. Data is left to a thread that is awake only while the thread's bit in
+//! the armed word says that it attends (`lane`), and only a thread that arms its bell sets this bit. So a thread whose
+//! bell does not exist, or got lost on its way, or that sleeps without it, has its data ring the common bell.
+//!
 //! A bell is made when a thread first lacks it, and goes to the peer by the rendezvous. A thread arms it only if the
-//! peer has said that it can ring it.
+//! peer has said that it can ring it. Until then the same bell is sent again now and then.
 
 use std::sync::Arc;
 
 use super::bell::Bell;
 use super::lane::{BELLS, COMMON, Reader};
-use super::{LinkId, Ring, check_bell, link, link_mut};
+use super::{Arrival, LinkId, Ring, check_bell, link, link_mut};
 use crate::device::OpenError;
+use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, unix_socket};
 
 /// A thread sleeps on the bells of so many links at most: with more the common bells are better.
 const MOST_LINKS: usize = 4;
 
+/// How long to wait for the peer's word that it can ring a bell, or for descriptors, before the bell is sent again.
+pub(super) const RESEND_NANOS: u64 = 500_000_000;
+
 /// A thread's bell on a link, as this side has it.
 struct Own {
     hears: Fd,
+    /// The peer's end, until the peer has said that it can ring it.
+    rings: Option<Arc<Fd>>,
     /// Rings that were not taken off the bell yet.
     owed: u32,
     /// A sleep ended otherwise: it may have been rung all the same.
@@ -39,8 +49,19 @@ pub(super) struct OwnBells {
     of_peer: [Option<Arc<Fd>>; BELLS],
     /// What the peer was told of the readers of connections.
     readers: Vec<Reader>,
-    /// A bit for each bell that is to be made.
+    /// A bit for each bell that is to be made, or sent again.
     wanted: u32,
+    /// When a bell may be wanted again, in nanoseconds.
+    next_try: [u64; BELLS],
+}
+
+/// What a thread that is about to sleep learns of its bells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arming {
+    /// The thread sleeps on a bell of each link. If not, another thread must guard the ring.
+    pub hears_all: bool,
+    /// Nothing has come. If not, the thread must not sleep: it may have been left to it.
+    pub is_quiet: bool,
 }
 
 impl OwnBells {
@@ -52,23 +73,25 @@ impl OwnBells {
         self.own.get(number).is_some_and(|own| own.as_ref().is_some_and(|own| own.is_armed))
     }
 
-    pub fn is_there(&mut self, bell: u32) -> bool {
-        let is_there = self.own.get(bell as usize).is_some_and(Option::is_some);
-        if !is_there {
-            self.wanted |= 1 << bell;
-        }
-        is_there
-    }
-
-    /// Before a sleep. Bounded: a peer may ring for ever.
-    pub fn prepare(&mut self, bell: u32) {
-        let Some(own) = self.own.get_mut(bell as usize).and_then(Option::as_mut) else { return };
+    /// Before a sleep on a bell; `can_ring` is the peer's word. False: the bell is not to be had, and is asked for
+    /// unless that was done a short while ago. Bounded: a peer may ring for ever.
+    pub fn prepare(&mut self, bell: u32, can_ring: bool) -> bool {
+        let own = self.own.get_mut(bell as usize).and_then(Option::as_mut);
+        let Some(own) = own.filter(|own| can_ring || own.rings.is_none()) else {
+            let next_try = self.next_try.get(bell as usize).copied().unwrap_or(u64::MAX);
+            if next_try == 0 || next_try <= monotonic_nanos() {
+                self.wanted |= 1 << bell;
+            }
+            return false;
+        };
+        own.rings = None;
         own.is_armed = true;
         if own.owed > 0 || own.is_unsure {
             unix_socket::hush(&own.hears);
             own.owed = own.owed.saturating_sub(1);
             own.is_unsure = own.owed > 0;
         }
+        true
     }
 
     pub fn note_end_of_sleep(&mut self, bell: u32, is_rung: bool) {
@@ -78,6 +101,26 @@ impl OwnBells {
             true => own.owed = (own.owed + 1).min(4),
             false => own.is_unsure = true,
         }
+    }
+
+    /// The peer's end of a bell that is wanted, which is made if there is none.
+    fn provide(&mut self, now: u64) -> Option<(u32, Arc<Fd>)> {
+        while self.wanted != 0 {
+            let number = self.wanted.trailing_zeros();
+            self.wanted &= !(1 << number);
+            let place = (self.own.get_mut(number as usize), self.next_try.get_mut(number as usize));
+            let (Some(own), Some(next_try)) = place else { continue };
+            *next_try = now.saturating_add(RESEND_NANOS);
+            if own.is_none() {
+                let Ok(Bell { hears, rings }) = Bell::make() else { continue };
+                let rings = Some(Arc::new(rings));
+                *own = Some(Own { hears, rings, owed: 0, is_unsure: false, is_armed: false });
+            }
+            if let Some(Own { rings: Some(rings), .. }) = own {
+                return Some((number, Arc::clone(rings)));
+            }
+        }
+        None
     }
 
     /// What was said before, if it was something else.
@@ -106,20 +149,26 @@ impl OwnBells {
 
 impl Ring {
     /// A thread is about to sleep until its own bell of this number (1 and up) rings; `each` gets the
-    /// descriptors to sleep on. None if there is no such bell on some link; false if something has come meanwhile.
-    pub fn arm_own_bell(&mut self, number: usize, mut each: impl FnMut(&Fd)) -> Option<bool> {
-        let bell = u32::try_from(number).ok().filter(|bell| (*bell as usize) < BELLS)?;
-        if self.open.len() > MOST_LINKS {
-            return None;
-        }
-        let mut hears_all = true;
+    /// descriptors to sleep on.
+    pub fn arm_own_bell(&mut self, number: usize, mut each: impl FnMut(&Fd)) -> Arming {
+        let deaf = Arming { hears_all: false, is_quiet: true };
+        let bell = u32::try_from(number).ok().filter(|bell| (*bell as usize) < BELLS);
+        let Some(bell) = bell else { return deaf };
+        let may = self.open.len() <= MOST_LINKS;
+        let (mut hears_all, mut must_look) = (may, false);
         for index in &self.open {
             let Some(link) = link_mut(&mut self.places, *index) else { continue };
-            let armed = link.arm_own(bell);
+            let armed = may && link.arm_own(bell);
             hears_all &= armed;
+            // What was left to the thread while it was awake it finds here, at the latest.
+            must_look |= armed || link.stop_attending(bell);
+            self.wants_bells |= link.own_bells.wanted != 0;
             if armed && let Some(Some(own)) = link.own_bells.own.get(number) {
                 each(&own.hears);
             }
+        }
+        if !must_look {
+            return Arming { hears_all, ..deaf };
         }
         link::fence();
         let mut is_quiet = self.broken.is_empty();
@@ -131,8 +180,7 @@ impl Ring {
                 is_quiet &= !link.has_waiting();
             }
         }
-        self.wants_bells |= !hears_all;
-        hears_all.then_some(is_quiet)
+        Arming { hears_all, is_quiet }
     }
 
     /// The thread sleeps no more.
@@ -142,12 +190,36 @@ impl Ring {
             if let Some(link) = link_mut(&mut self.places, *index)
                 && link.own_bells.is_armed(number)
             {
-                link.disarm(bell);
+                self.owes_look |= link.disarm(bell);
             }
         }
     }
 
-    /// Has the record that was received last rung this bell? Only its link's peer is asked, who harms nobody else by a lie.
+    /// Did a thread's bell ring for something that may not have been looked at yet, and is it still there?
+    pub fn has_unseen(&self) -> bool {
+        self.owes_look && self.has_waiting()
+    }
+
+    /// No thread attends: whatever comes rings the common bell, until a thread arms its own bell. A look must follow.
+    pub fn stop_all_attending(&mut self) {
+        for index in &self.open {
+            if let Some(link) = link_mut(&mut self.places, *index) {
+                link.stop_all_attending();
+            }
+        }
+    }
+
+    /// This arrival is dealt with from now on, until [`Ring::end_arrival`]: [`Ring::has_rung`] tells whom it has woken.
+    #[inline]
+    pub fn begin_arrival(&mut self, arrival: &Arrival) {
+        self.arrived_by = match arrival {
+            Arrival::Packet(received) => Some(self.heads.get(&received.frame).link),
+            Arrival::Message { link, .. } => Some(link.index),
+            Arrival::Relief(_) | Arrival::Broken(_) => None,
+        };
+    }
+
+    /// Has the record that is dealt with rung this bell? Only its link's peer is asked, who harms nobody else by a lie.
     pub fn has_rung(&self, number: usize) -> bool {
         let Ok(bell) = u32::try_from(number) else { return false };
         self.arrived_by.and_then(|index| self.at(index)).is_some_and(|link| {
@@ -155,7 +227,7 @@ impl Ring {
         })
     }
 
-    /// The record that was received last is dealt with.
+    /// The arrival is dealt with.
     #[inline]
     pub fn end_arrival(&mut self) {
         self.arrived_by = None;
@@ -202,46 +274,45 @@ impl Ring {
         self.has_waiting()
     }
 
-    /// The bell of this number is another thread's from now on.
-    pub fn forget_own_bell(&mut self, number: usize) {
+    /// The bell of this number is another thread's from now on. True if what came already may have been left to the
+    /// former one.
+    pub fn forget_own_bell(&mut self, number: usize) -> bool {
+        let bell = u32::try_from(number).ok().filter(|bell| (*bell as usize) < BELLS);
+        let Some(bell) = bell else { return false };
+        let mut was_left = false;
         for index in &self.open {
             let Some(link) = link_mut(&mut self.places, *index) else { continue };
             for connection in 0..link.own_bells.readers.len() as u32 {
                 let reader = link.own_bells.readers.get(connection as usize).copied();
-                if let Some(Reader::First(bell) | Reader::Alone(bell)) = reader
-                    && bell as usize == number
+                if let Some(Reader::First(of) | Reader::Alone(of)) = reader
+                    && of == bell
                 {
-                    link.set_reader(connection, Reader::Unknown);
+                    was_left |= link.set_reader(connection, Reader::Unknown);
                 }
             }
+            was_left |= link.stop_attending(bell);
         }
+        was_left && self.has_waiting()
     }
 
-    /// Makes a bell that a thread lacked, for the peer of the link: the number and the end for the peer.
-    pub fn make_bell(&mut self) -> Option<(LinkId, u32, Fd)> {
-        if !self.wants_bells {
-            return None;
-        }
-        for index in &self.open {
-            let Some(link) = link_mut(&mut self.places, *index) else { continue };
-            let wanted = link.own_bells.wanted;
-            if wanted == 0 {
-                continue;
+    /// A bell that a thread lacks, for the peer of the link: the number and the end for the peer. The same one again
+    /// if the peer has not said that it has it.
+    pub fn make_bell(&mut self) -> Option<(LinkId, u32, Arc<Fd>)> {
+        let now = monotonic_nanos();
+        let links = self.open.iter();
+        for index in links {
+            if let Some(link) = link_mut(&mut self.places, *index)
+                && let Some((number, bell)) = link.own_bells.provide(now)
+            {
+                return Some((link.id, number, bell));
             }
-            let number = wanted.trailing_zeros();
-            link.own_bells.wanted &= !(1 << number);
-            let Ok(Bell { hears, rings }) = Bell::make() else { continue };
-            if let Some(place) = link.own_bells.own.get_mut(number as usize) {
-                *place = Some(Own { hears, owed: 0, is_unsure: false, is_armed: false });
-            }
-            return Some((link.id, number, rings));
         }
-        self.wants_bells = false;
         None
     }
 
-    pub fn wants_bells(&self) -> bool {
-        self.wants_bells
+    /// Has a thread been found to lack a bell since this was asked last? [`Ring::make_bell`] makes it.
+    pub fn wants_bells(&mut self) -> bool {
+        core::mem::take(&mut self.wants_bells)
     }
 
     /// A bell of a peer's thread.

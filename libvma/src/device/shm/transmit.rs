@@ -247,7 +247,11 @@ impl Ring {
                 Some(_) => MOST_INLINE_PAYLOAD,
                 None => 0,
             },
-            Ok(Some(0)) => MOST_INLINE_PAYLOAD,
+            Ok(Some(0)) => {
+                link::fence();
+                open.wake_any();
+                MOST_INLINE_PAYLOAD
+            }
             Ok(Some(chunks)) => chunks.min(MOST_CHUNKS) * CHUNK,
             Err(Violation) => {
                 self.break_off_later(link);

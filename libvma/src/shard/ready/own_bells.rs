@@ -9,9 +9,9 @@ use std::net::SocketAddrV4;
 
 use rustix::fd::{AsFd, AsRawFd};
 
-use super::{SetId, SleeperId};
+use super::{SetId, Sleeper, SleeperId};
 use crate::device::Ring;
-use crate::device::shm::{COMMON, Reader};
+use crate::device::shm::{Arming, COMMON, Reader};
 use crate::device::xdp::Taker;
 use crate::shard::{SocketId, State};
 
@@ -143,12 +143,31 @@ impl<S> State<S> {
         }
     }
 
-    /// The sleeper is another thread's from now on.
-    pub(super) fn forget_own_bells(&mut self, sleeper: SleeperId) {
+    /// The sleeper is another thread's from now on. True if something may have been left to the former one.
+    pub(super) fn forget_own_bells(&mut self, sleeper: SleeperId) -> bool {
+        let mut was_left = false;
         for ring in &mut self.rings {
             match ring {
                 Ring::Xdp(ring) => ring.forget_own_bell(number(sleeper)),
-                Ring::Shm(ring) => ring.forget_own_bell(number(sleeper)),
+                Ring::Shm(ring) => was_left |= ring.forget_own_bell(number(sleeper)),
+            }
+        }
+        was_left
+    }
+
+    /// The thread sleeps anew, in a signal handler, or after it has left one by longjmp: what rings the bells of a
+    /// sleep that it was in before would wake nobody.
+    pub(super) fn leave_outer_sleeps(&mut self, sleeper: SleeperId) {
+        let thread = self.sleepers.get(sleeper.0 as usize).map(|entry| entry.thread);
+        for index in 0..self.sleepers.len() {
+            let outer = SleeperId(index as u32);
+            let is_outer = |entry: &Sleeper| entry.in_use && Some(entry.thread) == thread;
+            if outer != sleeper
+                && let Some(entry) = self.sleepers.get_mut(index)
+                && is_outer(entry)
+            {
+                entry.listens = false;
+                self.disarm_own_bells(outer);
             }
         }
     }
@@ -161,19 +180,19 @@ impl<S> State<S> {
         }
         entry.hears_all = true;
         for ring in self.rings.iter_mut().filter(|ring| ring.is_live()) {
-            let armed = match ring {
-                Ring::Xdp(ring) => ring.arm_own_bell(number(sleeper)).map(|(bell, is_quiet)| {
-                    each(bell.as_raw_fd());
-                    is_quiet
-                }),
+            let Arming { hears_all, is_quiet } = match ring {
+                Ring::Xdp(ring) => match ring.arm_own_bell(number(sleeper)) {
+                    Some((bell, is_quiet)) => {
+                        each(bell.as_raw_fd());
+                        Arming { hears_all: true, is_quiet }
+                    }
+                    None => Arming { hears_all: false, is_quiet: true },
+                },
                 Ring::Shm(ring) => {
                     ring.arm_own_bell(number(sleeper), |bell| each(bell.as_fd().as_raw_fd()))
                 }
             };
-            let Some(is_quiet) = armed else {
-                entry.hears_all = false;
-                continue;
-            };
+            entry.hears_all &= hears_all;
             if !is_quiet && !core::mem::replace(&mut entry.woken, true) {
                 entry.due += 1;
                 entry.waker.wake();
@@ -215,6 +234,11 @@ impl<S> State<S> {
         })
     }
 
+    /// Has a thread's bell rung for something that is still there, and that nobody has looked at?
+    pub(super) fn has_unseen(&self) -> bool {
+        self.rings.iter().any(|ring| matches!(ring, Ring::Shm(ring) if ring.has_unseen()))
+    }
+
     pub(super) fn disarm_own_bells(&mut self, sleeper: SleeperId) {
         let Some(entry) = self.sleepers.get_mut(sleeper.0 as usize) else { return };
         if !entry.has_bells {
@@ -231,16 +255,4 @@ impl<S> State<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_is_one_threads_until_it_has_changed_hands_a_few_times() {
-        let mut waiters = Waiters::default();
-        assert!(!waiters.change(SleeperId(1)) && !waiters.change(SleeperId(1)));
-        // The thread that made it hands it to a worker.
-        assert!(waiters.change(SleeperId(2)) && waiters.is_one());
-        assert!(waiters.change(SleeperId(1)) && waiters.change(SleeperId(2)));
-        assert!(!waiters.is_one() && !waiters.change(SleeperId(1)));
-    }
-}
+mod tests;

@@ -59,6 +59,8 @@ pub struct Local {
     failed: AtomicBool,
     /// When a caller was last told that it has a link with us, in nanoseconds of the monotonic clock.
     answered: AtomicU64,
+    /// Some thread lacks a bell of its own on a link.
+    bells_wanted: AtomicBool,
 }
 
 /// Who serves an address.
@@ -117,6 +119,7 @@ impl Local {
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
             answered: AtomicU64::new(0),
+            bells_wanted: AtomicBool::new(false),
         }
     }
 
@@ -128,6 +131,11 @@ impl Local {
     /// Readable when [`serve`] has something to do; -1 if there is nothing to watch.
     pub fn descriptor(&self) -> i32 {
         self.descriptor.load(Ordering::Acquire)
+    }
+
+    /// Has [`serve`] to make bells?
+    pub fn are_bells_wanted(&self) -> bool {
+        self.bells_wanted.load(Ordering::Acquire)
     }
 
     /// In how many nanoseconds [`serve`] has something to do in any case.
@@ -311,6 +319,14 @@ pub fn is_one_of_several(stack: &Stack, source: SocketAddrV4, destination: Socke
     slot.as_ref().is_some_and(|finder| finder.listeners.is_one_of_several(source, destination))
 }
 
+/// A thread is about to sleep and lacks a bell of its own: the internal thread makes it for the next sleep.
+#[cold]
+pub fn want_bells(stack: &Stack) {
+    if !stack.local.bells_wanted.swap(true, Ordering::AcqRel) {
+        stack.wake_internal_thread();
+    }
+}
+
 /// For the internal thread: attends to callers and peers, and looks now and then whether what is
 /// known still holds.
 pub fn serve(stack: &Stack) {
@@ -403,8 +419,11 @@ impl Finder {
         self.pursue(stack, now);
     }
 
-    /// Threads that wait for connections get bells of their own.
+    /// Threads that wait for connections get bells of their own. One that does not get through is wanted again later.
     fn give_bells(&mut self, stack: &Stack) {
+        if !stack.local.bells_wanted.swap(false, Ordering::AcqRel) {
+            return;
+        }
         let next = || stack.shard.lock().ok()?.local_ring()?.make_bell();
         while let Some((link, number, bell)) = next() {
             if let Err(errno) = self.rendezvous.give_bell(link, number, &bell) {

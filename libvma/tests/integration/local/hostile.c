@@ -298,8 +298,8 @@ static void confuse_bells(struct link *link)
 	for (int i = 0; i < 8; i++) {
 		uint64_t word = below(2) ? below(20) | below(2) << 63 : random_word();
 		memcpy(readers + 8 * below(4), &word, 8);
-		/* Armed, and what the peer can ring. */
-		word = below(2) ? below(1 << 16) : random_word();
+		/* Armed and attending, and what the peer can ring. */
+		word = below(2) ? below(1 << 16) | (uint64_t)below(1 << 16) << 32 : random_word();
 		memcpy(link->memory + PAGE + below(2) * LANE + (below(2) ? 128 : 512), &word, 8);
 	}
 }

@@ -62,9 +62,9 @@ impl Model {
     }
 
     /// The same for data of the connection.
-    fn kick_reader(&self) {
+    fn kick_reader(&self, producer: &mut Producer) {
         Model::fence();
-        self.ring(Producer::must_wake_reader(self, 0));
+        self.ring(producer.must_wake_reader(self, 0));
     }
 
     fn ring(&self, bell: Option<u32>) {
@@ -81,6 +81,13 @@ impl Model {
         consumer.arm(self, bell);
         Model::fence();
         consumer.peek(self) == Ok(None)
+    }
+
+    /// As the ring's, for a thread that sleeps without its bell: true if there is nothing that was left to it.
+    fn sleep_without_bell(&self, consumer: &mut Consumer, bell: u32) -> bool {
+        let attended = consumer.stop_attending(self, bell);
+        Model::fence();
+        !attended || consumer.peek(self) == Ok(None)
     }
 
     fn set_reader(&self, reader: Reader) {
@@ -311,7 +318,7 @@ fn sends_data(lane: &Arc<Model>) -> thread::JoinHandle<()> {
     thread::spawn(move || {
         let mut producer = Producer::new::<Model>();
         assert!(peer.send(&mut producer, 1));
-        peer.kick_reader();
+        peer.kick_reader(&mut producer);
     })
 }
 
@@ -321,8 +328,10 @@ fn the_only_reader_of_a_connection_is_woken_by_its_data() {
         let lane = Model::new();
         let mut consumer = Consumer::new();
         lane.set_reader(Reader::Alone(1));
-        // Another thread guards the ring.
+        // Another thread guards the ring. The reader has slept before.
         lane.settle(&mut consumer);
+        lane.arm_own(&mut consumer, 1);
+        consumer.disarm(&*lane, 1);
         let sender = sends_data(&lane);
         // It wakes for something else, and sleeps again.
         lane.arm_own(&mut consumer, 1);
@@ -341,6 +350,8 @@ fn a_connection_that_another_thread_reads_from_now_on_wakes_it_or_is_found() {
         let mut consumer = Consumer::new();
         lane.set_reader(Reader::Alone(1));
         // The thread that guards the ring sleeps already; the reader computes, and gives the connection away.
+        lane.arm_own(&mut consumer, 1);
+        consumer.disarm(&*lane, 1);
         lane.settle(&mut consumer);
         let sender = sends_data(&lane);
         lane.set_reader(Reader::Unknown);
@@ -370,5 +381,82 @@ fn without_a_thread_that_guards_the_ring_any_other_is_woken() {
         let found = consumer.peek(&*lane) != Ok(None);
         sender.join().expect("the sender");
         assert!(found || lane.rung() & 4 != 0, "everybody sleeps beside a record");
+    });
+}
+
+#[test]
+fn the_only_reader_that_never_armed_its_bell_is_not_left_to_itself() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        lane.settle(&mut consumer);
+        let sender = sends_data(&lane);
+        lane.set_reader(Reader::Alone(1));
+        lane.sleep_without_bell(&mut consumer, 1);
+        sender.join().expect("the sender");
+        assert_eq!(lane.bell_of_consumer.load(Ordering::Acquire), 1, "the guard is to be woken");
+    });
+}
+
+#[test]
+fn the_only_reader_that_sleeps_without_its_bell_finds_its_data_or_has_the_guard_woken() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        lane.set_reader(Reader::Alone(1));
+        lane.settle(&mut consumer);
+        lane.arm_own(&mut consumer, 1);
+        consumer.disarm(&*lane, 1);
+        let sender = sends_data(&lane);
+        let asleep = lane.sleep_without_bell(&mut consumer, 1);
+        sender.join().expect("the sender");
+        assert!(!asleep || lane.rung() & 1 != 0, "asleep beside its data");
+    });
+}
+
+#[test]
+fn a_thread_with_a_bell_on_one_lane_of_two_misses_nothing() {
+    explore(|| {
+        let lanes = [Model::new(), Model::new()];
+        let mut consumers = [Consumer::new(), Consumer::new()];
+        for (lane, consumer) in lanes.iter().zip(&mut consumers) {
+            lane.set_reader(Reader::Alone(1));
+            lane.settle(consumer);
+        }
+        let ([first, second], [on_first, on_second]) = (&lanes, &mut consumers);
+        first.arm_own(on_first, 1);
+        on_first.disarm(&**first, 1);
+        let sender = sends_data(first);
+        let sends_too = Arc::clone(second);
+        // It sleeps on the bell of the first lane; the second one has none.
+        on_first.arm(&**first, 1);
+        on_second.stop_attending(&**second, 1);
+        Model::fence();
+        let asleep = on_first.peek(&**first) == Ok(None);
+        let mut producer = Producer::new::<Model>();
+        assert!(sends_too.send(&mut producer, 1));
+        sends_too.kick_reader(&mut producer);
+        sender.join().expect("the sender");
+        assert!(!asleep || first.rung() & 2 != 0, "asleep beside its data");
+        assert_eq!(second.rung(), 1, "left to a thread that does not hear it");
+    });
+}
+
+#[test]
+fn what_rang_a_thread_that_leaves_is_found_though_another_guards() {
+    explore(|| {
+        let lane = Model::new();
+        let mut consumer = Consumer::new();
+        // Others read the connection, too.
+        lane.set_reader(Reader::First(1));
+        lane.settle(&mut consumer);
+        lane.arm_own(&mut consumer, 1);
+        let sender = sends_data(&lane);
+        // Its time is up: it looks only if its bell was rung.
+        let is_rung = consumer.disarm(&*lane, 1);
+        Model::fence();
+        let found = is_rung && consumer.peek(&*lane) != Ok(None);
+        sender.join().expect("the sender");
+        assert!(found || lane.rung() & 1 != 0, "everybody sleeps beside a record");
     });
 }

@@ -1,16 +1,19 @@
 //! Bells of threads, between two rings of one process.
 
+use std::sync::Arc;
+
 use rustix::fd::{AsFd, AsRawFd};
 
 use super::super::lane::{BELLS, COMMON, Reader};
+use super::super::own_bells::RESEND_NANOS;
 use super::*;
 use crate::sys::wait::poll_now;
 
-/// Descriptors on which a thread of `ring` sleeps; None if it has no bell.
+/// Descriptors on which a thread of `ring` sleeps, and whether nothing has come; None if it lacks a bell.
 fn arm(ring: &mut Ring, number: usize) -> Option<(Vec<i32>, bool)> {
     let mut bells = Vec::new();
-    let quiet = ring.arm_own_bell(number, |bell| bells.push(bell.as_fd().as_raw_fd()))?;
-    Some((bells, quiet))
+    let arming = ring.arm_own_bell(number, |bell| bells.push(bell.as_fd().as_raw_fd()));
+    arming.hears_all.then_some((bells, arming.is_quiet))
 }
 
 fn rings(bells: &[i32]) -> bool {
@@ -24,7 +27,7 @@ fn give_bells(a: &mut Ring, b: &mut Ring, to_b: LinkId, numbers: &[usize]) {
         assert!(b.wants_bells());
     }
     while let Some((_, number, bell)) = b.make_bell() {
-        a.take_bell(to_b, number, bell).expect("a bell");
+        a.take_bell(to_b, number, duplicate(bell.as_fd())).expect("a bell");
     }
     assert!(!b.wants_bells());
 }
@@ -95,11 +98,16 @@ fn a_bell_that_rang_is_silent_in_the_next_sleep() {
         assert!(quiet && !rings(&bells));
         send_data(&mut a, to_b, 0);
         assert!(rings(&bells));
-        take(&mut b);
-        // Before the record is forgotten it is known what it has rung.
+        let arrival = b.receive().expect("a message");
+        // While the record is dealt with it is known what it has rung.
+        assert!(!b.has_rung(1));
+        b.begin_arrival(&arrival);
         assert!(b.has_rung(1) && !b.has_rung(2) && b.has_rung(COMMON as usize));
         b.end_arrival();
         assert!(!b.has_rung(1));
+        if let Arrival::Message { payload: Some(received), .. } = arrival {
+            b.release(received.frame);
+        }
         b.disarm_own_bell(1);
     }
 }
@@ -120,6 +128,8 @@ fn the_only_readers_data_is_found_when_another_thread_reads_from_now_on() {
     let Pair { mut a, mut b, to_b, to_a } = pair();
     give_bells(&mut a, &mut b, to_b, &[1]);
     assert!(!b.set_reader(to_a, 5, Reader::Alone(1)));
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
     b.settle();
     send_data(&mut a, to_b, 5);
     assert!(!is_rung(&b));
@@ -154,4 +164,172 @@ fn with_many_links_threads_sleep_on_the_common_bell() {
         connect(peer, &mut b);
     }
     assert!(arm(&mut b, 1).is_none() && !b.wants_bells());
+}
+
+#[test]
+fn the_only_reader_without_a_bell_leaves_its_data_to_the_guard() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    // No bell was ever made, or the peer has not said that it can ring it.
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    assert!(arm(&mut b, 1).is_none());
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(is_rung(&b), "bell 1 was never armed");
+    take(&mut b);
+    let lost = b.make_bell();
+    assert!(lost.is_some());
+    assert!(arm(&mut b, 1).is_none());
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(is_rung(&b), "bell 1 was lost on its way");
+}
+
+#[test]
+fn with_more_links_than_bells_the_only_reader_leaves_its_data_to_the_guard() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    assert!(arm(&mut b, 1).is_some());
+    b.disarm_own_bell(1);
+    let mut peers: Vec<Ring> = (0..4).map(|_| Ring::open().expect("a ring")).collect();
+    for peer in &mut peers {
+        connect(peer, &mut b);
+    }
+    assert!(arm(&mut b, 1).is_none());
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(is_rung(&b));
+}
+
+#[test]
+fn a_full_link_wakes_a_thread_whoever_reads_what_is_in_it() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    arm(&mut b, 1).expect("a bell");
+    send_data(&mut a, to_b, 7);
+    b.disarm_own_bell(1);
+    // Another thread guards the ring. The reader computes, and takes nothing.
+    take(&mut b);
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(!is_rung(&b));
+    while send_message(&mut a, to_b, 1, 8).is_ok() {
+        a.address(to_b, 7);
+    }
+    assert!(is_rung(&b), "nothing more can be sent");
+}
+
+#[test]
+fn a_link_that_is_half_full_wakes_a_thread() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
+    b.settle();
+    let sent = (0..1024).take_while(|_| {
+        send_data(&mut a, to_b, 7);
+        !is_rung(&b)
+    });
+    let sent = sent.count();
+    assert!((400..600).contains(&sent), "{sent}");
+}
+
+#[test]
+fn on_a_link_with_a_bell_a_thread_finds_what_was_left_to_it_though_another_link_has_none() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
+    let mut another = Ring::open().expect("a ring");
+    let (to_b_too, to_another) = connect(&mut another, &mut b);
+    b.set_reader(to_another, 7, Reader::Alone(1));
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(!is_rung(&b), "it attends");
+    let arming = b.arm_own_bell(1, |_| {});
+    assert!(!arming.hears_all && !arming.is_quiet, "it was to look");
+    take(&mut b);
+    // The link without a bell rings the guard.
+    send_data(&mut another, to_b_too, 7);
+    assert!(is_rung(&b));
+}
+
+#[test]
+fn a_thread_that_sleeps_without_its_bell_finds_what_was_left_to_it() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(!is_rung(&b));
+    let mut peers: Vec<Ring> = (0..4).map(|_| Ring::open().expect("a ring")).collect();
+    for peer in &mut peers {
+        connect(peer, &mut b);
+    }
+    assert!(!b.arm_own_bell(1, |_| {}).is_quiet);
+    take(&mut b);
+    send_data(&mut a, to_b, 7);
+    assert!(is_rung(&b), "it attends no more");
+}
+
+#[test]
+fn a_bell_that_did_not_arrive_is_sent_again() {
+    let Pair { mut a, mut b, to_b, .. } = pair();
+    assert!(arm(&mut b, 1).is_none() && b.wants_bells());
+    let (_, _, lost) = b.make_bell().expect("a bell");
+    assert!(b.make_bell().is_none());
+    assert!(arm(&mut b, 1).is_none() && !b.wants_bells(), "not at once");
+    std::thread::sleep(core::time::Duration::from_nanos(RESEND_NANOS));
+    assert!(arm(&mut b, 1).is_none() && b.wants_bells());
+    let (_, number, again) = b.make_bell().expect("a bell");
+    assert!(Arc::ptr_eq(&lost, &again));
+    for bell in [&again, &lost] {
+        a.take_bell(to_b, number, duplicate(bell.as_fd())).expect("a bell");
+    }
+    let (bells, _) = arm(&mut b, 1).expect("a bell");
+    b.silence_common_bell();
+    assert!(send_packet(&mut a, to_b, 1, 60));
+    a.kick();
+    assert!(rings(&bells));
+}
+
+#[test]
+fn what_was_left_to_a_thread_is_found_when_its_number_is_anothers() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    assert!(!b.forget_own_bell(1), "nothing has come");
+    b.set_reader(to_a, 7, Reader::Alone(1));
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
+    b.settle();
+    send_data(&mut a, to_b, 7);
+    assert!(!is_rung(&b));
+    assert!(b.forget_own_bell(1), "somebody is to be woken");
+}
+
+#[test]
+fn a_bell_that_rang_is_unseen_until_the_ring_was_found_empty() {
+    let Pair { mut a, mut b, to_b, to_a } = pair();
+    give_bells(&mut a, &mut b, to_b, &[1]);
+    b.set_reader(to_a, 7, Reader::First(1));
+    b.settle();
+    arm(&mut b, 1).expect("a bell");
+    b.disarm_own_bell(1);
+    assert!(!b.has_unseen());
+    arm(&mut b, 1).expect("a bell");
+    send_data(&mut a, to_b, 7);
+    assert!(!is_rung(&b) && !b.has_unseen());
+    // The thread's time is up: it leaves without a look.
+    b.disarm_own_bell(1);
+    assert!(b.has_unseen());
+    take(&mut b);
+    assert!(b.receive().is_none() && !b.has_unseen());
+    send_data(&mut a, to_b, 7);
+    assert!(is_rung(&b) && !b.has_unseen(), "it has rung the guard");
 }
