@@ -40,7 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::capture::Direction;
-pub use crate::device::shm::{LinkId, Progress, Segment, Side};
+pub use crate::device::shm::{LinkId, Progress, Segment, Side, check_bell};
 pub use crate::device::xdp::{Limits, Mode};
 pub use crate::device::{Flow, Interface};
 pub use burst::TICK_NANOS;

@@ -138,6 +138,8 @@ impl<S> State<S> {
             }
             return;
         }
+        // What a guard that was replaced has armed wakes nobody.
+        self.silence_common_bell();
         // Something may have come for which this thread was woken and which it has not taken.
         if !self.sleepers.iter().any(listens) || self.has_waiting() {
             return self.wake_any();

@@ -166,6 +166,8 @@ const CALL: usize = 4;
 const LINK: usize = 3;
 /// Descriptors of threads' bells that a link has beside: one of each bell, of both sides' threads.
 const MOST_BELLS: usize = 30;
+/// The numbers of the threads that may have one; 0 is the bell of all.
+const BELLS: core::ops::Range<u32> = 1..16;
 /// Threads' bells may have one part in so many of all descriptors, and the rest may not have that part: neither
 /// takes the other's.
 const BELL_SHARE: usize = 4;
@@ -446,7 +448,10 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
 
     /// A link is to have a bell, which it may have already. False if there are too many, or no bell has this number.
     fn afford_bell(&mut self, token: u64, number: u32, whose: Whose) -> bool {
-        let Some(bit) = 1u32.checked_shl(number) else { return false };
+        if !BELLS.contains(&number) {
+            return false;
+        }
+        let bit = 1u32 << number;
         let count = |watched: &Watched<M, L>| match watched {
             Watched::Link { bells, .. } => bells.count(),
             _ => 0,

@@ -576,7 +576,7 @@ fn header_of(bytes: &Inline) -> [u64; 3] {
 }
 
 /// Is it fit to be a bell: nothing that ringing it raises a signal for, or waits?
-fn check_bell(bell: &Fd) -> Result<(), OpenError> {
+pub fn check_bell(bell: &Fd) -> Result<(), OpenError> {
     match unix_socket::is_bell(bell) {
         true => Ok(()),
         false => Err(system("getsockopt of a bell")(Errno::INVAL)),

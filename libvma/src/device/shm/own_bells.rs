@@ -17,8 +17,7 @@ use std::sync::Arc;
 
 use super::bell::Bell;
 use super::lane::{BELLS, COMMON, Reader};
-use super::{Arrival, LinkId, Ring, check_bell, link, link_mut};
-use crate::device::OpenError;
+use super::{Arrival, LinkId, Ring, link, link_mut};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::{Fd, unix_socket};
 
@@ -271,6 +270,8 @@ impl Ring {
             return false;
         }
         link::fence();
+        // Whoever is woken for it may leave without a look.
+        self.owes_look = true;
         self.has_waiting()
     }
 
@@ -292,6 +293,7 @@ impl Ring {
             }
             was_left |= link.stop_attending(bell);
         }
+        self.owes_look |= was_left;
         was_left && self.has_waiting()
     }
 
@@ -315,16 +317,17 @@ impl Ring {
         core::mem::take(&mut self.wants_bells)
     }
 
-    /// A bell of a peer's thread.
-    pub fn take_bell(&mut self, id: LinkId, number: u32, bell: Fd) -> Result<(), OpenError> {
-        check_bell(&bell)?;
+    /// A bell of a peer's thread, which the caller has checked ([`super::check_bell`]). It is given back if there is one, or no such
+    /// thread.
+    pub fn take_bell(&mut self, id: LinkId, number: u32, bell: Fd) -> Option<Fd> {
         if let Some(link) = self.open_link(id)
             && number != COMMON
             && let Some(place @ None) = link.own_bells.of_peer.get_mut(number as usize)
         {
             *place = Some(Arc::new(bell));
             link.can_ring();
+            return None;
         }
-        Ok(())
+        Some(bell)
     }
 }

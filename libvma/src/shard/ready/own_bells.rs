@@ -38,8 +38,9 @@ impl Waiters {
         changed
     }
 
-    fn is_one(&self) -> bool {
-        self.changes < CHANGES
+    /// Is it this thread's, and will another one's next sleep there be noticed?
+    fn is_only(&self, sleeper: SleeperId) -> bool {
+        self.changes < CHANGES && self.last == Some(sleeper)
     }
 }
 
@@ -73,7 +74,7 @@ impl<S> State<S> {
         let Some(set) = self.set_mut(id) else { return };
         let Some(sleeper) = set.sleepers.first().copied().or(set.waiters.last) else { return };
         // Another thread that sleeps there, too, has changed hands but a few times.
-        let is_one = set.waiters.is_one() && set.sleepers.len() < 2;
+        let is_one = set.waiters.is_only(sleeper) && set.sleepers.len() < 2;
         let taker = match is_one && is_only_way {
             true => Taker::Alone(number(sleeper)),
             false => Taker::First(number(sleeper)),
@@ -166,8 +167,12 @@ impl<S> State<S> {
                 && let Some(entry) = self.sleepers.get_mut(index)
                 && is_outer(entry)
             {
-                entry.listens = false;
+                let listened = core::mem::take(&mut entry.listens);
                 self.disarm_own_bells(outer);
+                // It may be about to sleep, behind a handler that ran just before.
+                if listened {
+                    self.wake(outer);
+                }
             }
         }
     }

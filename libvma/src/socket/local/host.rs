@@ -4,7 +4,7 @@ use rustix::fd::BorrowedFd;
 
 use crate::control::rendezvous::Host;
 use crate::log::log_line;
-use crate::shard::{LinkId, Segment, Side};
+use crate::shard::{LinkId, Segment, Side, check_bell};
 use crate::socket::{Stack, stream};
 use crate::sys::Fd;
 use crate::sys::time::monotonic_nanos;
@@ -113,12 +113,19 @@ impl Host for Owner<'_> {
     }
 
     fn take_bell(&mut self, link: LinkId, number: u32, bell: Fd) {
-        if let Ok(mut state) = self.stack.shard.lock()
-            && let Some(ring) = state.local_ring()
-            && let Err(error) = ring.take_bell(link, number, bell)
-        {
+        // Closing what a peer sends may take as long as the peer likes: not under the lock.
+        if let Err(error) = check_bell(&bell) {
             log_line!(Debug, "a bell of another process's thread is refused: {error}");
+            return;
         }
+        let refused = match self.stack.shard.lock() {
+            Ok(mut state) => match state.local_ring() {
+                Some(ring) => ring.take_bell(link, number, bell),
+                None => Some(bell),
+            },
+            Err(_) => return,
+        };
+        drop(refused);
     }
 
     fn answered(&mut self) {

@@ -27,7 +27,7 @@ fn give_bells(a: &mut Ring, b: &mut Ring, to_b: LinkId, numbers: &[usize]) {
         assert!(b.wants_bells());
     }
     while let Some((_, number, bell)) = b.make_bell() {
-        a.take_bell(to_b, number, duplicate(bell.as_fd())).expect("a bell");
+        a.take_bell(to_b, number, duplicate(bell.as_fd()));
     }
     assert!(!b.wants_bells());
 }
@@ -147,10 +147,10 @@ fn numbers_beyond_the_last_bell_are_nobodys() {
     assert!(is_rung(&b));
     let bell = || Bell::make().expect("a bell").rings;
     for number in [COMMON, BELLS as u32, u32::MAX] {
-        assert!(a.take_bell(to_b, number, bell()).is_ok(), "and nothing comes of it");
+        assert!(a.take_bell(to_b, number, bell()).is_some(), "it is given back");
     }
     let (read, _) = rustix::pipe::pipe().expect("a pipe");
-    assert!(a.take_bell(to_b, 1, Fd::adopt(read).expect("a number")).is_err());
+    assert!(check_bell(&Fd::adopt(read).expect("a number")).is_err());
 }
 
 #[test]
@@ -289,7 +289,7 @@ fn a_bell_that_did_not_arrive_is_sent_again() {
     let (_, number, again) = b.make_bell().expect("a bell");
     assert!(Arc::ptr_eq(&lost, &again));
     for bell in [&again, &lost] {
-        a.take_bell(to_b, number, duplicate(bell.as_fd())).expect("a bell");
+        a.take_bell(to_b, number, duplicate(bell.as_fd()));
     }
     let (bells, _) = arm(&mut b, 1).expect("a bell");
     b.silence_common_bell();

@@ -13,9 +13,11 @@ fn a_set_is_one_threads_until_it_has_changed_hands_a_few_times() {
     let mut waiters = Waiters::default();
     assert!(!waiters.change(SleeperId(1)) && !waiters.change(SleeperId(1)));
     // The thread that made it hands it to a worker.
-    assert!(waiters.change(SleeperId(2)) && waiters.is_one());
+    assert!(waiters.change(SleeperId(2)) && waiters.is_only(SleeperId(2)));
+    // Another one that sleeps there still: the last one's next sleep would be no change.
+    assert!(!waiters.is_only(SleeperId(1)) && !waiters.change(SleeperId(2)));
     assert!(waiters.change(SleeperId(1)) && waiters.change(SleeperId(2)));
-    assert!(!waiters.is_one() && !waiters.change(SleeperId(1)));
+    assert!(!waiters.is_only(SleeperId(2)) && !waiters.change(SleeperId(1)));
 }
 
 /// The connection that the peer sends data of.
@@ -59,7 +61,7 @@ impl Pair {
         let (_, number, bell) = ring.make_bell().unwrap();
         let mut peer = self.peer.lock().unwrap();
         let bell = duplicate(bell.as_fd());
-        peer.local_ring().unwrap().take_bell(self.to_own, number, bell).unwrap();
+        peer.local_ring().unwrap().take_bell(self.to_own, number, bell);
         (sleeper, waker)
     }
 
@@ -189,4 +191,56 @@ fn a_thread_that_lacks_a_bell_is_said_to_once() {
     state.sleepers[sleeper.0 as usize].has_bells = true;
     state.arm_own_bells(sleeper, &mut |_| ());
     assert!(state.lacks_bells() && !state.lacks_bells());
+}
+
+#[test]
+fn a_sleep_below_a_handler_that_slept_looks_again() {
+    let pair = pair();
+    let (outer, waker) = pair.sleeper_with_bell();
+    let mut state = pair.own.lock().unwrap();
+    state.guard_rings(outer, |_| ());
+    // The handler runs between this and the system call.
+    let (inner, _) = state.new_sleeper().unwrap();
+    state.guard_rings(inner, |_| ());
+    state.end_sleeper(inner);
+    state.hand_over_rings();
+    drop(state);
+    assert!(is_woken(&[waker]));
+}
+
+#[test]
+fn a_look_that_a_change_of_readers_owes_is_not_forgotten() {
+    let pair = pair();
+    let (reader, _) = pair.sleeper_with_bell();
+    pair.set_reader(Reader::Alone(bell_number(reader)));
+    let (_, guard) = another_sleeps(&pair.own);
+    let mut state = pair.own.lock().unwrap();
+    state.guard_rings(reader, |_| ());
+    state.end_sleeper(reader);
+    drop(state);
+    pair.send_data();
+    assert!(!is_woken(&guard), "it is left to the reader");
+    let mut state = pair.own.lock().unwrap();
+    let ring = state.local_ring().unwrap();
+    assert!(ring.set_reader(pair.to_peer, CONNECTION, Reader::Unknown));
+    // Whoever was woken for that leaves without a look.
+    state.hand_over_rings();
+    drop(state);
+    assert!(is_woken(&guard));
+}
+
+#[test]
+fn the_common_bell_of_a_guard_that_was_replaced_rings_no_more() {
+    let pair = pair();
+    let (guard, _) = another_sleeps(&pair.own);
+    let (sleeper, waker) = pair.sleeper_with_bell();
+    let mut state = pair.own.lock().unwrap();
+    let mut on = vec![waker];
+    state.guard_rings(sleeper, |fd| on.push(fd));
+    state.replace_listener();
+    state.end_sleeper(guard);
+    state.hand_over_rings();
+    drop(state);
+    pair.send_data();
+    assert!(is_woken(&on));
 }
