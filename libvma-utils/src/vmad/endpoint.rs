@@ -24,8 +24,8 @@ use rustix::process::umask;
 
 use crate::notify_dir::NotifyDir;
 
-/// SO_PASSRIGHTS: may descriptors come with a datagram? What somebody sends along the daemon closes, and that may take as long as
-/// the sender likes (SO_LINGER).
+/// SO_PASSRIGHTS: may descriptors come with a datagram? The daemon would have to close them, and closing may take as long as the
+/// sender likes (SO_LINGER).
 #[derive(Clone, Copy)]
 struct PassRights;
 
@@ -66,7 +66,7 @@ impl Endpoint {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
             .with_context(what)?;
         set_socket_passcred(&socket, true).with_context(what)?;
-        // Before Linux 6.16 it cannot be said.
+        // Linux before 6.16 does not know the option.
         let _ = setsockopt(&socket, PassRights, &false);
         // There is no moment in which the file exists and may not be used.
         let before = umask(Mode::empty());

@@ -138,7 +138,7 @@ impl<S> State<S> {
             }
             return;
         }
-        // What a guard that was replaced has armed wakes nobody.
+        // A common bell that a replaced guard has armed would wake no thread.
         self.silence_common_bell();
         // Something may have come for which this thread was woken and which it has not taken.
         if !self.sleepers.iter().any(listens) || self.has_waiting() {

@@ -141,7 +141,7 @@ impl Bells {
     }
 }
 
-/// Whose thread a bell wakes.
+/// The side of a link whose thread a bell wakes.
 #[derive(Clone, Copy)]
 enum Whose {
     Own,
@@ -543,8 +543,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
             Watched::Post { .. } => 1,
             Watched::Call { .. } => CALL,
             // With both bells; a guest is to become one.
-            Watched::Guest { .. } => LINK,
-            Watched::Link { .. } => LINK,
+            Watched::Guest { .. } | Watched::Link { .. } => LINK,
         });
         match used.sum::<usize>().saturating_add(more) <= self.budget {
             true => Ok(()),

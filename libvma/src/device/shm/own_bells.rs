@@ -6,7 +6,7 @@
 //! ([`Reader`]), and the producer rings that thread's bell for the connection's data. All else rings the common bell, or, if no
 //! thread guards the ring, that of any thread that sleeps.
 //!
-//! What is written down of readers is a hint. Data is left to a thread that is awake only while the thread's bit in
+//! The readers that are written down are a hint. Data is left to a thread that is awake only while the thread's bit in
 //! the armed word says that it attends (`lane`), and only a thread that arms its bell sets this bit. So a thread whose
 //! bell does not exist, or got lost on its way, or that sleeps without it, has its data ring the common bell.
 //!
@@ -46,7 +46,7 @@ pub(super) struct OwnBells {
     own: [Option<Own>; BELLS],
     /// Those of the peer's threads.
     of_peer: [Option<Arc<Fd>>; BELLS],
-    /// What the peer was told of the readers of connections.
+    /// The readers of connections, as the peer was told them last.
     readers: Vec<Reader>,
     /// A bit for each bell that is to be made, or sent again.
     wanted: u32,
@@ -54,7 +54,7 @@ pub(super) struct OwnBells {
     next_try: [u64; BELLS],
 }
 
-/// What a thread that is about to sleep learns of its bells.
+/// The state of a thread's bells, and of the links, just before the thread sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arming {
     /// The thread sleeps on a bell of each link. If not, another thread must guard the ring.
@@ -122,7 +122,7 @@ impl OwnBells {
         None
     }
 
-    /// What was said before, if it was something else.
+    /// The reader that was noted before, if it was another one.
     pub fn set_reader(&mut self, number: u32, reader: Reader) -> Option<Reader> {
         let number = number as usize;
         if number >= self.readers.len() {
@@ -159,7 +159,7 @@ impl Ring {
             let Some(link) = link_mut(&mut self.places, *index) else { continue };
             let armed = may && link.arm_own(bell);
             hears_all &= armed;
-            // What was left to the thread while it was awake it finds here, at the latest.
+            // Here, at the latest, the thread finds the data that was left to it while it was awake.
             must_look |= armed || link.stop_attending(bell);
             self.wants_bells |= link.own_bells.wanted != 0;
             if armed && let Some(Some(own)) = link.own_bells.own.get(number) {
