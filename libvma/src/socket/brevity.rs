@@ -45,6 +45,8 @@ pub struct Brevity {
     records: Lock<Vec<Record>>,
     /// So much time between the ends of two short ones, in nanoseconds, and the row begins anew.
     pause: u64,
+    /// The longest time between two samples, in nanoseconds.
+    rarest_nanos: u64,
 }
 
 struct Record {
@@ -55,6 +57,8 @@ struct Record {
     last: u64,
     /// When one was last served nevertheless.
     tried: u64,
+    /// How long after that the next one is.
+    sample_nanos: u64,
 }
 
 /// So many are needed for a judgement.
@@ -63,17 +67,20 @@ const ENOUGH: u32 = 32;
 const HOLDS_NANOS: u64 = 200_000_000;
 /// Time between sockets that are served nevertheless, to see whether they are short still.
 const SAMPLE_NANOS: u64 = 5_000_000;
+/// The same for connections that have been short for long. Each sample costs as much as several short connections by the kernel.
+/// A judgement holds for longer than that, so samples alone keep it alive.
+const RARE_SAMPLE_NANOS: u64 = 80_000_000;
 const MOST: usize = 64;
 
 impl Brevity {
     /// Of connections within the host.
     pub const fn of_streams() -> Brevity {
-        Brevity { records: Lock::new(Vec::new()), pause: u64::MAX }
+        Brevity { records: Lock::new(Vec::new()), pause: u64::MAX, rarest_nanos: RARE_SAMPLE_NANOS }
     }
 
     /// Of UDP sockets. A few hundred a second cost little to be served, so a row is only what comes quickly.
     pub const fn of_datagrams() -> Brevity {
-        Brevity { records: Lock::new(Vec::new()), pause: 10_000_000 }
+        Brevity { records: Lock::new(Vec::new()), pause: 10_000_000, rarest_nanos: SAMPLE_NANOS }
     }
 
     /// Is a new socket to be the kernel's?
@@ -84,9 +91,10 @@ impl Brevity {
         if now.saturating_sub(record.last) > HOLDS_NANOS.min(self.pause) {
             return false;
         }
-        let samples = now.saturating_sub(record.tried) >= SAMPLE_NANOS;
+        let samples = now.saturating_sub(record.tried) >= record.sample_nanos;
         if samples {
             record.tried = now;
+            record.sample_nanos = (record.sample_nanos * 2).min(self.rarest_nanos);
         }
         !samples
     }
@@ -98,6 +106,9 @@ impl Brevity {
         if let Some(record) = known.and_then(|at| records.get_mut(at)) {
             let goes_on = was_short && now.saturating_sub(record.last) <= self.pause;
             record.row = if goes_on { record.row.saturating_add(1) } else { u32::from(was_short) };
+            if !goes_on {
+                record.sample_nanos = SAMPLE_NANOS;
+            }
             record.last = now;
             return;
         }
@@ -107,7 +118,8 @@ impl Brevity {
         {
             records.swap_remove(oldest);
         }
-        records.push(Record { destination, row: u32::from(was_short), last: now, tried: 0 });
+        let row = u32::from(was_short);
+        records.push(Record { destination, row, last: now, tried: 0, sample_nanos: SAMPLE_NANOS });
     }
 }
 
@@ -132,14 +144,40 @@ mod tests {
         assert!(!brevity.expects(THERE, now));
         assert!(brevity.expects(THERE, now + 1) && brevity.expects(THERE, now + 2));
         assert!(!brevity.expects(other, now + 3));
-        assert!(!brevity.expects(THERE, now + SAMPLE_NANOS));
+        assert!(!brevity.expects(THERE, now + 2 * SAMPLE_NANOS));
         // The judgement is too old.
         assert!(!brevity.expects(THERE, now + 2 * HOLDS_NANOS));
         // One that is not short is the end of it.
         brevity.note(THERE, true, now);
-        assert!(brevity.expects(THERE, now + SAMPLE_NANOS + 1));
+        assert!(brevity.expects(THERE, now + 2 * SAMPLE_NANOS + 1));
         brevity.note(THERE, false, now);
-        assert!(!brevity.expects(THERE, now + SAMPLE_NANOS + 2));
+        assert!(!brevity.expects(THERE, now + 2 * SAMPLE_NANOS + 2));
+    }
+
+    #[test]
+    fn samples_of_connections_that_stay_short_become_rare_until_one_is_long() {
+        let brevity = Brevity::of_streams();
+        let samples_in = |from: u64, nanos: u64, are_short: bool| {
+            let step = 100_000;
+            let times = (from..from + nanos).step_by(step);
+            let sampled = times.filter(|now| {
+                let sampled = !brevity.expects(THERE, *now);
+                if sampled {
+                    brevity.note(THERE, are_short, *now);
+                }
+                sampled
+            });
+            sampled.count()
+        };
+        (0..ENOUGH).for_each(|_| brevity.note(THERE, true, 0));
+        let second = 1_000_000_000;
+        let first = samples_in(0, second, true);
+        let later = samples_in(second, second, true);
+        assert!((12..=16).contains(&first), "{first}");
+        assert!((12..=13).contains(&later), "{later}");
+        brevity.note(THERE, false, 2 * second);
+        (0..ENOUGH).for_each(|_| brevity.note(THERE, true, 2 * second));
+        assert!(samples_in(2 * second, 16 * SAMPLE_NANOS, true) >= 3);
     }
 
     #[test]
