@@ -107,8 +107,10 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         let taken = match self.judge(process, key) {
             Ok(()) => host.take(memory, bell),
             Err(status) => {
-                if status == Status::Known {
-                    host.answered();
+                if status == Status::Known
+                    && let Some(link) = self.link_with(process)
+                {
+                    host.answered(link);
                 }
                 return self.reply(&connection, key, status, None);
             }
@@ -116,7 +118,7 @@ impl<M, L: Copy + Eq> Rendezvous<M, L> {
         let Some((link, bell)) = taken else {
             return self.reply(&connection, key, Status::Refused, None);
         };
-        host.answered();
+        host.answered(link);
         self.reply(&connection, key, Status::Linked, Some(&bell));
         // If the answer did not get through, the connection is at its end, which ends the link.
         if self

@@ -53,7 +53,7 @@ pub trait Host {
     /// A bell of a thread of the peer's. Nothing about it is to be believed.
     fn take_bell(&mut self, link: Self::Link, number: u32, bell: Fd);
     /// A caller is about to be told that it has a link with us.
-    fn answered(&mut self);
+    fn answered(&mut self, link: Self::Link);
     /// Answers that were given before may be out of date.
     fn void_answers(&mut self);
     /// Only those that there is nobody may be.

@@ -75,7 +75,7 @@ impl Host for Fake {
         self.bells.push((link, number, bell));
     }
 
-    fn answered(&mut self) {
+    fn answered(&mut self, _: Self::Link) {
         self.answered += 1;
     }
 

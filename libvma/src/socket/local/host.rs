@@ -2,14 +2,12 @@
 
 use rustix::fd::BorrowedFd;
 
+use super::search;
 use crate::control::rendezvous::Host;
 use crate::log::log_line;
 use crate::shard::{LinkId, Segment, Side, check_bell};
 use crate::socket::{Stack, stream};
 use crate::sys::Fd;
-use crate::sys::time::monotonic_nanos;
-
-use core::sync::atomic::Ordering;
 
 pub(super) struct Owner<'a> {
     stack: &'a Stack,
@@ -128,8 +126,8 @@ impl Host for Owner<'_> {
         drop(refused);
     }
 
-    fn answered(&mut self) {
-        self.stack.local.answered.store(monotonic_nanos(), Ordering::Relaxed);
+    fn answered(&mut self, link: LinkId) {
+        search::expect_offers(self.stack, link);
     }
 
     fn somebody_found(&mut self) {

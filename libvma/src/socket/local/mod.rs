@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use self::host::Owner;
 use self::listeners::Listeners;
 use self::mappings::Mappings;
-use self::search::Search;
+use self::search::{Expected, Search};
 use super::{Plane, Stack};
 use crate::config::rules::Moment;
 use crate::control::netlink::Diag;
@@ -41,7 +41,7 @@ use crate::sys::lock::{Guard, Lock};
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, ppoll};
 
-pub use self::search::{expects_offers, seek};
+pub use self::search::{expects_offers, offer_came, seek};
 pub use crate::control::rendezvous::Key;
 pub use crate::shard::LinkId;
 
@@ -57,8 +57,10 @@ pub struct Local {
     served: AtomicBool,
     /// It was tried, and is not to be had.
     failed: AtomicBool,
-    /// When a caller was last told that it has a link with us, in nanoseconds of the monotonic clock.
-    answered: AtomicU64,
+    /// Links whose peers may be about to offer pipes of connections that are there already.
+    expected: Lock<Vec<Expected>>,
+    /// When an accepting thread last looked for calls that wait, in nanoseconds of the monotonic clock.
+    looked: AtomicU64,
     /// Some thread lacks a bell of its own on a link.
     bells_wanted: AtomicBool,
 }
@@ -118,7 +120,8 @@ impl Local {
             due: AtomicU64::new(NEVER),
             served: AtomicBool::new(false),
             failed: AtomicBool::new(false),
-            answered: AtomicU64::new(0),
+            expected: Lock::new(Vec::new()),
+            looked: AtomicU64::new(0),
             bells_wanted: AtomicBool::new(false),
         }
     }

@@ -2,7 +2,7 @@
 //! it does.
 
 use super::host::Owner;
-use super::{Finder, Local, SECOND, open};
+use super::{Finder, LinkId, Local, PATIENCE_NANOS, SECOND, open};
 use crate::control::rendezvous::{Key, Known};
 use crate::shard::SocketId;
 use crate::shard::pipe::Offer;
@@ -43,19 +43,56 @@ pub fn seek(stack: &Stack, socket: SocketId, key: Key, offer: Offer) {
     }
 }
 
+/// A link whose peer may be about to offer pipes late, until this time.
+pub(super) struct Expected {
+    link: LinkId,
+    until: u64,
+}
+
+/// A caller has just been told of its link, and may have connected before that.
+pub(super) fn expect_offers(stack: &Stack, link: LinkId) {
+    let until = monotonic_nanos().saturating_add(SECOND);
+    if let Ok(mut expected) = stack.local.expected.lock() {
+        expected.retain(|one| one.link != link);
+        expected.push(Expected { link, until });
+    }
+}
+
+/// The link's peer has offered a pipe before it connected. So it knows of the link, and offers those of earlier
+/// connections now, if there are any.
+pub fn offer_came(stack: &Stack, link: LinkId) {
+    let Ok(mut expected) = stack.local.expected.lock() else { return };
+    if let Some(one) = expected.iter_mut().find(|one| one.link == link) {
+        one.until = one.until.min(monotonic_nanos().saturating_add(PATIENCE_NANOS));
+    }
+}
+
 /// Did a client process get an answer so recently that it may be about to offer pipes of connections that are
 /// there already? Calls that wait are answered first, because a client calls before it connects.
 pub fn expects_offers(stack: &Stack) -> bool {
-    let Local { descriptor, answered, .. } = &stack.local;
+    let now = monotonic_nanos();
+    look_for_calls(stack, now);
+    let Ok(mut expected) = stack.local.expected.lock() else { return false };
+    expected.retain(|one| now < one.until);
+    !expected.is_empty()
+}
+
+/// Answers calls that wait, every 10 ms at most: a client connects 20 ms after its call at the earliest, unless that is
+/// answered before.
+fn look_for_calls(stack: &Stack, now: u64) {
+    let Local { descriptor, looked, .. } = &stack.local;
+    if now.saturating_sub(looked.load(Ordering::Relaxed)) < PATIENCE_NANOS / 2 {
+        return;
+    }
     let descriptor = descriptor.load(Ordering::Acquire);
     // The thread that holds the lock may be answering a call now.
-    let Ok(mut slot) = stack.local.finder.lock() else { return false };
-    let Some(finder) = slot.as_mut() else { return false };
-    if poll_now(descriptor, libc::POLLIN) != 0 {
+    let Ok(mut slot) = stack.local.finder.lock() else { return };
+    looked.store(now, Ordering::Relaxed);
+    if let Some(finder) = slot.as_mut()
+        && poll_now(descriptor, libc::POLLIN) != 0
+    {
         finder.attend(stack);
     }
-    let answered = answered.load(Ordering::Relaxed);
-    answered != 0 && monotonic_nanos().saturating_sub(answered) < SECOND
 }
 
 impl Finder {

@@ -214,6 +214,11 @@ impl Pipe {
         }
     }
 
+    /// The link that the pipe is on; none while it is apart.
+    pub fn link(&self) -> LinkId {
+        self.link
+    }
+
     #[inline]
     pub fn turn(&self) -> Turn {
         let incoming = &self.incoming;

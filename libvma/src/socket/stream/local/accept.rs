@@ -110,11 +110,26 @@ pub fn adopt(
     };
     let id = match accept(!has_offers) {
         None if has_offers && expects_offer(stack, listener) => accept(true),
+        Some(id) if has_offers => {
+            note_offer(stack, id);
+            Some(id)
+        }
         accepted => accepted,
     }?;
     crate::socket::wait::yield_while_polling();
     connect::watch(stack, id, descriptor);
     Some(id)
+}
+
+/// The connection's pipe was offered before the client connected.
+fn note_offer(stack: &Stack, id: SocketId) {
+    let link = {
+        let Ok(mut state) = stack.shard.lock() else { return };
+        state.pipe(id).map(|pipe| pipe.link())
+    };
+    if let Some(link) = link {
+        local::offer_came(stack, link);
+    }
 }
 
 /// May an offer come late, from a process that has only just heard that it has a link with us?
