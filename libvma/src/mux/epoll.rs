@@ -10,7 +10,6 @@
 //! What is registered lies with the sockets, in the readiness sets of the shard. `wait` is
 //! epoll_wait(2).
 
-mod pace;
 mod registrations;
 mod wait;
 
@@ -22,8 +21,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::event::epoll;
 
-use self::pace::Pace;
 use super::count::Calls;
+use super::pace::Pace;
 use super::{Seen, Turn, UNASKED, look};
 use crate::shard::{Interest, Registration, SetId, SocketId, State};
 use crate::socket::{Socket, Stack, WhyOs, attach};

@@ -8,6 +8,7 @@
 
 mod count;
 pub mod epoll;
+mod pace;
 pub mod poll;
 pub mod select;
 
@@ -17,6 +18,7 @@ pub use epoll::EpollId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use self::count::Calls;
+use self::pace::Pace;
 use self::poll::Told;
 use crate::shard::{Readiness, SocketId, State};
 use crate::socket::stream::{self, Phase, Stream};
@@ -149,6 +151,7 @@ pub struct OsTurn {
     turn: Turn,
     poll: Calls,
     select: Calls,
+    pace: Pace,
 }
 
 impl OsTurn {

@@ -54,7 +54,10 @@ pub fn poll(
     timeout: Option<u64>,
     mask: Option<&libc::sigset_t>,
 ) -> Result<usize, i32> {
-    let (patience, mask) = super::patience(stack, mask);
+    let (mut patience, mask) = super::patience(stack, mask);
+    if turn.pace.is_kernels() {
+        patience = patience.without_polling();
+    }
     let (handled, own_number) = thread::interruptions_and_id(false);
     let mut polling = Polling {
         turn,
@@ -65,6 +68,8 @@ pub fn poll(
         patience,
         masked: mask.is_some(),
         asked: false,
+        ours: 0,
+        since: None,
     };
     let result = match block(stack, &mut polling, mask) {
         Ok(found) => found,
@@ -74,7 +79,9 @@ pub fn poll(
             Ok(0)
         }
     };
+    let (ours, since) = (polling.ours, polling.since);
     polling.counting.end(&result);
+    turn.pace.note(ours, result.unwrap_or(0).saturating_sub(ours), since);
     result
 }
 
@@ -91,6 +98,10 @@ struct Polling<'q, 'd> {
     masked: bool,
     /// The kernel has been asked since the call began, or slept.
     asked: bool,
+    /// Sockets of ours that were ready at the last look.
+    ours: usize,
+    /// It waits since then, on the shard's clock; None while it has only looked.
+    since: Option<u64>,
     counting: Counting<'q>,
 }
 
@@ -104,6 +115,7 @@ impl<'a> Source<'a> for Polling<'_, '_> {
         }
         let first = round == Round::First;
         let ours = self.look_at_ours(stack, first);
+        self.ours = ours;
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
         // and with a zero timeout this is the only look there will be.
         let turn = self.turn.turn.is_now(stack.config.select_poll_os_ratio, first);
@@ -123,7 +135,9 @@ impl<'a> Source<'a> for Polling<'_, '_> {
     }
 
     fn wait(&mut self, _: &Stack, _: Option<&mut Guard<'_>>) -> Wait {
-        Wait::new(self.patience, self.timeout, false).since(self.handled)
+        let wait = Wait::new(self.patience, self.timeout, false).since(self.handled);
+        self.since = Some(wait.began());
+        wait
     }
 
     fn enlist(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &mut PollSet) -> bool {

@@ -1,8 +1,9 @@
-//! Decides whether polling pays on an instance: not while its events are the kernel's and follow each other quickly.
+//! Decides whether polling pays on an epoll instance, or in calls of poll and select: not while the events are the kernel's and follow
+//! each other quickly.
 //!
 //! A server of short connections within the host waits for its listener and for sockets that stay the kernel's.
 //! Polling in user space finds nothing of them, and takes the CPU from the clients that the server waits for, so the
-//! kernel's epoll_wait() serves such a wait best. Kernel events that are far apart do not stop the polling: the CPU
+//! kernel serves such a wait best. Kernel events that are far apart do not stop the polling: the CPU
 //! is free then, and a packet that comes by a ring in between is served at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
