@@ -26,6 +26,8 @@ const MOST_LINKS: usize = 4;
 
 /// How long to wait for the peer's word that it can ring a bell, or for descriptors, before the bell is sent again.
 pub(super) const RESEND_NANOS: u64 = 500_000_000;
+/// The wait doubles so many times, to 32 s: a peer that is stopped takes no bell, and each one sent waits in its socket.
+const MOST_DOUBLINGS: u8 = 6;
 
 /// A thread's bell on a link, as this side has it.
 struct Own {
@@ -52,6 +54,8 @@ pub(super) struct OwnBells {
     wanted: u32,
     /// When a bell may be wanted again, in nanoseconds.
     next_try: [u64; BELLS],
+    /// How often it was sent without the peer's word, up to [`MOST_DOUBLINGS`].
+    tries: [u8; BELLS],
 }
 
 /// The state of a thread's bells, and of the links, just before the thread sleeps.
@@ -85,6 +89,9 @@ impl OwnBells {
         };
         own.rings = None;
         own.is_armed = true;
+        if let Some(tries) = self.tries.get_mut(bell as usize) {
+            *tries = 0;
+        }
         if own.owed > 0 || own.is_unsure {
             unix_socket::hush(&own.hears);
             own.owed = own.owed.saturating_sub(1);
@@ -109,7 +116,9 @@ impl OwnBells {
             self.wanted &= !(1 << number);
             let place = (self.own.get_mut(number as usize), self.next_try.get_mut(number as usize));
             let (Some(own), Some(next_try)) = place else { continue };
-            *next_try = now.saturating_add(RESEND_NANOS);
+            let Some(tries) = self.tries.get_mut(number as usize) else { continue };
+            *next_try = now.saturating_add(RESEND_NANOS << *tries);
+            *tries = (*tries + 1).min(MOST_DOUBLINGS);
             if own.is_none() {
                 let Ok(Bell { hears, rings }) = Bell::make() else { continue };
                 let rings = Some(Arc::new(rings));
@@ -329,5 +338,26 @@ impl Ring {
             return None;
         }
         Some(bell)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_DOUBLINGS, OwnBells, RESEND_NANOS};
+
+    #[test]
+    fn a_bell_that_is_never_confirmed_is_sent_more_and_more_rarely() {
+        let mut bells = OwnBells::default();
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            assert!(!bells.prepare(1, false));
+            bells.wanted = 1 << 1;
+            assert!(bells.provide(0).is_some());
+            pauses.push(bells.next_try[1] / RESEND_NANOS);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert_eq!(pauses.last(), Some(&(1 << MOST_DOUBLINGS)));
+        assert!(bells.prepare(1, true), "the peer can ring it");
+        assert_eq!(bells.tries[1], 0);
     }
 }
