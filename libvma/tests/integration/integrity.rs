@@ -9,6 +9,7 @@
 
 mod watch;
 
+use std::fmt::Write;
 use std::net::IpAddr;
 
 use watch::Bench;
@@ -55,18 +56,20 @@ fn client<'a>(program: Program<'a>, at: &str, count: usize, round: usize) -> Pro
 /// Each end of each connection has said that it is done, and nothing else.
 #[track_caller]
 fn check(what: &str, count: usize, ends: [Output; 2]) {
-    for (end, output) in ["server", "client"].into_iter().zip(ends) {
+    let ends: Vec<(&str, Output)> = ["server", "client"].into_iter().zip(ends).collect();
+    let (mut is_well, mut text) = (true, String::new());
+    for (end, output) in &ends {
         let lines = output.stdout.lines();
         let bad: Vec<&str> = lines.clone().filter(|line| *line != "done").take(10).collect();
         let done = lines.filter(|line| *line == "done").count();
-        assert!(
-            bad.is_empty() && done == count,
-            "{what}, {end}, seed {}: {done} of {count} well; {bad:#?}\n{}",
-            seed(),
-            output.stderr
-        );
-        output.ok();
+        is_well &= bad.is_empty() && done == count;
+        let _ = writeln!(text, "{end}: {done} of {count} well; {bad:#?}\n{}", output.stderr);
     }
+    // Of both ends: an error at one has its cause at the other as a rule.
+    assert!(is_well, "{what}, seed {}:\n{text}", seed());
+    ends.into_iter().for_each(|(_, output)| {
+        output.ok();
+    });
 }
 
 /// Connections within one host.
