@@ -35,6 +35,9 @@ use core::ffi::c_int;
 use std::net::SocketAddrV4;
 use std::sync::OnceLock;
 
+use libvma_dev::ipv6_loopback::named;
+
+use super::sockaddr::Family;
 use super::{Fd, shadow};
 use steps::Target;
 pub use take::{Counted, Measured, Origin, Taken, take};
@@ -117,8 +120,8 @@ pub struct Error {
 
 /// Makes `fd` the connection of `snapshot`.
 ///
-/// `fd` is a TCP socket of AF_INET, or of AF_INET6 that takes the connection's family, and is not connected. It may be bound to the connection's
-/// local port, by whatever process; else it is bound here, also if a listener has the port. Its
+/// `fd` is a TCP socket of AF_INET, or of AF_INET6 that takes the connection's family, and is not connected; for a connection of
+/// IPv6 it is of AF_INET6. It may be bound to the connection's local port, by whatever process; else it is bound here, also if a listener has the port. Its
 /// options stay; for SO_KEEPALIVE, TCP_NODELAY and so on the program's must be set before.
 ///
 /// The peer's segments should reach the kernel only once this has returned: while there is no
@@ -132,6 +135,10 @@ pub fn install(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
     if shadow::peer_address(fd).is_some() {
         // What follows would take its connection away on an error.
         return Err(Error { call: "connect", errno: libc::EISCONN });
+    }
+    if named(snapshot.local).is_ipv6() && shadow::family(fd) == Family::Ipv4 {
+        // The kernel would take the stand-in for an IPv4 address, and talk to nobody.
+        return Err(Error { call: "family", errno: libc::EAFNOSUPPORT });
     }
     // Repair mode overwrites it and its end clears it (`SK_FORCE_REUSE` in the kernel).
     let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);

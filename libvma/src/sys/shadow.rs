@@ -258,6 +258,14 @@ impl<T> SourceAndSegment<T> {
     }
 }
 
+/// A TCP socket, to be closed soon, that can have this end: of AF_INET6 if the address is a stand-in.
+pub fn stream_for(local: SocketAddrV4) -> rustix::io::Result<Fd> {
+    let is_ipv6 = ipv6_loopback::named(local).is_ipv6();
+    let family = if is_ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    let (flags, tcp) = (SocketFlags::CLOEXEC, Some(net::ipproto::TCP));
+    Fd::adopt_briefly(net::socket_with(family, SocketType::STREAM, flags, tcp)?)
+}
+
 /// Sends a datagram from an address of this host that nobody has at the moment. False if somebody has.
 pub fn send_as(from: SocketAddrV4, payload: &[u8], segment: u16, to: SocketAddrV4) -> bool {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

@@ -2,17 +2,18 @@
 //! TCP_REPAIR, which goes on where the engine stopped. For what we cannot serve (another process
 //! that shares the descriptor, stdio), and at exit, when nobody is left to serve it.
 
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use libvma_engine::tcp::State as TcpState;
-use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, ipproto};
+use rustix::net::Shutdown;
 
 use super::{
     Guard, Phase, Stack, WhyOs, is_established, local, set_phase, unaccepted, view, watch,
 };
 use crate::log::log_line;
 use crate::shard::SocketId;
-use crate::shard::tcp::Cutting;
+use crate::shard::tcp::{Cutting, Orphan};
 use crate::socket::State;
 use crate::sys::repair::{self, Snapshot, Timestamps, WindowScale};
 use crate::sys::{Fd, fd, shadow, thread};
@@ -220,9 +221,7 @@ pub fn finish_orphans(stack: &Stack) {
     state.catch_up();
     state.run_tcp();
     for orphan in state.orphans() {
-        let Some(socket) = fresh_socket() else { break };
-        // Closing it finishes the connection.
-        state.transplant_orphan(orphan, |cutting| install_into(socket.raw(), cutting));
+        hand_over_orphan(&mut state, orphan);
     }
     for _ in 0..PATIENCE_MILLIS {
         if !state.has_unfinished_orphans() {
@@ -240,11 +239,19 @@ pub fn finish_orphans(stack: &Stack) {
 /// How long a process stays for connections that the kernel does not take.
 const PATIENCE_MILLIS: u32 = 2000;
 
-pub(super) fn fresh_socket() -> Option<Fd> {
-    let tcp = Some(ipproto::TCP);
-    let (family, kind, flags) = (AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC);
-    let socket =
-        Fd::adopt_briefly(rustix::net::socket_with(family, kind, flags, tcp).ok()?).ok()?;
+/// The kernel finishes a connection that its program has closed.
+pub(super) fn hand_over_orphan(state: &mut Guard<'_>, orphan: Orphan) {
+    // Closed last, which has the kernel send the end: by then the answer goes to the kernel.
+    let mut socket = None;
+    state.transplant_orphan(orphan, |cutting| {
+        socket = fresh_socket(cutting.key.local_endpoint());
+        socket.as_ref().is_some_and(|socket| install_into(socket.raw(), cutting))
+    });
+}
+
+/// A socket of the family of a connection's own end.
+fn fresh_socket(local: SocketAddrV4) -> Option<Fd> {
+    let socket = shadow::stream_for(local).ok()?;
     // A server that is started again binds its port with SO_REUSEADDR: what is left of connections
     // must allow that, too.
     shadow::set_int_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);

@@ -3,7 +3,6 @@
 //! they kept until there is a new interface to steer, the kernel would answer what comes by it
 //! meanwhile with resets.
 
-use super::give_back::install_into;
 use super::{Stack, give_back};
 use crate::control::Control;
 use crate::shard::SocketId;
@@ -29,8 +28,7 @@ pub fn over(stack: &Stack, interface: u32) -> Vec<SocketId> {
     state.catch_up();
     state.run_tcp();
     for orphan in keys.iter().filter_map(|key| state.orphan_of(key)).collect::<Vec<_>>() {
-        let Some(socket) = give_back::fresh_socket() else { break };
-        state.transplant_orphan(orphan, |cutting| install_into(socket.raw(), cutting));
+        give_back::hand_over_orphan(&mut state, orphan);
     }
     keys.iter().filter_map(|key| state.owner_of(key)).collect()
 }

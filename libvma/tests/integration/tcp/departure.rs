@@ -1,11 +1,13 @@
 //! What the peer sees of a process that ends: all its data, and then the end or a reset.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::process::Signal;
 
+use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{Ends, Library, Namespaces, PATIENCE, PYTHON, Puppet, Side, wait_for};
 
 /// How long a peer may wait for what it should learn at once.
@@ -14,19 +16,37 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 /// A connection of a process under the library on side A (`c`), which connected or accepted, and its
 /// peer, a kernel socket of the test on side B.
 fn connection(ends: &Ends, accepts: bool) -> (Puppet, TcpStream) {
+    connection_of(Family::Ipv4, ends, accepts)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    Ipv4,
+    Ipv6,
+}
+
+/// The same over IPv4 or IPv6.
+fn connection_of(family: Family, ends: &Ends, accepts: bool) -> (Puppet, TcpStream) {
     let net = &ends.net;
+    let (at, name): (fn(Side) -> IpAddr, &str) = match family {
+        Family::Ipv4 => (|side| side.ip().into(), "AF_INET"),
+        Family::Ipv6 => {
+            with_ipv6(net);
+            (|side| of(side).into(), "AF_INET6")
+        }
+    };
     let watch = ends.watch();
     let mut program = Puppet::start(ends.server(PYTHON));
     let peer = if accepts {
-        program.run("l = create_server(('10.99.0.1', 7000))");
+        program.run(&format!("l = create_server(('{}', 7000), family={name})", at(Side::A)));
         // Connections come to the library from the first wait for them on.
         program.run("select.select([l], [], [], 0)");
-        let peer = net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        let peer = net.within(Side::B, || TcpStream::connect((at(Side::A), 7000))).unwrap();
         program.run("c, _ = l.accept()");
         peer
     } else {
-        let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
-        program.run("c = create_connection(('10.99.0.2', 7000), 15)");
+        let listener = net.within(Side::B, || TcpListener::bind((at(Side::B), 7000))).unwrap();
+        program.run(&format!("c = create_connection(('{}', 7000), 15)", at(Side::B)));
         listener.accept().unwrap().0
     };
     program.run("c.settimeout(15)");
@@ -37,9 +57,9 @@ fn connection(ends: &Ends, accepts: bool) -> (Puppet, TcpStream) {
 
 /// A process that writes 10 MiB and ends by `ends_by` at once; the peer starts late.
 #[track_caller]
-fn everything_arrives(ends_by: &str, accepts: bool) {
+fn everything_arrives(family: Family, ends_by: &str, accepts: bool) {
     let ends = Ends::new(Library::Server);
-    let (mut program, mut peer) = connection(&ends, accepts);
+    let (mut program, mut peer) = connection_of(family, &ends, accepts);
     program.run("data = pattern(65536, 3) * 160");
     program.begin(&format!("c.sendall(data); {ends_by}"));
     std::thread::sleep(Duration::from_millis(50));
@@ -49,7 +69,7 @@ fn everything_arrives(ends_by: &str, accepts: bool) {
     let same = got.chunks(65536).all(|chunk| chunk == &block[..chunk.len()]);
     assert!(
         outcome.is_ok() && got.len() == 10 << 20 && same,
-        "{ends_by} (accepts: {accepts}): {} bytes of {} arrived (as sent: {same}), then {outcome:?}\n{}",
+        "{family:?}, {ends_by} (accepts: {accepts}): {} bytes of {} arrived (as sent: {same}), then {outcome:?}\n{}",
         got.len(),
         10 << 20,
         program.stderr()
@@ -80,16 +100,43 @@ fn data_written_before_the_end_of_the_process_arrives() {
         ["sys.exit(0)", "os._exit(0)", "c.close(); os._exit(0)", "os.execv('/bin/true', ['true'])"]
     {
         for accepts in [true, false] {
-            everything_arrives(end, accepts);
+            everything_arrives(Family::Ipv4, end, accepts);
         }
+        everything_arrives(Family::Ipv6, end, true);
+    }
+}
+
+/// The program closes with more to send than the peer has room for, and ends before the peer reads: nothing but the kernel can
+/// send the rest.
+// covers: LIM-36, API-33
+#[test]
+fn data_of_a_closed_connection_arrives_after_the_process() {
+    for (family, accepts) in
+        [(Family::Ipv4, true), (Family::Ipv4, false), (Family::Ipv6, true), (Family::Ipv6, false)]
+    {
+        let ends = Ends::new(Library::Server);
+        let (mut program, mut peer) = connection_of(family, &ends, accepts);
+        set_socket_recv_buffer_size(&peer, 1 << 15).unwrap();
+        program.run("c.setsockopt(SOL_SOCKET, SO_SNDBUF, 1 << 21)");
+        program.begin("c.sendall(bytes(1 << 20)); c.close(); os._exit(0)");
+        nobody_attached(&ends.net);
+        let mut got = Vec::new();
+        let outcome = peer.read_to_end(&mut got);
+        assert!(
+            outcome.is_ok() && got.len() == 1 << 20,
+            "{family:?}, accepts: {accepts}: {} bytes, then {outcome:?}\n{}",
+            got.len(),
+            program.stderr()
+        );
     }
 }
 
 // covers: LIM-36, API-33, THR-05
 #[test]
 fn data_written_before_close_arrives_while_the_process_lives_on() {
-    everything_arrives("c.close(); time.sleep(30)", true);
-    everything_arrives("c.shutdown(SHUT_WR); time.sleep(30)", false);
+    everything_arrives(Family::Ipv4, "c.close(); time.sleep(30)", true);
+    everything_arrives(Family::Ipv4, "c.shutdown(SHUT_WR); time.sleep(30)", false);
+    everything_arrives(Family::Ipv6, "c.close(); time.sleep(30)", true);
 }
 
 // covers: LIM-36

@@ -1,5 +1,7 @@
 //! What cannot be installed leaves a socket that is as good as new.
 
+use libvma_dev::ipv6_stand_ins;
+
 use super::*;
 
 fn reusable(wire: &Wire, socket: TcpStream) {
@@ -34,6 +36,24 @@ fn no_route_is_no_failure() {
         let socket = fresh_with_option();
         taken.install(socket.as_raw_fd()).unwrap();
         assert_eq!(socket.peer_addr().unwrap().to_string(), "192.0.2.1:7");
+    });
+}
+
+/// A stand-in is no address of IPv4: the connection would be one between hosts that do not exist.
+#[test]
+fn a_connection_of_ipv6_is_refused_by_a_socket_of_ipv4() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let mut taken = Taken::from(ours, &theirs);
+        let stand_in = |port| {
+            let ip = ipv6_stand_ins::of("2001:db8::77".parse().unwrap()).unwrap();
+            SocketAddrV4::new(ip, port)
+        };
+        (taken.local, taken.remote) = (stand_in(7), stand_in(8));
+        let socket = fresh_with_option();
+        let error = taken.install(socket.as_raw_fd()).unwrap_err();
+        assert_eq!(error, Error { call: "family", errno: libc::EAFNOSUPPORT });
+        reusable(wire, socket);
     });
 }
 
