@@ -22,8 +22,6 @@ use core::ffi::c_int;
 use core::time::Duration;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
 use super::calls::Queue;
 use super::steps::{BIND_TO_INDEX, Target};
 use super::{Error, REPAIR_OFF, REPAIR_OFF_SILENTLY, REPAIR_ON, State, Timestamps, WindowScale};
@@ -291,10 +289,7 @@ impl Source {
     fn hold_port(&self) -> Result<Fd, Error> {
         let failed =
             |errno: rustix::io::Errno| Error { call: "socket", errno: errno.raw_os_error() };
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)
-            .and_then(Fd::adopt_briefly)
-            .map_err(failed)?;
+        let socket = shadow::stream_for(self.local).map_err(failed)?;
         let device = shadow::int_option(self.target.fd, libc::SOL_SOCKET, BIND_TO_INDEX);
         if let Some(device) = device.filter(|device| *device != 0) {
             shadow::set_int_option(socket.raw(), libc::SOL_SOCKET, BIND_TO_INDEX, device);
