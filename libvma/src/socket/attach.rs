@@ -470,6 +470,12 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     if let Some((_, socket)) = state.socket(id) {
         socket.flows.clear();
     }
+    for (ring, flow) in &flows {
+        state.remove_flow(*ring, *flow);
+    }
+    // Packets that the ring got before the flow went are still this socket's, and the longest datagrams could not pass it. The lock
+    // has been held all the time: a thread that ends the process takes it, and finds nothing left in the queue.
+    hand_over::queue(&mut state, id, descriptor, &flows);
     if let Some(posted) = posted {
         drop(state);
         local::unpost(stack, *posted);
@@ -477,9 +483,8 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
             Ok(state) => state,
             Err(_) => return,
         };
-    }
-    for (ring, flow) in &flows {
-        state.remove_flow(*ring, *flow);
+        // Peers within the host have sent to the link until now.
+        hand_over::queue(&mut state, id, descriptor, &flows);
     }
     // Sockets that share a flow share its fate: a packet goes either to the rings or to the kernel. A socket that takes
     // IPv6 only from now on leaves its share to the others: a QUIC server has one for each client beside its listener.
@@ -487,8 +492,6 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
         WhyOs::Ipv6 => Vec::new(),
         _ => hand_over::siblings(&mut state, id, &flows),
     };
-    // Packets that the ring got before the flow went are still this socket's.
-    hand_over::queue(&mut state, id, descriptor, &flows);
     state.unbind(id);
     state.announce(id);
     drop(state);
