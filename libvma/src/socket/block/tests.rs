@@ -1,5 +1,5 @@
 use std::fs::File;
-use std::io::{Write, pipe};
+use std::io::{PipeWriter, Write, pipe};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ struct Pipe {
     polls: u64,
     /// At so many of the next registrations there is news.
     missed: u32,
+    /// Makes the descriptor readable when the call is about to sleep.
+    ends_sleep: Option<PipeWriter>,
     rounds: Vec<Round>,
     asleep: u32,
     sleeps: u32,
@@ -29,6 +31,7 @@ impl Pipe {
             timeout,
             polls: 0,
             missed: 0,
+            ends_sleep: None,
             rounds,
             asleep: 0,
             sleeps: 0,
@@ -66,6 +69,9 @@ impl<'a> Source<'a> for Pipe {
             return false;
         }
         self.sleeps += 1;
+        if let Some(mut writer) = self.ends_sleep.take() {
+            writer.write_all(b"x").unwrap();
+        }
         true
     }
 
@@ -138,11 +144,13 @@ fn it_lasts_as_long_as_the_time_out() {
 
 #[test]
 fn news_at_the_last_moment_is_looked_at_instead_of_slept_over() {
-    let (reader, _writer) = pipe().unwrap();
-    let mut source = Pipe::new(reader.as_raw_fd(), Some(20 * MILLISECOND));
-    source.missed = 3;
-    assert_eq!(block(&stack(), &mut source, None), Err(Over::TimedOut));
-    assert_eq!((source.wakes(), source.sleeps), (3, 1));
+    let (reader, writer) = pipe().unwrap();
+    // A time-out might be over before the last of them, on a busy processor.
+    let mut source = Pipe::new(reader.as_raw_fd(), None);
+    (source.missed, source.ends_sleep) = (3, Some(writer));
+    assert_eq!(block(&stack(), &mut source, None), Ok(()));
+    // The last one is the end of the sleep.
+    assert_eq!((source.wakes(), source.sleeps), (3 + 1, 1));
 }
 
 #[test]
