@@ -3,12 +3,13 @@
 //!
 //! That is the names and versions by which the parts find each other, the rules of libvma.conf,
 //! which the library obeys and `vma_conf` explains, the file by which a process tells its counters
-//! to `vma_stats`, the messages by which it tells its connections to `vmad`, and the Extra API,
+//! to `vma_stats`, the messages by which it tells its connections to `vmad`, those by which `vmad` grants it a ring, and the Extra API,
 //! by which a program asks the library for more than the sockets API has (`include/mellanox/vma_extra.h`
 //! is the same for C), and the address by which all of them know `::1`. [`vma`] is its safe face for programs.
 
 pub mod agent;
 pub mod extra;
+pub mod grant;
 pub mod ipv6_loopback;
 pub mod ipv6_stand_ins;
 pub mod rules;

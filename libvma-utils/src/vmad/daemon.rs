@@ -10,6 +10,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
 use crate::endpoint::Endpoint;
+use crate::grants::Grants;
 use crate::instance::{Instance, Refused};
 use crate::logging::{Limit, Logging};
 use crate::namespace::Namespaces;
@@ -32,6 +33,8 @@ pub struct Daemon {
     signals: Signals,
     served: Served,
     service: Service,
+    /// If the configuration grants anything.
+    grants: Option<Grants>,
     // Dropped in this order: when the lock is free, the socket is gone.
     endpoint: Endpoint,
     _instance: Instance,
@@ -78,6 +81,14 @@ impl Daemon {
             refusals: Limit::new(REFUSALS.0, REFUSALS.1),
         };
         let endpoint = Endpoint::open(&settings.socket)?;
+        let grants = match settings.grants.is_empty() {
+            true => None,
+            false => {
+                privileges::check_for_grants();
+                let rules = settings.grants.clone();
+                Some(Grants::open(&settings.grant_socket, rules, &settings.lock_file)?)
+            }
+        };
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
         let daemon = Daemon {
             given,
@@ -87,6 +98,7 @@ impl Daemon {
             signals,
             served,
             service: Service::new(),
+            grants,
             endpoint,
             _instance: instance,
         };
@@ -200,6 +212,9 @@ impl Daemon {
                 self.logging.change(&new);
                 self.served.resets.set_retry_interval(new.retry_interval);
                 self.served.resets.set_force_rst(new.force_rst);
+                if let Some(grants) = &self.grants {
+                    grants.set_rules(new.grants.clone());
+                }
                 let waiting = new.differing_at_start(&self.settings);
                 log::info!("configuration read again");
                 if !waiting.is_empty() {
@@ -213,6 +228,10 @@ impl Daemon {
                     syslog_socket: new.syslog_socket,
                     force_rst: new.force_rst,
                     retry_interval: new.retry_interval,
+                    grants: match self.grants {
+                        Some(_) => new.grants,
+                        None => self.settings.grants.clone(),
+                    },
                     ..self.settings.clone()
                 };
                 self.settings.tell();

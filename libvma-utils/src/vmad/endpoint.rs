@@ -1,5 +1,5 @@
-//! The daemon's socket: datagrams with the credentials that the kernel vouches for, and answers that
-//! cannot be led astray.
+//! The daemon's sockets: one for datagrams with the credentials that the kernel vouches for, and answers that
+//! cannot be led astray; one that processes connect to.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags,
-    SocketAddrUnix, SocketFlags, SocketType, UCred,
+    Shutdown, SocketAddrUnix, SocketFlags, SocketType, UCred,
 };
 use rustix::process::umask;
 
@@ -32,7 +32,18 @@ struct PassRights;
 const SO_PASSRIGHTS: i32 = 83;
 nix::setsockopt_impl!(PassRights, libc::SOL_SOCKET, SO_PASSRIGHTS, bool, sockopt::SetBool);
 
-pub struct Endpoint {
+/// Linux before 6.16 does not know the option.
+pub fn let_descriptors_come(socket: &OwnedFd, may: bool) {
+    let _ = setsockopt(socket, PassRights, &may);
+}
+
+pub struct Endpoint(Named);
+
+/// What processes connect to (SOCK_SEQPACKET).
+pub struct Listener(Named);
+
+/// A socket with a path, and mode 0777: every user's processes are served.
+struct Named {
     socket: OwnedFd,
     path: PathBuf,
     /// Device and inode of the socket's file.
@@ -58,27 +69,18 @@ pub struct Sender {
 }
 
 impl Endpoint {
-    /// Binds the socket, with mode 0777: every user's processes are served.
+    /// # Errors
+    /// If the path is somebody else's, and of the system calls.
     pub fn open(path: &Path) -> anyhow::Result<Endpoint> {
-        remove_stale(path)?;
-        let what = || format!("cannot make the socket {}", path.display());
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)
-            .with_context(what)?;
-        set_socket_passcred(&socket, true).with_context(what)?;
-        // Linux before 6.16 does not know the option.
-        let _ = setsockopt(&socket, PassRights, &false);
-        // There is no moment in which the file exists and may not be used.
-        let before = umask(Mode::empty());
-        let bound = SocketAddrUnix::new(path).and_then(|path| rustix::net::bind(&socket, &path));
-        umask(before);
-        bound.with_context(what)?;
-        let file = identity(&fs::symlink_metadata(path).with_context(what)?);
-        Ok(Endpoint { socket, path: path.to_owned(), file })
+        Named::open(path, SocketType::DGRAM, |socket| {
+            let_descriptors_come(socket, false);
+            set_socket_passcred(socket, true)
+        })
+        .map(Endpoint)
     }
 
     pub fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.socket.as_fd()
     }
 
     /// The next datagram; `None` if there is none.
@@ -90,12 +92,16 @@ impl Endpoint {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(buffer)];
-        let received =
-            match rustix::net::recvmsg(&self.socket, &mut parts, &mut control, RecvFlags::TRUNC) {
-                // Interrupted: whoever waits for the socket comes back at once.
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-                received => received?,
-            };
+        let received = match rustix::net::recvmsg(
+            &self.0.socket,
+            &mut parts,
+            &mut control,
+            RecvFlags::TRUNC,
+        ) {
+            // Interrupted: whoever waits for the socket comes back at once.
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            received => received?,
+        };
         let credentials = control.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials),
             _ => None,
@@ -140,12 +146,72 @@ impl Endpoint {
         }
         let held = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendto(&self.socket, answer, flags, &held)?;
+        rustix::net::sendto(&self.0.socket, answer, flags, &held)?;
         Ok(())
     }
 }
 
-impl Drop for Endpoint {
+impl Listener {
+    /// # Errors
+    /// As of [`Endpoint::open`].
+    pub fn open(path: &Path) -> anyhow::Result<Listener> {
+        Named::open(path, SocketType::SEQPACKET, |socket| {
+            // Whoever connects has it from here.
+            let_descriptors_come(socket, false);
+            rustix::net::listen(socket, BACKLOG)
+        })
+        .map(Listener)
+    }
+
+    /// Nobody can connect any more, and who waits for somebody is told.
+    pub fn end(&self) {
+        let _ = rustix::net::shutdown(&self.0.socket, Shutdown::Both);
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.socket.as_fd()
+    }
+
+    /// Who calls next; `None` if nobody does.
+    ///
+    /// # Errors
+    /// Of accept(2): EMFILE.
+    pub fn accept(&self) -> rustix::io::Result<Option<OwnedFd>> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match rustix::net::accept_with(&self.0.socket, flags) {
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
+            accepted => accepted.map(Some),
+        }
+    }
+}
+
+/// Processes that may call before the daemon looks.
+const BACKLOG: i32 = 128;
+
+impl Named {
+    fn open(
+        path: &Path,
+        kind: SocketType,
+        prepare: impl FnOnce(&OwnedFd) -> rustix::io::Result<()>,
+    ) -> anyhow::Result<Named> {
+        remove_stale(path)?;
+        let what = || format!("cannot make the socket {}", path.display());
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None).with_context(what)?;
+        // There is no moment in which the file exists and may not be used.
+        let before = umask(Mode::empty());
+        let bound = SocketAddrUnix::new(path).and_then(|path| rustix::net::bind(&socket, &path));
+        umask(before);
+        bound.with_context(what)?;
+        let file = identity(&fs::symlink_metadata(path).with_context(what)?);
+        let named = Named { socket, path: path.to_owned(), file };
+        prepare(&named.socket).with_context(what)?;
+        Ok(named)
+    }
+}
+
+impl Drop for Named {
     /// Removes the file, unless it is somebody else's by now.
     fn drop(&mut self) {
         let ours = |file: fs::Metadata| identity(&file) == self.file;

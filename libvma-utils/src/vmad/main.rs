@@ -2,7 +2,7 @@
 //! peers when such a process is killed, and leads traffic to TAPs for them.
 //!
 //! One thread, one loop (`daemon`), which a reader may follow: a datagram comes in by `endpoint`, is
-//! judged and obeyed in `serve`; a death, too, is an event there. `connections`, `registry` and
+//! judged and obeyed in `serve`; a death, too, is an event there. Only `grants` has threads of its own. `connections`, `registry` and
 //! `logging::limit` only compute; `peer`, `kernel` and `namespace` ask the kernel. What the messages look
 //! like is libvma_dev's.
 
@@ -10,10 +10,12 @@ mod background;
 mod connections;
 mod daemon;
 mod endpoint;
+mod grants;
 mod instance;
 mod kernel;
 mod logging;
 mod namespace;
+mod netlink;
 mod notify_dir;
 mod options;
 mod peer;

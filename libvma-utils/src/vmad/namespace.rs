@@ -1,7 +1,7 @@
 //! Network namespaces of the processes that the daemon serves: held open, so that they outlive their
 //! last process until the daemon is done in them, and entered for a moment.
 //!
-//! The daemon has one thread; what it does inside a namespace must be short. Sockets made inside stay
+//! What the daemon's loop does inside a namespace must be short. Sockets made inside stay
 //! in the namespace where they were made (network_namespaces(7)), so only their making needs to be
 //! done there. What is done inside lives elsewhere (`resets`, `traffic`).
 
@@ -45,7 +45,7 @@ impl Namespaces {
     /// ENOENT or ESRCH if there is no such process, EACCES without CAP_SYS_PTRACE for a process of
     /// another user.
     pub fn of(&mut self, pid: Pid) -> io::Result<Rc<Namespace>> {
-        let namespace = Namespace::open(&format!("/proc/{}/ns/net", pid.as_raw_nonzero()))?;
+        let namespace = Namespace::of(pid)?;
         if let Some(known) = self.0.get(&namespace.identity).and_then(Weak::upgrade) {
             return Ok(known);
         }
@@ -57,8 +57,29 @@ impl Namespaces {
 }
 
 impl Namespace {
+    /// The one that process `pid` is in now, for a thread of its own: [`Namespaces::of`] says when to ask, and what may fail.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn of(pid: Pid) -> io::Result<Namespace> {
+        Namespace::open(&format!("/proc/{}/ns/net", pid.as_raw_nonzero()))
+    }
+
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// Is it the one that this file of nsfs stands for?
+    ///
+    /// # Errors
+    /// Of fstat(2).
+    pub fn is_that_of(&self, file: &File) -> io::Result<bool> {
+        let metadata = file.metadata()?;
+        Ok(self.identity == Identity { device: metadata.dev(), inode: metadata.ino() })
+    }
+
+    pub fn file(&self) -> &File {
+        &self.file
     }
 
     /// Does `work` with this thread inside the namespace.

@@ -34,3 +34,17 @@ pub fn check() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+/// What it takes to grant rings. The service does not have it as it is installed: vmad(8) says how.
+pub fn check_for_grants() {
+    let needed = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::NET_ADMIN;
+    let has = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));
+    if !has {
+        log::warn!(
+            "without CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN no ring can be granted: see vmad(8), RINGS"
+        );
+    }
+    if let Err(error) = std::fs::metadata("/dev/net/tun") {
+        log::warn!("without /dev/net/tun no ring can be granted: {error}: see vmad(8), RINGS");
+    }
+}

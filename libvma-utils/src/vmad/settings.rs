@@ -10,8 +10,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use config::{Config, File, FileFormat};
+use nix::unistd::{Group, User};
 use serde::Deserialize;
 
+use crate::grants::rules::{Rule, Rules};
 use crate::options::Given;
 
 /// The file that is read if `--config` names no other; it need not exist.
@@ -34,6 +36,9 @@ pub struct Settings {
     pub max_sockets: u32,
     pub force_rst: bool,
     pub retry_interval: Duration,
+    /// Where processes ask for rings.
+    pub grant_socket: PathBuf,
+    pub grants: Rules,
 }
 
 /// Where the log goes.
@@ -59,6 +64,8 @@ impl Default for Settings {
             max_sockets: 65_599,
             force_rst: false,
             retry_interval: Duration::from_millis(1000),
+            grant_socket: libvma_dev::grant::SOCKET.into(),
+            grants: Rules::default(),
         }
     }
 }
@@ -82,6 +89,8 @@ impl Settings {
             notify_dir,
             max_processes,
             max_sockets,
+            grant_socket,
+            grants,
             log_level: _,
             log_target: _,
             log_file: _,
@@ -96,6 +105,9 @@ impl Settings {
             ("notify_dir", *notify_dir != running.notify_dir),
             ("max_processes", *max_processes != running.max_processes),
             ("max_sockets", *max_sockets != running.max_sockets),
+            ("grant_socket", *grant_socket != running.grant_socket),
+            // Without a rule there is no socket to ask by.
+            ("[[grant]]", grants.is_empty() != running.grants.is_empty()),
         ];
         pairs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
     }
@@ -115,6 +127,7 @@ impl Settings {
         log::debug!("pid file: {}", self.pid_file.display());
         log::debug!("sock file: {}", self.socket.display());
         log::debug!("notify dir: {}", self.notify_dir.display());
+        log::debug!("grants: {} rules", self.grants.rules.len());
     }
 
     fn under(mut self, given: &Given) -> anyhow::Result<Settings> {
@@ -150,6 +163,22 @@ struct Keys {
     max_sockets: Option<i64>,
     force_rst: Option<bool>,
     retry_interval_ms: Option<i64>,
+    grant_socket: Option<PathBuf>,
+    grant: Option<Vec<GrantKeys>>,
+    max_rings: Option<i64>,
+    max_ring_flows: Option<i64>,
+    max_ring_memory_mib: Option<i64>,
+}
+
+/// Of a table `[[grant]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GrantKeys {
+    interfaces: Vec<String>,
+    #[serde(default)]
+    users: Vec<String>,
+    #[serde(default)]
+    groups: Vec<String>,
 }
 
 impl Keys {
@@ -195,6 +224,54 @@ impl Keys {
             retry_interval: self
                 .number("retry_interval_ms", self.retry_interval_ms, 1, 1000)
                 .map(|milliseconds| Duration::from_millis(milliseconds.into()))?,
+            grant_socket: self.socket_path(
+                "grant_socket",
+                &self.grant_socket,
+                default.grant_socket,
+            )?,
+            grants: self.grants(default.grants)?,
+        })
+    }
+
+    fn grants(&self, default: Rules) -> anyhow::Result<Rules> {
+        let memory = u32::try_from(default.most_memory >> 20)?;
+        let memory = self.number("max_ring_memory_mib", self.max_ring_memory_mib, 1, memory)?;
+        let rules = self.grant.iter().flatten().map(|keys| self.rule(keys));
+        Ok(Rules {
+            rules: rules.collect::<anyhow::Result<_>>()?,
+            most_rings: self.number("max_rings", self.max_rings, 1, default.most_rings)?,
+            most_flows: self.number(
+                "max_ring_flows",
+                self.max_ring_flows,
+                1,
+                default.most_flows,
+            )?,
+            most_memory: u64::from(memory) << 20,
+        })
+    }
+
+    fn rule(&self, keys: &GrantKeys) -> anyhow::Result<Rule> {
+        let file = self.file.display();
+        let at = format!("{file}: [[grant]] interfaces = {:?}", keys.interfaces);
+        ensure!(!keys.interfaces.is_empty(), "{at}: name an interface, or \"*\" for all");
+        let named = !keys.users.is_empty() || !keys.groups.is_empty();
+        ensure!(named, "{at}: name users or groups who may have rings there");
+        let users = keys.users.iter().map(|name| {
+            let found = User::from_name(name).ok().flatten().map(|user| user.uid.as_raw());
+            found
+                .or_else(|| name.parse().ok())
+                .with_context(|| format!("{at}: there is no user '{name}'"))
+        });
+        let groups = keys.groups.iter().map(|name| {
+            let found = Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+            found
+                .or_else(|| name.parse().ok())
+                .with_context(|| format!("{at}: there is no group '{name}'"))
+        });
+        Ok(Rule {
+            interfaces: keys.interfaces.clone(),
+            users: users.collect::<anyhow::Result<_>>()?,
+            groups: groups.collect::<anyhow::Result<_>>()?,
         })
     }
 

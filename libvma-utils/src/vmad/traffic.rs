@@ -7,7 +7,6 @@
 //! come to be in one network namespace is in `network`, the bytes for the kernel in `rules`, the
 //! talk with it in `netlink`.
 
-mod netlink;
 mod network;
 mod rules;
 

@@ -137,13 +137,17 @@ fn the_installed_file_shows_every_key_with_its_default() {
     }
 }
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 16] = [
     "force_rst",
+    "grant_socket",
     "lock_file",
     "log_file",
     "log_level",
     "log_target",
     "max_processes",
+    "max_ring_flows",
+    "max_ring_memory_mib",
+    "max_rings",
     "max_sockets",
     "notify_dir",
     "pid_file",
@@ -151,3 +155,42 @@ const KEYS: [&str; 12] = [
     "socket",
     "syslog_socket",
 ];
+
+#[test]
+fn rules_of_grants_name_interfaces_and_who() {
+    let text = "max_rings = 2\nmax_ring_flows = 3\nmax_ring_memory_mib = 5\n\
+                [[grant]]\ninterfaces = ['eth1', 'eth2']\nusers = ['root', '4711']\n\
+                [[grant]]\ninterfaces = ['*']\ngroups = ['root']\n";
+    let settings = load(text, &Given::default()).expect("right");
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let expected = Rules {
+        rules: vec![
+            Rule { interfaces: names(&["eth1", "eth2"]), users: vec![0, 4711], groups: vec![] },
+            Rule { interfaces: names(&["*"]), users: vec![], groups: vec![0] },
+        ],
+        most_rings: 2,
+        most_flows: 3,
+        most_memory: 5 << 20,
+    };
+    assert_eq!(settings.grants, expected);
+    assert!(Settings::default().grants.is_empty());
+}
+
+#[test]
+fn a_rule_of_grants_that_grants_nothing_is_an_error() {
+    let refused = |rule: &str| refused(&format!("[[grant]]\n{rule}"));
+    assert_eq!(
+        refused("interfaces = ['eth1']"),
+        "[[grant]] interfaces = [\"eth1\"]: name users or groups who may have rings there"
+    );
+    assert_eq!(
+        refused("interfaces = []\nusers = ['root']"),
+        "[[grant]] interfaces = []: name an interface, or \"*\" for all"
+    );
+    assert_eq!(
+        refused("interfaces = ['eth1']\nusers = ['nobody.of.this.name']"),
+        "[[grant]] interfaces = [\"eth1\"]: there is no user 'nobody.of.this.name'"
+    );
+    assert!(refused("interfaces = ['eth1']\nuser = 'root'").contains("unknown field"));
+    assert!(refused("users = ['root']").contains("interfaces"));
+}

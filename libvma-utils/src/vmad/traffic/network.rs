@@ -22,9 +22,9 @@ use netlink_packet_route::tc::TcMessage;
 use rustix::io::Errno;
 
 use super::Rule;
-use super::netlink::{Netlink, Refused};
 use super::rules::{self, Handle, Place, What};
 use crate::namespace::Namespace;
+use crate::netlink::{Netlink, Refused};
 
 /// The index of `lo` in every namespace (`LOOPBACK_IFINDEX`).
 pub const LOOPBACK: u32 = 1;

@@ -114,7 +114,7 @@ impl Program {
         limits: Limits,
     ) -> Result<(Program, Option<Maps>), OpenError> {
         let (name, object, hook) = match mode {
-            Mode::Tc => ("ingress", INGRESS, Hook::Ingress),
+            Mode::Tc => ("vma_ingress", INGRESS, Hook::Ingress),
             Mode::Native => ("steer", STEER, Hook::Xdp(NATIVE)),
             Mode::Auto | Mode::Generic => ("steer", STEER, Hook::Xdp(GENERIC)),
         };

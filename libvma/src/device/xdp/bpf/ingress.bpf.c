@@ -13,6 +13,9 @@
 // slots in the order of their positions.
 
 #include "flows.bpf.h"
+#ifdef GRANTED
+#include "shown.bpf.h"
+#endif
 
 static long (*skb_load_bytes)(const void *skb, __u32 offset, void *to, __u32 len) =
 	(void *)BPF_FUNC_skb_load_bytes;
@@ -143,6 +146,9 @@ fill(struct __sk_buff *skb, __u64 position, __u64 mask, __u64 offset, __u64 size
 	if (!slot)
 		return 0;
 	__u64 number = slot->chunk;
+#ifdef GRANTED
+	number = bounded(number, OF_CHUNKS);
+#endif
 	void *to = map_lookup(&chunks, &number);
 	if (!to)
 		return 0;
@@ -202,7 +208,7 @@ static __attribute__((always_inline)) __s64 choose_bell(struct control *ring,
 }
 
 SEC("classifier")
-int ingress(struct __sk_buff *skb)
+int vma_ingress(struct __sk_buff *skb)
 {
 	__u64 zero = 0;
 	struct control *ring = map_lookup(&control, &zero);
@@ -228,6 +234,10 @@ int ingress(struct __sk_buff *skb)
 	__u64 segment = skb->gso_size;
 	if (judge(data, end, segment, &ends) != OURS || skb->vlan_present)
 		return PASS;
+#ifdef GRANTED
+	if (longer || !is_shown(skb, data, end, &ends))
+		return PASS;
+#endif
 	if (ends.protocol != IPPROTO_UDP)
 		segment = 0; // TCP's need not be told apart
 	// A later fragment may be shorter than that.
@@ -251,6 +261,9 @@ int ingress(struct __sk_buff *skb)
 	}
 	__u64 first = __sync_fetch_and_add(&ring->head, pieces);
 	__u64 mask = ring->mask;
+#ifdef GRANTED
+	mask = bounded(mask, OF_SLOTS);
+#endif
 
 	// All pieces but the last one fill their chunk. No slot is read before the first one of the frame,
 	// which is published at the end.
@@ -291,6 +304,9 @@ int ingress(struct __sk_buff *skb)
 
 	__s64 bell = choose_bell(ring, connection, first);
 	if (bell != NOBODY) {
+#ifdef GRANTED
+		return ring_tap();
+#endif
 		// The frame itself wakes the process: a packet socket of the process waits for this mark. IP drops
 		// the frame as another host's, which only the interface's rx_otherhost_dropped counts. A BPF ring
 		// buffer could wake the process, too, but it does so by an interrupt that the processor sends to

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-    NlasIterator,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NlasIterator,
 };
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
+use nix::libc;
 use rustix::io::Errno;
 
 /// A socket of one network namespace.
@@ -16,6 +18,13 @@ pub struct Netlink {
     socket: Socket,
     sequence: u32,
 }
+
+/// What was told changed meanwhile: something may be missing, or be there twice.
+#[derive(Debug)]
+struct Changed;
+
+/// How often the kernel is asked until nothing changes.
+const DUMPS: usize = 8;
 
 /// The kernel refused.
 #[derive(Debug)]
@@ -61,6 +70,12 @@ impl Netlink {
         &mut self,
         request: RouteNetlinkMessage,
     ) -> anyhow::Result<Vec<RouteNetlinkMessage>> {
+        for _ in 1..DUMPS {
+            match self.exchange(request.clone(), NLM_F_REQUEST | NLM_F_DUMP) {
+                Err(error) if error.is::<Changed>() => {}
+                done => return done,
+            }
+        }
         self.exchange(request, NLM_F_REQUEST | NLM_F_DUMP)
     }
 
@@ -79,6 +94,7 @@ impl Netlink {
         message.serialize(&mut bytes);
         self.socket.send(&bytes, 0)?;
         let mut told = Vec::new();
+        let mut has_changed = false;
         loop {
             let (datagram, _) = self.socket.recv_from_full()?;
             let mut rest = datagram.as_slice();
@@ -90,8 +106,10 @@ impl Netlink {
                 if message.header.sequence_number != self.sequence {
                     continue;
                 }
+                has_changed |= message.header.flags & NLM_F_DUMP_INTR != 0;
                 match message.payload {
                     NetlinkPayload::InnerMessage(inner) => told.push(inner),
+                    NetlinkPayload::Done(_) if has_changed => return Err(Changed.into()),
                     NetlinkPayload::Done(_) => return Ok(told),
                     NetlinkPayload::Error(answer) => {
                         return match answer.code {
@@ -109,6 +127,42 @@ impl Netlink {
         }
     }
 }
+
+/// Tells that something changed, not what.
+pub struct News(Socket);
+
+impl News {
+    /// Of the links and IPv4 addresses of the namespace that this thread is in.
+    ///
+    /// # Errors
+    /// Of socket(2), bind(2) and setsockopt(2).
+    pub fn open() -> io::Result<News> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.set_non_blocking(true)?;
+        for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR] {
+            socket.add_membership(group)?;
+        }
+        Ok(News(socket))
+    }
+
+    /// What has been told is known.
+    pub fn take(&self) {
+        // A message without room is one that was told as well.
+        let told = || self.0.recv(&mut &mut [0_u8; 1][..], 0);
+        while told().map_or_else(|error| error.raw_os_error() == Some(libc::ENOBUFS), |_| true) {}
+    }
+}
+
+impl AsFd for News {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// <linux/rtnetlink.h>
+const RTNLGRP_LINK: u32 = 1;
+const RTNLGRP_IPV4_IFADDR: u32 = 5;
 
 /// The kernel's words out of what follows the error code: the header of the request, then attributes
 /// (linux/netlink.h, `nlmsgerr_attrs`).
@@ -134,3 +188,11 @@ impl fmt::Display for Refused {
 }
 
 impl std::error::Error for Refused {}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "what the kernel tells changes all the time")
+    }
+}
+
+impl std::error::Error for Changed {}

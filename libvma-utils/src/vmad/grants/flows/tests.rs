@@ -1,0 +1,160 @@
+use std::collections::{HashMap, HashSet};
+
+use super::*;
+
+/// As the programs would see them, with a kernel that knows which sockets are open.
+#[derive(Default)]
+struct Seen {
+    flows: HashSet<Key>,
+    sources: HashMap<Three, u32>,
+    marked: HashMap<u32, SocketKey>,
+    is_full: bool,
+}
+
+impl Tables for Seen {
+    fn lead(&mut self, flow: &Key) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.is_full, "no room");
+        self.flows.insert(*flow);
+        Ok(())
+    }
+
+    fn leave(&mut self, flow: &Key) {
+        self.flows.remove(flow);
+    }
+
+    fn let_send(&mut self, source: &Three, place: Option<u32>) -> anyhow::Result<()> {
+        match place {
+            Some(place) => self.sources.insert(*source, place),
+            None => self.sources.remove(source),
+        };
+        Ok(())
+    }
+
+    fn mark(&mut self, socket: &SocketKey, place: u32, again: bool) -> Result<(), Refused> {
+        if !again && self.marked.contains_key(&place) {
+            return Err(Refused::new(Errno::ADDRINUSE, "it is there"));
+        }
+        self.marked.insert(place, *socket);
+        Ok(())
+    }
+
+    fn forget(&mut self, _: &SocketKey, place: u32) {
+        self.marked.remove(&place);
+    }
+}
+
+struct Host {
+    flows: Flows,
+    seen: Seen,
+}
+
+const A: Three = [10, 0, 0, 1, 0x13, 0x88, UDP, 0];
+const B: Three = [10, 0, 0, 2, 0x13, 0x88, UDP, 0];
+const WILD: SocketKey = [0; 16];
+const CONNECTED: SocketKey = [1; 16];
+const PEER: Option<Five> = Some([7; 16]);
+
+impl Host {
+    fn new() -> Host {
+        Host { flows: Flows::default(), seen: Seen::default() }
+    }
+
+    fn add(&mut self, flow: Key, key: SocketKey, cookie: u64) -> Result<(), Errno> {
+        let socket = Socket { key, cookie };
+        self.flows.add(flow, &socket, &mut self.seen).map_err(|refused| refused.errno)
+    }
+
+    fn remove(&mut self, flow: Key) -> bool {
+        self.flows.remove(&flow, &mut self.seen)
+    }
+
+    fn is_empty(&self) -> bool {
+        let Seen { flows, sources, marked, .. } = &self.seen;
+        self.flows.len() == 0 && flows.is_empty() && sources.is_empty() && marked.is_empty()
+    }
+}
+
+#[test]
+fn a_socket_is_marked_as_long_as_one_flow_is_its() {
+    let mut host = Host::new();
+    assert_eq!(host.add((A, None), WILD, 1), Ok(()));
+    assert_eq!(host.add((B, None), WILD, 1), Ok(()));
+    assert_eq!(host.seen.sources, HashMap::from([(A, 0), (B, 0)]));
+    assert!(host.remove((A, None)));
+    assert!(!host.remove((A, None)));
+    assert_eq!(host.seen.marked, HashMap::from([(0, WILD)]));
+    assert!(host.remove((B, None)));
+    assert!(host.is_empty());
+}
+
+#[test]
+fn a_port_may_be_sent_from_as_long_as_one_of_its_sockets_is_there() {
+    let mut host = Host::new();
+    assert_eq!(host.add((A, None), WILD, 1), Ok(()));
+    assert_eq!(host.add((A, PEER), CONNECTED, 2), Ok(()));
+    assert!(host.remove((A, PEER)));
+    assert_eq!(host.seen.sources, HashMap::from([(A, 0)]));
+    assert_eq!(host.add((A, PEER), CONNECTED, 2), Ok(()));
+    assert!(host.remove((A, None)));
+    assert_eq!(host.seen.sources, HashMap::from([(A, 1)]));
+    assert!(host.remove((A, PEER)));
+    assert!(host.is_empty());
+}
+
+#[test]
+fn of_two_open_sockets_with_one_address_and_port_one_has_the_ring() {
+    let mut host = Host::new();
+    assert_eq!(host.add((A, None), WILD, 1), Ok(()));
+    assert_eq!(host.add((B, None), WILD, 2), Err(Errno::ADDRINUSE));
+    assert_eq!(host.seen.marked, HashMap::from([(0, WILD)]));
+    // Closed, the kernel has it no more; its flow goes later.
+    host.seen.marked.clear();
+    assert_eq!(host.add((B, None), WILD, 2), Ok(()));
+    assert!(host.remove((A, None)));
+    assert_eq!(host.seen.marked, HashMap::from([(0, WILD)]));
+    assert!(host.remove((B, None)));
+    assert!(host.is_empty());
+}
+
+#[test]
+fn a_flow_without_room_leaves_nothing_behind() {
+    let mut host = Host::new();
+    host.seen.is_full = true;
+    assert_eq!(host.add((A, PEER), CONNECTED, 1), Err(Errno::NOSPC));
+    assert!(host.is_empty());
+}
+
+/// Places are of an array that has no more than the flows that a ring may have.
+#[test]
+fn no_more_places_are_taken_than_there_are_sockets() {
+    let mut host = Host::new();
+    let key = |n: u8| [n; 16];
+    let flow = |n: u8| ([10, 0, 0, 1, 0, n, UDP, 0], None);
+    for n in 0..100_u8 {
+        assert_eq!(host.add(flow(n), key(n), n.into()), Ok(()));
+        assert_eq!(host.add(flow(n + 100), key(n + 100), n.into()), Ok(()));
+        assert!(host.remove(flow(n)));
+        if n >= 2 {
+            assert!(host.remove(flow(n + 98)));
+        }
+        assert!(host.seen.marked.keys().all(|place| *place < 4), "{:?}", host.seen.marked);
+    }
+}
+
+/// An address that is away for a while.
+#[test]
+fn flows_rest_and_come_back() {
+    let mut host = Host::new();
+    assert_eq!(host.add((A, None), WILD, 1), Ok(()));
+    assert_eq!(host.add((B, PEER), CONNECTED, 2), Ok(()));
+    host.flows.let_rest(|flow| flow.0 == A, &mut host.seen).expect("it can");
+    assert_eq!(host.seen.flows, HashSet::from([(B, PEER)]));
+    assert_eq!(host.seen.sources, HashMap::from([(B, 1)]));
+    assert!(host.remove((B, PEER)));
+    host.flows.let_rest(|_| false, &mut host.seen).expect("it can");
+    assert_eq!(host.seen.flows, HashSet::from([(A, None)]));
+    assert_eq!(host.seen.sources, HashMap::from([(A, 0)]));
+    host.flows.let_rest(|_| true, &mut host.seen).expect("it can");
+    assert!(host.remove((A, None)));
+    assert!(host.is_empty());
+}
