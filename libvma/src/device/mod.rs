@@ -57,6 +57,8 @@ pub enum OpenError {
     Shared(u32),
     /// Memory that another process offered is not what it should be.
     Segment(&'static str),
+    /// The process may not, and the daemon does not grant it.
+    Granted(String),
 }
 
 impl OpenError {
@@ -83,6 +85,7 @@ impl core::fmt::Display for OpenError {
             OpenError::Shared(most) => {
                 write!(f, "{most} programs have it by the library, which is the limit")
             }
+            OpenError::Granted(text) => write!(f, "vmad does not grant it: {text}"),
             OpenError::Busy => {
                 f.write_str("another XDP program or AF_XDP socket has the interface")
             }

@@ -95,6 +95,19 @@ impl Ring {
         }
     }
 
+    /// As [`xdp::Ring::grant`].
+    pub fn grant(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Ring::Xdp(ring) => ring.grant(),
+            Ring::Shm(_) => None,
+        }
+    }
+
+    /// As [`xdp::Ring::is_lost`].
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Ring::Xdp(ring) if ring.is_lost())
+    }
+
     /// Gives the interface free, for another process or a later ring. Frames that are still queued
     /// stay readable.
     pub fn shut(&mut self) {
@@ -109,6 +122,14 @@ impl Ring {
     pub fn add_flow(&mut self, flow: Flow) -> Result<(), Errno> {
         match self {
             Ring::Xdp(ring) => ring.add_flow(flow),
+            Ring::Shm(_) => Ok(()),
+        }
+    }
+
+    /// As [`xdp::Ring::add_flow_of`].
+    pub fn add_flow_of(&mut self, shown: i32, flow: Flow) -> Result<(), Errno> {
+        match self {
+            Ring::Xdp(ring) => ring.add_flow_of(shown, flow),
             Ring::Shm(_) => Ok(()),
         }
     }

@@ -84,8 +84,16 @@ unsafe fn receive_message(
     // SAFETY: the program's control area, by the contract of the call; empty if it is null.
     let control = unsafe { convert::bytes_mut(header.msg_control.cast(), header.msg_controllen) };
     let control = Some(control);
-    // SAFETY: the same call, without blocking; it fills the program's header itself.
-    let os = || unsafe { real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT) };
+    let has_room = buffers.as_mut_slice().iter().any(|buffer| !buffer.is_empty());
+    let os = || {
+        let flags = flags | libc::MSG_DONTWAIT;
+        match has_room {
+            // SAFETY: the same call, without blocking; it fills the program's header itself.
+            true => unsafe { real::recvmsg(fd, message, flags) },
+            // SAFETY: as said.
+            false => unsafe { receive_message_without_room(fd, message, flags) },
+        }
+    };
     match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
         Reception::Done(Received::FromOs(len)) => len,
         Reception::Done(Received::Datagram { len, source, family, flags, control }) => {
@@ -127,6 +135,10 @@ unsafe fn receive_plain(
     let mut buffers = [IoSliceMut::new(bytes)];
     let os = || {
         let flags = flags | libc::MSG_DONTWAIT;
+        if buffer.1 == 0 {
+            // SAFETY: the program's address buffer, by the contract of the call.
+            return unsafe { receive_without_room(fd, flags, address) };
+        }
         // SAFETY: the same call, without blocking.
         unsafe { real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1) }
     };
@@ -147,6 +159,49 @@ unsafe fn receive_plain(
             real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1)
         }),
     }
+}
+
+/// A call without room for a byte. To that, a socket that the daemon has marked says 0 whatever waits (udp_bpf_recvmsg() of Linux): it is
+/// asked with room for one.
+///
+/// # Safety
+/// As recvfrom(2) of the address buffer.
+#[cold]
+unsafe fn receive_without_room(
+    fd: c_int,
+    flags: c_int,
+    address: (*mut libc::sockaddr, *mut libc::socklen_t),
+) -> isize {
+    let mut byte = [0_u8; 1];
+    let buffer = byte.as_mut_ptr().cast();
+    // SAFETY: a buffer of one byte, and the program's address buffer.
+    let received = unsafe { real::recvfrom(fd, buffer, 1, flags, address.0, address.1) };
+    if flags & libc::MSG_TRUNC == 0 { received.min(0) } else { received }
+}
+
+/// The same of recvmsg(2).
+///
+/// # Safety
+/// As recvmsg(2).
+#[cold]
+unsafe fn receive_message_without_room(
+    fd: c_int,
+    message: *mut libc::msghdr,
+    flags: c_int,
+) -> isize {
+    let mut byte = [0_u8; 1];
+    let mut place = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    // SAFETY: a msghdr that can be read and written, by the contract of the call.
+    let header = unsafe { &mut *message };
+    let (vector, count) = (header.msg_iov, header.msg_iovlen);
+    (header.msg_iov, header.msg_iovlen) = (&raw mut place, 1);
+    // SAFETY: the program's header with a vector of one byte.
+    let received = unsafe { real::recvmsg(fd, message, flags) };
+    (header.msg_iov, header.msg_iovlen) = (vector, count);
+    if received > 0 {
+        header.msg_flags |= libc::MSG_TRUNC;
+    }
+    if flags & libc::MSG_TRUNC == 0 { received.min(0) } else { received }
 }
 
 /// A receive call with a bad buffer: it waits as any other, and the datagram is lost to it.

@@ -6,12 +6,13 @@
 use super::Process;
 use crate::log::log_line;
 use crate::shard::SocketId;
-use crate::socket::{Stack, WhyOs, attach, is_stream};
+use crate::socket::{Stack, WhyOs, attach, is_stream, lost_rings};
 use crate::sys::thread;
 
 /// For the internal thread, in every round.
 pub fn attend(process: &'static Process) {
     let stack = &process.stack;
+    lost_rings::leave(stack);
     if stack.attaching.patience() != Some(0) {
         return;
     }
@@ -43,13 +44,15 @@ fn run(process: &'static Process, interface: u32) {
         }
         return;
     };
+    lost_rings::await_daemon(stack);
     let opened = attach::attach(stack, spec, 0);
     let without = {
         let Ok(mut plane) = stack.plane.lock() else { return };
         let Some(plane) = plane.as_mut() else { return };
         let is_given_up = plane.wanted.finish(interface);
         plane.rings.insert(interface, opened);
-        if opened.is_ok() {
+        if let Ok(ring) = opened {
+            lost_rings::check(stack, ring);
             // Its addresses or its MTU may have changed meanwhile.
             attach::update_interfaces(stack, plane);
         }

@@ -41,7 +41,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use crate::capture::Direction;
 pub use crate::device::shm::{LinkId, Progress, Segment, Side, check_bell};
-pub use crate::device::xdp::{Limits, Mode};
+pub use crate::device::xdp::{Limits, Mode, is_daemon_there};
 pub use crate::device::{Flow, Interface};
 pub use burst::TICK_NANOS;
 pub use count::Counts;
@@ -342,6 +342,14 @@ impl<S> State<S> {
     pub fn add_flow(&mut self, ring: RingId, flow: Flow) -> Result<(), i32> {
         match self.rings.get_mut(usize::from(ring.0)) {
             Some(ring) => ring.add_flow(flow).map_err(|errno| errno.raw_os_error()),
+            None => Err(libc::ENODEV),
+        }
+    }
+
+    /// The same for the kernel's socket that has the flow's destination.
+    pub fn add_flow_of(&mut self, shown: i32, ring: RingId, flow: Flow) -> Result<(), i32> {
+        match self.rings.get_mut(usize::from(ring.0)) {
+            Some(ring) => ring.add_flow_of(shown, flow).map_err(|errno| errno.raw_os_error()),
             None => Err(libc::ENODEV),
         }
     }

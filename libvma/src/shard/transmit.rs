@@ -67,6 +67,8 @@ pub struct Egress<'a> {
 pub enum SendError {
     /// No frame is free: the ring is full.
     NoFrame,
+    /// The daemon's ring takes no fragments, which only the kernel may send for this process.
+    Fragments,
     /// The receiving process of this host has no room on its link.
     ReceiverFull,
     /// EMSGSIZE.
@@ -261,6 +263,9 @@ fn send_fragments(
     ip: ipv4::Header,
     udp: udp::Header,
 ) -> Result<(), SendError> {
+    if ring.grant().is_some() {
+        return Err(SendError::Fragments);
+    }
     let total = egress.len + udp::HEADER_LEN;
     let pieces =
         fragments(total, egress.hop.mtu as usize, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;

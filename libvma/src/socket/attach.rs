@@ -13,7 +13,9 @@ use rustix::event::epoll;
 use self::flows::{Place, Wanted};
 use super::attaching::Need;
 use super::why::Remedy;
-use super::{Plane, Shard, Stack, State, Via, WhyOs, brevity, hand_over, local, sharing, stream};
+use super::{
+    Plane, Shard, Stack, State, Via, WhyOs, brevity, hand_over, local, lost_rings, sharing, stream,
+};
 use crate::config::XdpMode;
 use crate::config::rules::Moment;
 use crate::control::Control;
@@ -257,6 +259,8 @@ pub(super) fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<
     match (held, unserved) {
         (true, false) => Ok(()),
         (true, true) => Err(wanted.why),
+        // The daemon is gone: the ring will be, too, and another one come.
+        (false, _) if lost_rings::are_any(&state, plane) => Err(WhyOs::Attaching),
         (false, _) => Err(WhyOs::FlowRefused),
     }
 }
@@ -279,6 +283,7 @@ fn unplace(stack: &Stack, id: SocketId) -> Result<(), WhyOs> {
 /// the wanted flows could be had.
 pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingId, Flow)>) -> bool {
     let Some((_, socket)) = state.socket(id) else { return false };
+    let shadow = socket.shadow();
     let old = core::mem::take(&mut socket.flows);
     let needs_some = !wanted.is_empty();
     let mut now = Vec::with_capacity(wanted.len());
@@ -287,12 +292,18 @@ pub(super) fn exchange_flows(state: &mut Shard, id: SocketId, wanted: Vec<(RingI
             now.push(entry);
             continue;
         }
-        match state.add_flow(entry.0, entry.1) {
+        match state.add_flow_of(shadow, entry.0, entry.1) {
             Ok(()) => now.push(entry),
             Err(errno) => {
                 let (_, ip) = entry.1.destination();
                 let to = Shown(SocketAddrV4::new(ip, 0));
-                log_line!(Warning, "a flow to {to} was refused with errno {errno}");
+                match errno {
+                    // Of the kinds that the daemon grants it is none, or another socket of the port has it.
+                    libc::EOPNOTSUPP | libc::EADDRINUSE => {
+                        log_line!(Debug, "a flow to {to} is the kernel's");
+                    }
+                    _ => log_line!(Warning, "a flow to {to} was refused with errno {errno}"),
+                }
             }
         }
     }
@@ -349,7 +360,9 @@ pub(super) fn open_rings(stack: &Stack, local: Ipv4Addr, device: Option<u32>) {
     let Ok(mut plane) = stack.plane.lock() else { return };
     let Some(plane) = plane.as_mut() else { return };
     for interface in interfaces(&plane.control, local, device) {
-        if !plane.rings.contains_key(&interface) && plane.wanted.take(interface) {
+        // Where the daemon's ring was lost somebody waits for the daemon.
+        let is_open = plane.rings.contains_key(&interface) || stack.attaching.was_loss();
+        if !is_open && plane.wanted.take(interface) {
             let _ = open_ring(stack, plane, interface, PREDECESSOR_NANOS);
         }
     }
@@ -401,6 +414,9 @@ fn open_ring(
     let spec = plane.control.offloadable(interface).map_err(WhyOs::Interface)?;
     let result = attach(stack, spec, patience_nanos);
     plane.rings.insert(interface, result);
+    if let Ok(ring) = result {
+        lost_rings::check(stack, ring);
+    }
     result
 }
 
@@ -438,6 +454,7 @@ pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<Rin
         Ok(ring) => {
             let mode = stack.shard.lock().ok().and_then(|state| state.ring(ring)?.mode());
             log_line!(Debug, "{name}: offloaded in mode {mode:?}");
+            lost_rings::watch(stack, ring);
             stack.attaching.count_attached();
             stack.wake_internal_thread();
             Ok(ring)

@@ -34,6 +34,11 @@ pub struct Schedule {
     is_served: AtomicBool,
     /// How many interfaces have been attached.
     attached: AtomicU32,
+    /// A ring that the daemon had granted has ended, and nobody has looked yet.
+    is_loss: AtomicBool,
+    /// So did one at any time: the daemon may be about to come back.
+    was_loss: AtomicBool,
+    losses: AtomicU32,
 }
 
 impl Default for Schedule {
@@ -42,6 +47,9 @@ impl Default for Schedule {
             due_nanos: AtomicU64::new(NOT_DUE),
             is_served: AtomicBool::new(false),
             attached: AtomicU32::new(0),
+            is_loss: AtomicBool::new(false),
+            was_loss: AtomicBool::new(false),
+            losses: AtomicU32::new(0),
         }
     }
 }
@@ -52,9 +60,11 @@ impl Schedule {
         self.is_served.store(served, Ordering::Release);
     }
 
-    /// Without an internal thread the call that needs an interface attaches it.
+    /// Without an internal thread the call that needs an interface attaches it. Once the daemon was gone there may be something
+    /// to wait for, whatever the configuration says.
     pub fn is_in_background(&self, config: &Config) -> bool {
-        config.attaches_in_background && self.is_served.load(Ordering::Acquire)
+        let wanted = config.attaches_in_background || self.was_loss();
+        wanted && self.is_served.load(Ordering::Acquire)
     }
 
     /// Notes that a socket needs an interface. True if that is news to the internal thread.
@@ -75,6 +85,27 @@ impl Schedule {
     #[inline]
     pub fn attached(&self) -> u32 {
         self.attached.load(Ordering::Acquire)
+    }
+
+    /// A ring has ended that the daemon had granted.
+    #[cold]
+    pub fn note_loss(&self) {
+        self.was_loss.store(true, Ordering::Release);
+        self.is_loss.store(true, Ordering::Release);
+    }
+
+    /// How many have been given up so, with this one.
+    pub fn count_loss(&self) -> u32 {
+        self.losses.fetch_add(1, Ordering::Relaxed).saturating_add(1)
+    }
+
+    /// Has one since the last time?
+    pub fn take_loss(&self) -> bool {
+        self.is_loss.load(Ordering::Acquire) && self.is_loss.swap(false, Ordering::AcqRel)
+    }
+
+    pub fn was_loss(&self) -> bool {
+        self.was_loss.load(Ordering::Acquire)
     }
 
     /// Nanoseconds until the next interface is due; None if none is wanted.

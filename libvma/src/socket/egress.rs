@@ -353,6 +353,9 @@ fn transmit<'a>(
             Err(SendError::ReceiverFull) if has_room_in_kernel(progress, route) => {
                 return passed_locked(state, id, request, WhyOs::LinkFull);
             }
+            Err(SendError::Fragments) => {
+                return passed_locked(state, id, request, WhyOs::Arguments);
+            }
             Err(error) => return failed(stack, state, id, (error, len), hop.ring),
         }
     }
@@ -377,7 +380,7 @@ fn failed(
     let Some((endpoint, _)) = state.socket(id) else { return Outcome::Os(WhyOs::NotOurs) };
     let counters = &mut endpoint.counters;
     match error {
-        SendError::NoRing => return Outcome::Os(WhyOs::RingRefused),
+        SendError::NoRing | SendError::Fragments => return Outcome::Os(WhyOs::RingRefused),
         SendError::TooBig => {
             counters.tx_errors += 1;
             return Outcome::Errno(libc::EMSGSIZE);

@@ -15,6 +15,7 @@ pub mod egress;
 pub mod filter;
 pub mod hand_over;
 pub mod local;
+pub mod lost_rings;
 pub mod message;
 pub mod multicast;
 pub mod options;

@@ -6,7 +6,7 @@
 use rustix::event::{Timespec, epoll};
 
 use super::block::Guard;
-use super::{Stack, stream};
+use super::{Stack, lost_rings, stream};
 use crate::shard::SocketId;
 
 /// Takes all news. The internal thread calls it when the instance is readable.
@@ -33,6 +33,11 @@ fn attend(stack: &Stack, state: &mut Guard<'_>) -> bool {
     let is_news = !events.is_empty();
     for event in events {
         let data = event.data;
+        if data.u64() == lost_rings::NEWS {
+            stack.attaching.note_loss();
+            stack.wake_internal_thread();
+            continue;
+        }
         let Some(id) = SocketId::from_bits(data.u64()) else { continue };
         let flags = event.flags;
         if let Some((_, socket)) = state.socket(id) {

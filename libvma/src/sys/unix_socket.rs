@@ -63,6 +63,19 @@ pub fn connect(name: &[u8]) -> Result<Fd, Errno> {
     Ok(socket)
 }
 
+/// The same of a path.
+pub fn connect_path(path: &str) -> Result<Fd, Errno> {
+    let _shut = fork_gate::shut();
+    let socket = open()?;
+    rustix::net::connect(socket.as_fd(), &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Nothing is said or heard by it any more: the other end hears that at once.
+pub fn end(socket: &Fd) {
+    let _ = rustix::net::shutdown(socket.as_fd(), rustix::net::Shutdown::Both);
+}
+
 /// The effective user of the other end, when it connected or listened.
 pub fn peer_user(socket: &Fd) -> Option<u32> {
     // struct ucred: pid, uid, gid. (For rustix the pid is never 0, which it is in another pid namespace.)

@@ -18,6 +18,7 @@ mod extra;
 mod fallback;
 mod faults;
 mod forking;
+mod grants;
 mod hostile;
 mod inherited;
 mod integrity;

@@ -49,7 +49,7 @@ impl Ring {
     pub fn expect(&mut self, peer: SocketAddrV4, own: SocketAddrV4, taker: Taker) {
         // The program knows no stand-in of a peer whose connection is on a listener's flow.
         let is_unknown =
-            ipv6_stand_ins::is_one(*peer.ip()) && !self.program.flows.stand_ins().has(*peer.ip());
+            ipv6_stand_ins::is_one(*peer.ip()) && !self.program.flows.knows(*peer.ip());
         let seen = if is_unknown { Ipv4Addr::UNSPECIFIED } else { *peer.ip() };
         let peer = SocketAddrV4::new(seen, peer.port());
         if let Some(ingress) = self.ingress_mut() {

@@ -17,7 +17,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
-use self::bell::Bell;
+pub use self::bell::Bell;
 use self::own_bells::OwnBells;
 pub use self::own_bells::Taker;
 use super::ring::{CONTINUED, Descriptor, Mapping, SEGMENT_SHIFT};
@@ -287,11 +287,16 @@ pub struct Ingress {
 }
 
 impl Ingress {
-    /// `slots` is the number that the map was made with.
-    pub fn open(maps: Maps, slots: u32, interface: u32) -> Result<Ingress, Errno> {
+    /// `slots` is the number that the map was made with. Without a bell a packet socket is made one.
+    pub fn open(
+        maps: Maps,
+        slots: u32,
+        interface: u32,
+        bell: Option<Bell>,
+    ) -> Result<Ingress, Errno> {
         let own_bells = OwnBells::new(&maps.bells, &maps.waiters, interface)?;
         let slots = Slots::new(Shared::map(&maps, slots)?);
-        let bell = Bell::open(interface)?;
+        let bell = bell.map_or_else(|| Bell::open(interface), Ok)?;
         slots.memory.control().reserve.0.mark.store(bell.mark(), Ordering::Relaxed);
         Ok(Ingress { settled: slots.next, slots, bell, own_bells })
     }

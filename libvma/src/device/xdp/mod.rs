@@ -1,7 +1,7 @@
 //! The XDP device: AF_XDP rings on one interface, plus the eBPF flow table that feeds them.
 //!
 //! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
-//! memory, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
+//! memory, `flows` that or the daemon's, which `grant` asks for a ring, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
 //! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
 //! in common, `outlet` the same for the two ways to send, `tx_rings` what threads send by at the same time,
 //! `send` what goes by them, `ipv6` the other headers of packets of IPv6,
@@ -15,6 +15,8 @@ mod capture;
 mod count;
 mod establish;
 mod flow;
+mod flows;
+mod grant;
 mod ingress;
 mod inject;
 mod inlet;
@@ -29,6 +31,7 @@ mod super_frame;
 mod tx_rings;
 mod umem;
 
+pub use self::grant::is_daemon_there;
 pub use establish::{Establisher, Handshake, LOOPBACK_MAC};
 pub use inject::Injector;
 pub use program::Mode;
@@ -41,8 +44,9 @@ use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 use self::count::Traffic;
+use self::grant::Granted;
 pub use self::ingress::Taker;
-use self::ingress::{Ingress, Maps};
+use self::ingress::{Bell, Ingress, Maps};
 use self::outlet::Outlet;
 use self::program::Program;
 use self::queue::{Place, Queue, Sizes, ring_size};
@@ -108,8 +112,23 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Opens a ring in the best mode that works, and tells each that does not to `refused`.
+    /// Opens a ring in the best mode that works, and tells each that does not to `refused`. Where the process lacks the privileges
+    /// the daemon is asked for one.
     pub fn open(
+        interface: Interface,
+        mode: Mode,
+        limits: Limits,
+        refused: impl FnMut(Mode, &OpenError),
+    ) -> Result<Ring, OpenError> {
+        match Ring::open_by_right(interface.clone(), mode, limits, refused) {
+            Err(error) if error.lacks_privilege() && matches!(mode, Mode::Auto | Mode::Tc) => {
+                Ring::open_granted(interface, limits).unwrap_or(Err(error))
+            }
+            result => result,
+        }
+    }
+
+    fn open_by_right(
         interface: Interface,
         mode: Mode,
         limits: Limits,
@@ -127,6 +146,59 @@ impl Ring {
         Ring::open_in(last, interface, limits)
     }
 
+    /// A ring that the daemon makes; None if there is no daemon that grants any.
+    fn open_granted(interface: Interface, limits: Limits) -> Option<Result<Ring, OpenError>> {
+        let rx_frames = limits.rx_frames.max(BATCH).next_power_of_two();
+        let memory =
+            program::Sizes { chunks: rx_frames, slots: ring_size(limits.rx_posted, rx_frames) };
+        let granted = Granted::ask(interface.index, memory)?;
+        Some(granted.and_then(|granted| Ring::of_grant(interface, limits, memory, granted)))
+    }
+
+    fn of_grant(
+        interface: Interface,
+        limits: Limits,
+        memory: program::Sizes,
+        granted: Granted,
+    ) -> Result<Ring, OpenError> {
+        let tx_frames = limits.tx_frames.max(BATCH).next_power_of_two();
+        let umem = Umem::new(tx_frames).map_err(failed("mmap of the UMEM"))?;
+        let program = Program::granted(&interface, granted.grant);
+        let bell = Bell::of_tap(&granted.tap).map_err(failed("fcntl(F_DUPFD_CLOEXEC)"))?;
+        let (shared, ingress) = share(granted.maps, memory, interface.index, Some(bell))?;
+        let queue = Queue::behind_tap(granted.tap, tx_frames, ingress);
+        let mut ring = Ring {
+            // Its TAP takes frames of the MTU.
+            super_frames: SuperFrames::Unavailable,
+            interface,
+            program,
+            closed_to_strangers: false,
+            queues: vec![queue],
+            umem,
+            shared: Some(shared),
+            rx: Pool::new(memory.chunks),
+            tx: Pool::new(tx_frames),
+            tx_base: 0,
+            in_flight: 0,
+            most_posted: memory.slots,
+            traffic: Traffic::default(),
+            tally: Tally::default(),
+            tap: None,
+        };
+        ring.refill(0, memory.slots);
+        Ok(ring)
+    }
+
+    /// The connection that the ring lasts with, if the daemon has granted it.
+    pub fn grant(&self) -> Option<BorrowedFd<'_>> {
+        self.program.flows.connection()
+    }
+
+    /// The daemon that has granted the ring is gone, or does not answer: nothing comes any more.
+    pub fn is_lost(&self) -> bool {
+        self.program.flows.are_lost()
+    }
+
     fn open_in(mode: Mode, interface: Interface, limits: Limits) -> Result<Ring, OpenError> {
         let count = interface.rx_queues.clamp(1, MOST_QUEUES);
         let per_queue = (limits.rx_frames / count).max(BATCH).next_power_of_two();
@@ -142,7 +214,7 @@ impl Ring {
         };
         let umem = Umem::new(tx_base + tx_frames).map_err(failed("mmap of the UMEM"))?;
         let (shared, mut ingress) =
-            maps.map(|maps| share(maps, memory, interface.index)).transpose()?.unzip();
+            maps.map(|maps| share(maps, memory, interface.index, None)).transpose()?.unzip();
 
         let mut queues: Vec<Queue> = Vec::with_capacity(count as usize);
         for number in 0..count {
@@ -232,7 +304,13 @@ impl Ring {
 
     /// Packets of this flow come to us from now on (or still, if another socket has it already).
     pub fn add_flow(&mut self, flow: Flow) -> Result<(), Errno> {
-        self.program.flows.add(flow)
+        self.program.flows.add(flow, None)
+    }
+
+    /// The same; `shown` is the kernel's socket that has the flow's destination. A daemon that has granted the ring
+    /// wants to see it.
+    pub fn add_flow_of(&mut self, shown: i32, flow: Flow) -> Result<(), Errno> {
+        self.program.flows.add(flow, Some(shown))
     }
 
     pub fn remove_flows(&mut self, flows: impl Iterator<Item = Flow>) {
@@ -362,9 +440,9 @@ impl Ring {
     pub fn translate(&mut self, received: &mut Received) -> Result<(), DropReason> {
         let extent = self.rx.extent(&received.frame);
         let memory = self.shared.as_mut().unwrap_or(&mut self.umem);
-        let stand_ins = self.program.flows.stand_ins();
+        let flows = &mut self.program.flows;
         // The peer's next packet comes to the kernel.
-        let stranger = |address| stand_ins.leave_to_kernel(address);
+        let stranger = |address| flows.leave_to_kernel(address);
         let outcome = ipv6::to_ipv4(memory.bytes_mut(extent), received.len as usize, stranger);
         if outcome == Err(DropReason::KernelsConnection) {
             self.close_to_strangers();
@@ -498,10 +576,15 @@ impl Ring {
 }
 
 /// The memory that the steering program writes frames to, and the ring that it fills.
-fn share(maps: Maps, sizes: program::Sizes, interface: u32) -> Result<(Umem, Ingress), OpenError> {
+fn share(
+    maps: Maps,
+    sizes: program::Sizes,
+    interface: u32,
+    bell: Option<Bell>,
+) -> Result<(Umem, Ingress), OpenError> {
     let memory = Umem::of_map(&maps.chunks, sizes.chunks).map_err(failed("mmap of the frames"))?;
     let ingress =
-        Ingress::open(maps, sizes.slots, interface).map_err(failed("opening the ring"))?;
+        Ingress::open(maps, sizes.slots, interface, bell).map_err(failed("opening the ring"))?;
     Ok((memory, ingress))
 }
 

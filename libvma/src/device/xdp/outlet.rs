@@ -3,6 +3,7 @@
 //! and give the addresses of those that have left.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 
 use libvma_engine::frame::Extent;
 use rustix::io::Errno;
@@ -99,6 +100,8 @@ pub struct Packets {
     sent: VecDeque<u64>,
     /// Frames that the kernel has thrown away.
     pub lost: u64,
+    /// They are written to a TAP, one by one.
+    by_tap: bool,
 }
 
 impl Packets {
@@ -116,13 +119,18 @@ impl Packets {
         roomy(&socket);
         // Protocol 0: nothing is received.
         rustix::net::bind(&socket, &LinkAddress { interface, protocol: 0 })?;
+        Ok((socket, Packets::new(most, false)))
+    }
+
+    /// The same by a TAP.
+    pub fn by_tap(most: u32) -> Packets {
+        Packets::new(most, true)
+    }
+
+    fn new(most: u32, by_tap: bool) -> Packets {
         let most = most as usize;
-        let packets = Packets {
-            waiting: VecDeque::with_capacity(most),
-            sent: VecDeque::with_capacity(most),
-            lost: 0,
-        };
-        Ok((socket, packets))
+        let (waiting, sent) = (VecDeque::with_capacity(most), VecDeque::with_capacity(most));
+        Packets { waiting, sent, lost: 0, by_tap }
     }
 
     #[inline]
@@ -135,7 +143,11 @@ impl Packets {
         let mut calls = 0;
         while !self.waiting.is_empty() {
             calls += 1;
-            match self.send_batch(socket, memory) {
+            let sent = match self.by_tap {
+                true => self.write_first(socket, memory),
+                false => self.send_batch(socket, memory),
+            };
+            match sent {
                 Ok(0) => break,
                 Ok(frames) => self.leave(frames),
                 Err(Errno::INTR) => {}
@@ -163,6 +175,20 @@ impl Packets {
                 }
             }
         }
+    }
+
+    /// Writes the first frame to the TAP.
+    fn write_first(&self, tap: &Fd, memory: &Umem) -> Result<usize, Errno> {
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let mut used = 0;
+        for (place, piece) in pieces.iter_mut().zip(&self.waiting) {
+            *place = IoSlice::new(memory.bytes(Extent { offset: piece.address, len: piece.len }));
+            used += 1;
+            if piece.options & CONTINUED == 0 {
+                break;
+            }
+        }
+        rustix::io::writev(tap, pieces.get(..used).unwrap_or_default()).map(|_| 1)
     }
 
     /// How many frames the kernel has taken.

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 use super::Limits;
 use super::bpf::{self, Hook};
 use super::flow::FlowTable;
+use super::flows::{Flows, GrantedFlows};
+use super::grant::Grant;
 use super::ingress::Maps;
 use super::umem::CHUNK;
 use crate::device::{Interface, OpenError};
@@ -81,11 +83,12 @@ pub struct Sizes {
 /// it ends with the process, whatever ends that.
 pub struct Program {
     link: Option<Fd>,
-    _program: Fd,
-    interface: Fd,
+    _program: Option<Fd>,
+    /// The map that tells it of the interface; none if the daemon does.
+    interface: Option<Fd>,
     /// The AF_XDP sockets that frames go to, if they go to sockets.
     sockets: Option<Fd>,
-    pub flows: FlowTable,
+    pub flows: Flows,
     pub mode: Mode,
     /// The interface, to ask who else holds it.
     on: u32,
@@ -156,10 +159,30 @@ impl Program {
                 Err(errno) => return Err(system("bpf(LINK_CREATE)")(errno)),
             }
         };
-        let program =
-            Program { link, _program: program, interface, sockets, flows, mode, on: on.index };
+        let mut program = Program {
+            link,
+            _program: Some(program),
+            interface: Some(interface),
+            sockets,
+            flows: Flows::Own(flows),
+            mode,
+            on: on.index,
+        };
         program.set_interface(on)?;
         Ok((program, memory))
+    }
+
+    /// A program that the daemon has loaded and attached.
+    pub fn granted(on: &Interface, grant: Grant) -> Program {
+        Program {
+            link: None,
+            _program: None,
+            interface: None,
+            sockets: None,
+            flows: Flows::Granted(GrantedFlows::new(grant)),
+            mode: Mode::Tc,
+            on: on.index,
+        }
     }
 
     /// How likely it is that a living process holds the interface, too.
@@ -176,17 +199,27 @@ impl Program {
 
     /// Nothing is steered any more.
     pub fn detach(&mut self) {
+        if let Flows::Granted(granted) = &mut self.flows {
+            granted.grant().end();
+        }
         self.link = None;
     }
 
     /// Tells the program the interface's MAC address and MTU, and whether it is closed to strangers.
-    pub fn set_interface(&self, on: &Interface) -> Result<(), OpenError> {
+    pub fn set_interface(&mut self, on: &Interface) -> Result<(), OpenError> {
+        let map = match (&self.interface, &mut self.flows) {
+            (Some(map), _) => map,
+            (None, Flows::Granted(granted)) => {
+                return granted.grant().refresh().map_err(system("a request to vmad"));
+            }
+            (None, Flows::Own(_)) => return Ok(()),
+        };
         let value = InterfaceValue {
             mac: on.mac,
             mtu: on.mtu.min(u32::from(u16::MAX)) as u16,
             closed_to_strangers: self.flows.is_closed_to_strangers().into(),
         };
-        bpf::map_update(&self.interface, &0u32, &value).map_err(system("bpf(MAP_UPDATE_ELEM)"))
+        bpf::map_update(map, &0u32, &value).map_err(system("bpf(MAP_UPDATE_ELEM)"))
     }
 
     /// Frames of receive queue `queue` go to this socket from now on, if they go to sockets.

@@ -157,6 +157,18 @@ impl Queue {
         })
     }
 
+    /// What comes in does so by the steering program, and what goes out by a TAP, of a ring that the daemon has granted.
+    pub fn behind_tap(tap: Fd, tx: u32, ingress: Ingress) -> Queue {
+        Queue {
+            inlet: Inlet::Ingress(ingress),
+            outlet: Outlet::Packets(Packets::by_tap(tx)),
+            socket: tap,
+            posted: 0,
+            kicks: 0,
+            takes_chains: true,
+        }
+    }
+
     /// Lets the kernel send what waits in the outlet: `memory` is that of the frames. One system call per 32
     /// frames in copy mode.
     pub fn kick(&mut self, memory: &Umem) {

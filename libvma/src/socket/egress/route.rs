@@ -13,7 +13,7 @@ use super::super::attaching::Need;
 use super::super::outstanding::Outstanding;
 use super::super::{CachedRoute, Plane, Socket, Stack, State, Via, WhyOs, attach, local};
 use crate::control::netlink::{Protocol, RouteKind, RouteQuery};
-use crate::shard::{NextHop, SocketId, group_mac};
+use crate::shard::{Flow, NextHop, RingId, SocketId, group_mac};
 use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
 use crate::sys::{loopback_end, shadow};
@@ -305,6 +305,9 @@ fn resolve(
     }
     let ring = attach::ring(stack, plane, route.oif, Need::Socket)?;
     let source = query.src.or(route.prefsrc).ok_or(WhyOs::Route)?;
+    if !may_send(stack, id, ring, source) {
+        return Err(WhyOs::FlowRefused);
+    }
     let link = plane.control.link(route.oif).ok_or(WhyOs::Route)?;
     let source_mac = MacAddr(link.mac.ok_or(WhyOs::Route)?);
     let path_mtu = route.mtu.filter(|_| !own.ignores_path_mtu);
@@ -328,6 +331,16 @@ fn resolve(
             Via::Ring { hop, source, hop_limit: hops.or(route.hop_limit), class: Some(class) }
         }
     })
+}
+
+/// By a ring that the daemon has granted, frames leave from the address and port of a flow only.
+fn may_send(stack: &Stack, id: SocketId, ring: RingId, source: Ipv4Addr) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    if state.ring(ring).is_none_or(|ring| ring.grant().is_none()) {
+        return true;
+    }
+    let has = |(on, flow): &(RingId, Flow)| *on == ring && flow.destination().1 == source;
+    state.socket(id).is_some_and(|(_, socket)| socket.flows.iter().any(has))
 }
 
 /// Does a socket that is not ours listen to the group on this host, while the sender wants local

@@ -249,7 +249,7 @@ fn nobody_is_lost_if_there_are_too_many_strangers() {
             Ipv6Addr::new(0xfd00, 0xf11, 0, 0, 0, 0, high, low)
         };
         let know = |cable: &mut Cable, n| {
-            cable.ring.program.flows.stand_ins().leave_to_kernel(stranger(n));
+            cable.ring.program.flows.leave_to_kernel(stranger(n));
             cable.ring.close_to_strangers();
         };
         let taken =

@@ -20,6 +20,9 @@ const IPV4: u16 = 0x0800;
 /// More than there are bells.
 const MARKS: u32 = 32;
 
+/// Frames that one super-frame becomes (UDP_MAX_SEGMENTS of the kernel).
+const MOST_OF_A_TRAIN: u32 = 128;
+
 /// <linux/if_packet.h>
 const PACKET_FANOUT: i32 = 18;
 const PACKET_FANOUT_DATA: i32 = 22;
@@ -37,6 +40,8 @@ const MARK: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_MARK) as u32;
 pub struct Bell {
     /// Rung by the program.
     packets: Fd,
+    /// It is a TAP, to which the program redirects the frame.
+    is_tap: bool,
     mark: u32,
     /// Rung by ourselves when something came while we fell asleep.
     own: Fd,
@@ -51,7 +56,14 @@ impl Bell {
         let mark = u32::from_ne_bytes([a, b, c, d]) & !(MARKS - 1) | MARKS;
         let packets = listen(interface, mark)?;
         let own = Fd::adopt(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
-        Ok(Bell { packets, mark, own, is_rung: false })
+        Ok(Bell { packets, is_tap: false, mark, own, is_rung: false })
+    }
+
+    /// Of a ring that the daemon has granted.
+    pub fn of_tap(tap: &Fd) -> Result<Bell, Errno> {
+        let packets = Fd::copy_of(tap.as_fd())?.above_the_limit();
+        let own = Fd::adopt(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)?;
+        Ok(Bell { packets, is_tap: true, mark: 0, own, is_rung: false })
     }
 
     /// The mark (skb->mark) by which the packet socket knows a frame.
@@ -66,10 +78,25 @@ impl Bell {
     /// Whoever asks for the bell is served once, so one packet is all that waits as a rule. An error
     /// of the interface, which makes the socket readable, too, goes the same way.
     pub fn hush(&mut self) {
-        let mut none = [0u8; 0];
-        let _ = rustix::net::recv(&self.packets, &mut none[..], RecvFlags::DONTWAIT);
+        match self.is_tap {
+            true => self.drain(),
+            false => {
+                let mut none = [0u8; 0];
+                let _ = rustix::net::recv(&self.packets, &mut none[..], RecvFlags::DONTWAIT);
+            }
+        }
         if core::mem::take(&mut self.is_rung) {
             let _ = rustix::io::read(&self.own, &mut [0u8; 8]);
+        }
+    }
+
+    /// A train comes to a TAP as so many frames.
+    fn drain(&self) {
+        for _ in 0..MOST_OF_A_TRAIN {
+            match rustix::io::read(&self.packets, &mut [0u8; 1]) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
         }
     }
 
