@@ -215,9 +215,11 @@ fn timers_run_at_once_if_said() {
             ("VMA_PROGRESS_ENGINE_INTERVAL", "20000"),
         ];
         let mut program = puppet(&net, &set);
+        // Has the interface attached: until it is, the kernel makes connections, and repeats SYNs itself.
+        program.run("s = udp(('10.99.0.1', 0))");
         program.run("c = socket(); c.setblocking(False); c.connect_ex(('10.99.0.9', 80))");
         // Others that poll run the timers, so the thread leaves them to this one.
-        program.run("s = udp(('10.99.0.1', 0)); time.sleep(0.1); drain(s)");
+        program.run("time.sleep(0.1); drain(s)");
         let before = counter(&net, Side::B, "Ip", "InReceives");
         // Nobody polls; the SYN is due again after one second.
         program.run("time.sleep(1.5)");
@@ -225,7 +227,7 @@ fn timers_run_at_once_if_said() {
     };
     assert!(repeated("1") > 0);
     // What else wakes the thread, such as a message of netlink, has it look at the timers, too.
-    assert!((0..3).any(|_| repeated("0") == 0));
+    assert!((0..5).any(|_| repeated("0") == 0));
 }
 
 #[test]
