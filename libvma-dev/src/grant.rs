@@ -1,4 +1,4 @@
-//! What a process without privileges and the daemon `vmad` say to each other, so that the process gets a ring on an interface.
+//! The messages by which a process without privileges gets a ring on an interface from the daemon `vmad`.
 //!
 //! The process connects to [`SOCKET`] (unix(7), SOCK_SEQPACKET), once for each ring, and sends [`Request`]s; each is answered by
 //! an [`Answer`], in order. The ring is the process's as long as the connection is there. OPEN is answered three times if
@@ -37,7 +37,7 @@ pub mod kind {
     pub const REFRESH: u32 = 4;
 }
 
-/// What a process asks for.
+/// A process's question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Request {
@@ -64,7 +64,7 @@ pub struct Request {
 /// Bytes of an [`Answer`]'s text.
 pub const TEXT: usize = 124;
 
-/// What the daemon says to it.
+/// The daemon's answer to a request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Answer {

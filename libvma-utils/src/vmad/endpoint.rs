@@ -39,7 +39,7 @@ pub fn let_descriptors_come(socket: &OwnedFd, may: bool) {
 
 pub struct Endpoint(Named);
 
-/// What processes connect to (SOCK_SEQPACKET).
+/// The socket that processes connect to (SOCK_SEQPACKET).
 pub struct Listener(Named);
 
 /// A socket with a path, and mode 0777: every user's processes are served.
@@ -156,14 +156,14 @@ impl Listener {
     /// As of [`Endpoint::open`].
     pub fn open(path: &Path) -> anyhow::Result<Listener> {
         Named::open(path, SocketType::SEQPACKET, |socket| {
-            // Whoever connects has it from here.
+            // Each connection inherits the option.
             let_descriptors_come(socket, false);
             rustix::net::listen(socket, BACKLOG)
         })
         .map(Listener)
     }
 
-    /// Nobody can connect any more, and who waits for somebody is told.
+    /// No process can connect any more, and a thread that waits for one is woken.
     pub fn end(&self) {
         let _ = rustix::net::shutdown(&self.0.socket, Shutdown::Both);
     }
@@ -172,7 +172,7 @@ impl Listener {
         self.0.socket.as_fd()
     }
 
-    /// Who calls next; `None` if nobody does.
+    /// The next connection; `None` if no process has connected.
     ///
     /// # Errors
     /// Of accept(2): EMFILE.

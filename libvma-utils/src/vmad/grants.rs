@@ -58,14 +58,14 @@ pub struct Grants {
     accepting: Option<JoinHandle<()>>,
 }
 
-/// What the threads have in common.
+/// The state that all threads share.
 struct Shared {
     state: Mutex<State>,
     /// A connection has ended.
     ended: Condvar,
     /// Readable, and never read, when the daemon ends.
     ending: OwnedFd,
-    /// What the TAPs are called by, to be found again.
+    /// The alias of all TAPs, by which a later daemon finds them.
     alias: String,
 }
 
@@ -82,11 +82,11 @@ struct State {
 /// A connection, until its last descriptor is closed.
 struct Client {
     uid: u32,
-    /// It has a ring, or one is being made.
+    /// Set while the connection has a ring, or one is being made.
     ring: Option<Room>,
 }
 
-/// What a ring takes.
+/// The resources of a ring.
 struct Room {
     /// Network namespace and number.
     interface: (Identity, u32),
@@ -104,7 +104,7 @@ impl Refused {
         Refused { errno, why: why.into() }
     }
 
-    /// What the kernel did not do for the daemon.
+    /// The kernel refused a call of the daemon.
     pub fn failed(error: &anyhow::Error) -> Refused {
         Refused::new(Errno::IO, format!("{error:#}"))
     }
@@ -149,7 +149,7 @@ impl Grants {
 }
 
 impl Drop for Grants {
-    /// All rings end. A thread that somebody holds up ends with the process.
+    /// All rings end. A thread that a process holds up ends with the daemon.
     fn drop(&mut self) {
         let mut state = self.shared.state();
         state.is_ending = true;
@@ -180,7 +180,7 @@ impl Shared {
                 Ok(Some(connection)) => connection,
                 Err(error) => {
                     self.log_refusal(&format!("cannot accept who asks for a ring: {error}"));
-                    // It is still there, and there is no room for it now.
+                    // The connection waits still, and there is no descriptor for it now.
                     std::thread::sleep(PAUSE);
                     continue;
                 }
@@ -211,7 +211,7 @@ impl Shared {
             if let Some(count) = state.refusals.due(now) {
                 log::warn!("{count} more refusals of rings and flows");
             }
-            // Others refuse, too, while there are any.
+            // The threads of connections refuse, too, and do not look.
             let soon = (!state.clients.is_empty()).then(|| now + LOOK);
             state.refusals.deadline().into_iter().chain(soon).min()
         };
@@ -292,7 +292,7 @@ impl Place {
         self.shared().state().remains.iter().any(|remains| remains.uid == who.uid)
     }
 
-    /// It was not made, or has ended; what is left of it?
+    /// The ring was not made, or has ended and left `remains`.
     fn give_back(&self, remains: Option<Remains>) {
         let mut state = self.shared().state();
         state.remains.extend(remains);

@@ -19,7 +19,7 @@ pub struct Netlink {
     sequence: u32,
 }
 
-/// What was told changed meanwhile: something may be missing, or be there twice.
+/// The state changed while the kernel told it: a part may be missing, or be there twice.
 #[derive(Debug)]
 struct Changed;
 
@@ -146,7 +146,7 @@ impl News {
         Ok(News(socket))
     }
 
-    /// What has been told is known.
+    /// Takes all messages that wait.
     pub fn take(&self) {
         // A message without room is one that was told as well.
         let told = || self.0.recv(&mut &mut [0_u8; 1][..], 0);

@@ -35,7 +35,7 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What it takes to grant rings. The service does not have it as it is installed: vmad(8) says how.
+/// Warns of what is missing to grant rings. The service does not have it as it is installed: vmad(8) says how.
 pub fn check_for_grants() {
     let needed = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::NET_ADMIN;
     let has = capabilities(None).is_ok_and(|sets| sets.effective.contains(needed));

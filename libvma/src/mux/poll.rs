@@ -100,7 +100,7 @@ struct Polling<'q, 'd> {
     asked: bool,
     /// Sockets of ours that were ready at the last look.
     ours: usize,
-    /// It waits since then, on the shard's clock; None while it has only looked.
+    /// The call waits since then, on the shard's clock; None while it has only looked.
     since: Option<u64>,
     counting: Counting<'q>,
 }

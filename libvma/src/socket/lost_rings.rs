@@ -8,7 +8,7 @@ use crate::log::log_line;
 use crate::shard::{RingId, is_daemon_there};
 use crate::sys::thread;
 
-/// What the shadows' epoll instance tells of the connection that a ring lasts with; no socket has it.
+/// The data of the shadows' epoll instance for the connection that a ring lasts with; no socket has this number.
 pub const NEWS: u64 = 1;
 
 /// The internal thread shall hear of the end of a ring that was granted.
@@ -45,7 +45,7 @@ pub fn leave(stack: &Stack) {
     let Some(plane) = slot.as_mut() else { return };
     let mut lost = Vec::new();
     if let Ok(mut state) = stack.shard.lock() {
-        // What the rings have received is read first.
+        // Datagrams that the rings have received are read first.
         state.catch_up();
         for (interface, ring) in &plane.rings {
             if let Ok(ring) = ring

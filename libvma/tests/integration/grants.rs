@@ -261,7 +261,7 @@ fn kills_leave_nothing_and_touch_nobody() {
     });
 }
 
-/// A call without room, of a socket that the daemon has marked.
+/// A receive call without room for a byte, on a socket that the daemon has marked.
 #[test]
 fn the_size_of_what_the_kernel_has_is_told() {
     let host = Host::new(&rule(Side::A.device(), NOBODY));

@@ -1,4 +1,4 @@
-//! One connection: who has called, what it asks for, and its ring.
+//! The thread of one connection: it identifies the process, obeys its requests, and has its ring.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -128,7 +128,7 @@ fn obey_all(
     }
 }
 
-/// What a thread waits for.
+/// The event that a thread has waited for.
 enum Word {
     Request,
     /// Addresses or interfaces are others.
@@ -164,7 +164,7 @@ fn cost(kind: u32) -> u32 {
     if kind == kind::OPEN { pace::OF_RING } else { pace::OF_FLOW }
 }
 
-/// What is done, and whether all that came with the request is closed. The daemon holds the socket no more when the process has its answer.
+/// The result, and whether all descriptors that came with the request are closed. The daemon holds the socket no more when the process has its answer.
 fn obey(
     place: &Place,
     connection: &OwnedFd,
@@ -250,7 +250,7 @@ const FORWARDS: &str = "; its network forwards packets: see vmad(8) on what tran
 
 /// Says no to somebody who gets no thread.
 pub fn refuse(connection: &OwnedFd, refused: &Refused) {
-    // It may be gone already.
+    // The process may be gone already.
     let answer = Answer::refusal(refused.errno.raw_os_error(), &refused.why);
     let _ = send(connection, &answer, &[]);
     // Closed with something unread, the connection would be reset, and the answer lost.

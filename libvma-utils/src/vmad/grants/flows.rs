@@ -18,7 +18,7 @@ pub type Key = (Three, Option<Five>);
 /// struct socket_key: own address and port, the peer's; the own port in the order of the host, in 32 bits.
 pub type SocketKey = [u8; 16];
 
-/// What the programs look into.
+/// The tables of the programs.
 pub trait Tables {
     /// # Errors
     /// In words.
@@ -87,12 +87,12 @@ impl Flows {
         let known = self.sockets.get(&socket.key);
         let is_same = known.is_some_and(|shared| shared.cookie == socket.cookie);
         let place = known.map_or_else(|| self.free_place(), |shared| shared.place);
-        // It may have lost its mark with its port, and have the port again.
+        // The socket may have lost its mark with its port, and have the port again.
         tables.mark(&socket.key, place, is_same)?;
         self.free.retain(|free| *free != place);
         let shared =
             self.sockets.entry(socket.key).or_insert(Shared { cookie: 0, place, flows: 0 });
-        // (Another one before it is closed; its flows go, one by one.)
+        // (A socket that had the key before is closed; its flows go, one by one.)
         shared.cookie = socket.cookie;
         shared.flows += 1;
         self.flows.insert(flow, Flow { socket: socket.key, rests: false });

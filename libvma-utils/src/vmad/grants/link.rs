@@ -1,4 +1,4 @@
-//! What the kernel tells of the interfaces of a process's network, and is told of a TAP.
+//! Questions to the kernel about the interfaces of a process's network, and orders for TAPs.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};

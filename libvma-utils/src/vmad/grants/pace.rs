@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub const OF_RING: u32 = 50;
 pub const OF_CALL: u32 = 5;
 pub const OF_FLOW: u32 = 1;
-/// What may be asked for at once, and per second from then on.
+/// The cost that is free at once, and per second from then on.
 const BURST: f64 = 2000.0;
 const RATE: f64 = 500.0;
 /// A thread has other things to do as well, and the process waits for 500 ms.
@@ -37,7 +37,7 @@ impl Pace {
 
     fn left_at(&self, now: Instant) -> f64 {
         let since = now.saturating_duration_since(self.at).as_secs_f64();
-        // Who did not wait long enough owes no more than a burst.
+        // A user that did not wait long enough owes no more than a burst.
         (self.left + since * RATE).clamp(-BURST, BURST)
     }
 }

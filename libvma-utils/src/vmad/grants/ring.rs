@@ -27,7 +27,7 @@ static GRANTED: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/g
 const CHUNK: u64 = 2048;
 const SLOT: u64 = 16;
 
-/// What a ring takes beside: the other maps, and tables of the kernel.
+/// Bytes of a ring's other maps and tables, about.
 const REST: u64 = 512 << 10;
 
 /// As many rings of all processes may be at one interface: each frame goes through the programs in front of the one that it is for.
@@ -147,7 +147,7 @@ impl Ring {
         self.memory
     }
 
-    /// What goes to the process (`libvma_dev::grant::HANDED`).
+    /// The descriptors for the process (`libvma_dev::grant::HANDED`).
     pub fn handed(&self) -> [Option<[BorrowedFd<'_>; 2]>; 3] {
         let Programs { chunks, slots, control, bells, waiters, .. } = &self.programs;
         let pair = |one, other| Some([descriptor(one)?, descriptor(other)?]);
@@ -196,7 +196,7 @@ impl Ring {
     pub fn add(&mut self, flow: &Request, shown: Vec<OwnedFd>) -> Result<(), Refused> {
         let key = flows::key(flow);
         let facts = self.programs.shown.look(shown);
-        // It may be another socket's by now.
+        // The flow may be another socket's by now.
         self.forget(&key);
         let most = self.most_flows;
         if self.flows.len() >= most as usize {
@@ -287,7 +287,7 @@ impl Ring {
             return Ok(false);
         };
         if link.index != self.described.index {
-            // Another one has its name.
+            // Another interface has the name.
             return Ok(false);
         }
         if link != self.described {
@@ -330,7 +330,7 @@ impl Drop for Ring {
 }
 
 impl Programs {
-    /// What is at the TAP stays as long as that, whatever becomes of the daemon: a TAP without it would be a way into the host.
+    /// The program at the TAP stays as long as the TAP, whatever becomes of the daemon: a TAP without it would be a way into the host.
     fn attach(
         interface: &str,
         tap: &str,
@@ -386,12 +386,12 @@ impl Tables for Programs {
     }
 
     fn leave(&mut self, flow: &Key) {
-        // What is not there is gone, as it should be.
+        // An entry that is not there is gone, as it should be.
         let _ = match flow.1 {
             Some(five) => self.five.remove(&five),
             None => self.three.remove(&flow.0),
         };
-        // What the programs remember of the tables.
+        // From here on the programs do not trust what they remember of the tables.
         self.ended += 1;
         if let Err(error) = self.epoch.set(0, self.ended, 0) {
             log::error!("a ring's program is not told of a change: {error}");
@@ -401,7 +401,7 @@ impl Tables for Programs {
     fn let_send(&mut self, source: &Three, place: Option<u32>) -> anyhow::Result<()> {
         match place {
             Some(place) => self.sources.insert(source, place, 0)?,
-            // What is not there is gone, as it should be.
+            // An entry that is not there is gone, as it should be.
             None => _ = self.sources.remove(source),
         }
         Ok(())

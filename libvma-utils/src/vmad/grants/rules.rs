@@ -1,10 +1,10 @@
-//! Who may have a ring on which interface, and how much of it.
+//! The administrator's rules: which users may have rings on which interfaces, and how many.
 
 use rustix::io::Errno;
 
 use super::{Refused, Who};
 
-/// What the administrator allows.
+/// All rules, and the limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
     pub rules: Vec<Rule>,
@@ -28,7 +28,7 @@ pub struct Rule {
 /// Rings of one user on one interface. So many of all users can be there (`MOST_SHARERS` of `ring`) that others have room.
 const MOST_OF_ONE: usize = 4;
 
-/// What a user has, also of rings that have ended and whose process keeps their memory.
+/// The rings and memory of a user, also of rings that have ended and whose process keeps their memory.
 #[derive(Clone, Copy, Default)]
 pub struct Used {
     pub rings: usize,

@@ -1,6 +1,6 @@
-//! What a process shows for a flow, and the thread that touches it.
+//! The sockets that a process shows for its flows, and the thread that touches them.
 //!
-//! Whoever has a socket can have its lock held for as long as a file system in user space likes, and closing other descriptors may take
+//! The owner of a socket can keep its lock held for as long as a file system in user space likes, and closing other descriptors may take
 //! as long. So a ring has a thread for them, of which an answer is awaited for a moment only; without one the ring ends, and
 //! the thread keeps the place of its connection.
 
@@ -40,7 +40,7 @@ enum Command {
     Close,
 }
 
-/// What the kernel says of a socket of UDP.
+/// The kernel's answers about a socket of UDP.
 #[derive(Default)]
 pub struct Facts {
     pub namespace: Option<File>,
@@ -83,7 +83,7 @@ impl Shown {
         self.ask(Command::Mark { place, again }).map(|_| ())
     }
 
-    /// Nobody has the place.
+    /// The place is free.
     pub fn clear(&self, place: u32) {
         let _ = self.commands.send(Command::Clear(place));
     }

@@ -63,7 +63,7 @@ impl Tap {
 }
 
 impl Drop for Tap {
-    /// Whoever has a descriptor may have made it persistent.
+    /// A process with a descriptor may have made the TAP persistent.
     fn drop(&mut self) {
         // SAFETY: TUNSETPERSIST takes a number, of which this is a pointer's width.
         let request = unsafe { IntegerSetter::<SET_PERSISTENT>::new_usize(0) };

@@ -1,4 +1,4 @@
-//! Whose process has connected, by the kernel's word: as it was then, whatever program it has become since.
+//! The user and groups of a process that has connected, by the kernel's word: as they were then, whatever program it has become since.
 
 #![allow(unsafe_code, reason = "getsockopt(2) of SO_PEERGROUPS; no crate of ours has a safe one")]
 

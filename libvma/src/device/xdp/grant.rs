@@ -25,11 +25,11 @@ const UDP: u8 = 17;
 /// The connection that the ring lasts with.
 pub struct Grant {
     connection: Fd,
-    /// It did not answer.
+    /// The daemon did not answer.
     is_lost: bool,
 }
 
-/// What was granted.
+/// A ring that was granted.
 pub struct Granted {
     pub grant: Grant,
     pub maps: Maps,
@@ -99,7 +99,7 @@ impl Grant {
             call: "a request to vmad",
             errno: errno.raw_os_error(),
         };
-        // It may have said no already, and be gone: that is heard all the same.
+        // The daemon may have refused already, and closed the connection: its answer is read all the same.
         let _ = unix_socket::send(&self.connection, request.as_bytes(), &[]);
         let end = time::monotonic_nanos() + RING_NANOS;
         let mut pairs = [const { [None, None] }; HANDED.len()];
@@ -130,7 +130,7 @@ impl Grant {
 
     /// When this returns the daemon holds the socket no more that was shown.
     pub fn remove(&mut self, flow: Flow) {
-        // What it does not know is gone.
+        // A flow that the daemon does not know is gone.
         let _ = about(kind::REMOVE, flow).and_then(|request| self.ask(&request, &[]));
     }
 

@@ -100,7 +100,7 @@ pub struct Packets {
     sent: VecDeque<u64>,
     /// Frames that the kernel has thrown away.
     pub lost: u64,
-    /// They are written to a TAP, one by one.
+    /// The frames are written to a TAP, one by one.
     by_tap: bool,
 }
 

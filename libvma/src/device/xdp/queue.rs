@@ -157,7 +157,7 @@ impl Queue {
         })
     }
 
-    /// What comes in does so by the steering program, and what goes out by a TAP, of a ring that the daemon has granted.
+    /// Of a ring that the daemon has granted: frames come in by the steering program, and leave by a TAP.
     pub fn behind_tap(tap: Fd, tx: u32, ingress: Ingress) -> Queue {
         Queue {
             inlet: Inlet::Ingress(ingress),

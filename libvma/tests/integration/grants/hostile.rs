@@ -145,7 +145,7 @@ fn a_flow_takes_the_socket_that_has_it() {
     let flow = "local=('10.99.0.1', 6005), shown=f.fileno()";
     assert_eq!(asker.run(&format!("ask(c, ADD, {flow}, peer=('10.99.0.2', 10))")), "13");
     assert_eq!(asker.run(&format!("ask(c, ADD, {flow}, peer=('10.99.0.2', 9))")), "0");
-    // What is another's comes to that one.
+    // A datagram for another program's socket comes to that program.
     let peer = host.net.socket(Side::B);
     peer.send_to(b"for another", Side::A.at(5000)).unwrap();
     assert_eq!(other.run("s.recv(100)"), "b'for another'");
@@ -174,7 +174,7 @@ fn a_datagram_is_whose_the_kernel_says_now() {
     peer.send_to(b"the ring's", Side::A.at(5000)).unwrap();
     wait_for("it comes by the ring", || (lost(&mut asker) == "1").then_some(()));
     watch.still();
-    // Another one of the same port that came later has what comes from then on.
+    // A socket with the same port that is bound later gets the datagrams from then on.
     other.run("s = socket(AF_INET, SOCK_DGRAM); s.settimeout(15)");
     other.run("s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1); s.bind(('10.99.0.1', 5000))");
     assert!(took(&mut other));
@@ -223,7 +223,7 @@ fn descriptors_whose_close_waits_hold_nobody_up() {
     // Shown for a flow, and queued at a connection that ends.
     asker.run("c, tap = granted('veth-a')");
     asker.run("show(c, lingering())");
-    // Each waits in a place of the user's, of which there are so many.
+    // Each thread that waits keeps a place of the user's, of which there are so many.
     asker.run("held = sum(hold() for _ in range(24))");
     let held: usize = asker.run("held").parse().unwrap();
     assert!((10..=20).contains(&held), "{held}");
@@ -266,7 +266,7 @@ fn fragments_for_others_reach_them_in_any_order() {
     assert_eq!(other.run("s.recv(100) == bytes(range(16))"), "True");
 }
 
-/// What is written to a TAP leaves only as the kernel would have sent it for the sockets that were shown.
+/// A frame that is written to a TAP leaves only as the kernel would have sent it for the sockets that were shown.
 #[test]
 fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     let host = Host::new(&rule(Side::A.device(), NOBODY));
@@ -355,7 +355,7 @@ fn a_user_has_limits_and_rubbish_ends_the_connection() {
         asker.run(&format!("e.send({rubbish})"));
         assert_eq!(asker.run("hear(e)[0]"), "'the end'", "{rubbish}");
     }
-    // Who does not read its answers loses its ring, and nobody else waits.
+    // A process that does not read its answers loses its ring, and no other one waits.
     asker.run("d.setblocking(False)");
     asker.run("request = struct.pack('=5I', REFRESH, 1, 0, 0, 0) + bytes(12)");
     asker.run("exec(\"try:\\n while True: d.send(request)\\nexcept OSError: pass\")");

@@ -27,7 +27,7 @@ struct bpf_map_def SEC("maps") sources = {
 	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
-// What this CPU has found in that table, as of an epoch.
+// A CPU's last finds in that table, each as of an epoch.
 #define SENDERS 16
 struct sender {
 	__u64 source;
@@ -151,7 +151,7 @@ struct bpf_map_def SEC("maps") gate = {
 	.max_entries = 1,
 };
 
-// What is attached, for as long as the TAP is there.
+// The program that is attached, for as long as the TAP is there.
 SEC("classifier")
 int vma_gate(struct __sk_buff *skb)
 {

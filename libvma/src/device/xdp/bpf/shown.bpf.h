@@ -5,14 +5,14 @@
 // The kernel is asked for each frame whose flow is known. Nothing else would do: a socket may be closed, connected, bound to an
 // interface or lose its port, and another socket may have the same port (SO_REUSEADDR, SO_REUSEPORT), at any time.
 //
-// That two sockets are the same is a comparison of pointers, for which loading needs CAP_PERFMON.
+// Two sockets are compared by their pointers, for which loading needs CAP_PERFMON.
 
 static struct bpf_sock *(*sk_lookup_udp)(void *skb, struct bpf_sock_tuple *tuple, __u32 size, __u64 netns, __u64 flags) =
 	(void *)BPF_FUNC_sk_lookup_udp;
 static long (*sk_release)(void *socket) = (void *)BPF_FUNC_sk_release;
 static long (*redirect)(__u32 interface, __u64 flags) = (void *)BPF_FUNC_redirect;
 
-// What a socket is bound and connected to. Addresses in the order of the wire, the own port in that of the host, as the kernel has them.
+// The ends of a socket: bound to, and connected to. Addresses in the order of the wire, the own port in that of the host, as the kernel has them.
 struct socket_key {
 	__u32 address;
 	__u32 port;
@@ -37,7 +37,7 @@ struct bpf_map_def SEC("maps") places = {
 	.map_flags = 1, // BPF_F_NO_PREALLOC
 };
 
-// What this CPU has found in that table: it is cold memory. A place that does not hold any more does no harm: it is looked at what is there.
+// A CPU's last finds in that table, which is cold memory. A find that is out of date does no harm: the socket at the place is compared.
 #define RECENT 64
 struct recent {
 	struct socket_key key;

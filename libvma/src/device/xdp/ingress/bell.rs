@@ -40,7 +40,7 @@ const MARK: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_MARK) as u32;
 pub struct Bell {
     /// Rung by the program.
     packets: Fd,
-    /// It is a TAP, to which the program redirects the frame.
+    /// `packets` is a TAP, to which the program redirects the frame.
     is_tap: bool,
     mark: u32,
     /// Rung by ourselves when something came while we fell asleep.
