@@ -317,13 +317,8 @@ fn transmit<'a>(
                 counters.tx_packets += count as u64;
                 counters.tx_bytes += len as u64;
                 if let Some(route) = route {
-                    route.by_kernel = 0;
-                    if let Some(progress) = progress {
-                        route.outstanding.note(progress);
-                        if prepares && ancillary.is_plain() {
-                            route.envelope = Envelope::new(&egress);
-                        }
-                    }
+                    let model = (prepares && ancillary.is_plain()).then_some(&egress);
+                    note_sent(route, progress, model);
                 }
                 if !request.more_follow && state.kick_or_wait(hop.ring) {
                     drop(state);
@@ -358,6 +353,17 @@ fn transmit<'a>(
             }
             Err(error) => return failed(stack, state, id, (error, len), hop.ring),
         }
+    }
+}
+
+/// A datagram has left by a link or a ring; the next one may be sent after the model.
+#[inline(always)]
+fn note_sent(route: &mut CachedRoute, progress: Option<Progress>, model: Option<&Egress<'_>>) {
+    route.by_kernel = 0;
+    let Some(progress) = progress else { return };
+    route.outstanding.note(progress);
+    if let Some(model) = model {
+        route.envelope = Envelope::new(model);
     }
 }
 
