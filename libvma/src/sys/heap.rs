@@ -6,7 +6,8 @@
 //! ([`sys::lock`](super::lock)). The program's allocator, be it libc's or another one, never sees the library.
 //!
 //! The heap itself is dlmalloc. Here stand the lock, fork(), and what happens should a handler get through after
-//! all: the memory comes from a small reserve then, which is never given back.
+//! all: the memory comes from a small reserve then, which is never given back. Large chunks are mappings of their
+//! own, without the lock: dlmalloc would write zeros to a table of which a few pages are ever used.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
@@ -14,9 +15,15 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use dlmalloc::Dlmalloc;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap, munmap};
 
 use super::lock::{Guard, Lock, Reentered};
 use super::thread;
+
+/// Chunks of so many bytes are mappings.
+const LARGE: usize = 256 * 1024;
+/// Mappings are aligned so.
+const PAGE: usize = 4096;
 
 pub struct Heap {
     chunks: Lock<Dlmalloc>,
@@ -77,6 +84,9 @@ impl Heap {
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         thread::count_allocation();
+        if is_mapped(layout) {
+            return map(layout.size());
+        }
         // SAFETY: the size is not 0, and the alignment a power of two, as the caller promises.
         let chunk = self.with(|chunks| unsafe { chunks.malloc(layout.size(), layout.align()) });
         chunk.unwrap_or_else(|| self.reserve.take(layout))
@@ -84,13 +94,21 @@ unsafe impl GlobalAlloc for Heap {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         thread::count_allocation();
+        if is_mapped(layout) {
+            return map(layout.size());
+        }
         // SAFETY: as in `alloc`.
         let chunk = self.with(|chunks| unsafe { chunks.calloc(layout.size(), layout.align()) });
         chunk.unwrap_or_else(|| self.reserve.take(layout))
     }
 
     unsafe fn dealloc(&self, chunk: *mut u8, layout: Layout) {
-        if !self.reserve.has(chunk) {
+        if is_mapped(layout) {
+            // SAFETY: mapped by `map`, with this size, for such chunks come from nowhere else; nobody uses it any more, as
+            // the caller promises.
+            let unmapped = unsafe { munmap(chunk.cast(), layout.size()) };
+            debug_assert!(unmapped.is_ok());
+        } else if !self.reserve.has(chunk) {
             // A chunk that a handler gives back in the middle of the heap is lost.
             // SAFETY: of this heap and of that layout, as the caller promises, and not of the reserve.
             self.with(|chunks| unsafe { chunks.free(chunk, layout.size(), layout.align()) });
@@ -98,7 +116,16 @@ unsafe impl GlobalAlloc for Heap {
     }
 
     unsafe fn realloc(&self, chunk: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        if !self.reserve.has(chunk) {
+        // SAFETY: the caller promises that the size is not 0 and fits the alignment.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let mapped = (is_mapped(layout), is_mapped(new));
+        if mapped == (true, true) {
+            thread::count_allocation();
+            // SAFETY: a whole mapping of that size, which the caller alone uses.
+            let moved = unsafe { mremap(chunk.cast(), layout.size(), size, MremapFlags::MAYMOVE) };
+            return moved.map_or(ptr::null_mut(), |moved| moved.cast());
+        }
+        if mapped == (false, false) && !self.reserve.has(chunk) {
             thread::count_allocation();
             let (old, align) = (layout.size(), layout.align());
             // SAFETY: as in `dealloc`; the new size is not 0, as the caller promises.
@@ -107,9 +134,7 @@ unsafe impl GlobalAlloc for Heap {
                 return moved;
             }
         }
-        // SAFETY: the caller promises that the size is not 0 and fits the alignment.
-        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // SAFETY: as above.
+        // SAFETY: the size is not 0, as the caller promises.
         let moved = unsafe { self.alloc(new) };
         if !moved.is_null() {
             // SAFETY: both have at least so many bytes, and they do not overlap.
@@ -119,6 +144,22 @@ unsafe impl GlobalAlloc for Heap {
         }
         moved
     }
+}
+
+/// The answer depends on nothing else, so that it is the same when the chunk is given back.
+#[inline]
+fn is_mapped(layout: Layout) -> bool {
+    layout.size() >= LARGE && layout.align() <= PAGE
+}
+
+/// Zeroed; null if there is no memory.
+#[cold]
+fn map(size: usize) -> *mut u8 {
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let mapping = unsafe {
+        mmap_anonymous(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+    };
+    mapping.map_or(ptr::null_mut(), |mapping| mapping.cast())
 }
 
 const RESERVE: usize = 64 * 1024;
@@ -195,10 +236,16 @@ mod tests {
             }
             let (chunk, old, byte) = kept.swap_remove(random(100));
             assert!(holds(chunk, old.size(), byte));
-            let size = 1 + random(9000);
+            // Some cross the limit of mappings in either direction.
+            let size = if round % 50 == 0 { LARGE - 5000 + random(10_000) } else { 1 + random(9000) };
             // SAFETY: allocated with this layout, and the size is not 0.
             let moved = unsafe { heap.realloc(chunk, old, size) };
             assert!(holds(moved, size.min(old.size()), byte));
+            let (old, least) = (layout(size, old.align()), size.min(old.size()));
+            let size = 1 + size / 2 + random(size * 2);
+            // SAFETY: as above.
+            let moved = unsafe { heap.realloc(moved, old, size) };
+            assert!(holds(moved, least.min(size), byte));
             // SAFETY: allocated with this layout.
             unsafe { heap.dealloc(moved, layout(size, old.align())) };
         }
