@@ -48,8 +48,9 @@ pub fn may_take_turns() -> bool {
 pub fn give_turn(load: &Load) -> bool {
     let before = monotonic_nanos();
     thread::yield_now();
-    let turn = monotonic_nanos().saturating_sub(before);
-    TURNS.with(|mood| mood.note_turn(turn, || load.threads_per_cpu()));
+    let after = monotonic_nanos();
+    let turn = after.saturating_sub(before);
+    TURNS.with(|mood| mood.note_turn(turn, || load.threads_per_cpu(after)));
     was_taken(turn)
 }
 

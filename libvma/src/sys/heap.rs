@@ -237,7 +237,8 @@ mod tests {
             let (chunk, old, byte) = kept.swap_remove(random(100));
             assert!(holds(chunk, old.size(), byte));
             // Some cross the limit of mappings in either direction.
-            let size = if round % 50 == 0 { LARGE - 5000 + random(10_000) } else { 1 + random(9000) };
+            let size =
+                if round % 50 == 0 { LARGE - 5000 + random(10_000) } else { 1 + random(9000) };
             // SAFETY: allocated with this layout, and the size is not 0.
             let moved = unsafe { heap.realloc(chunk, old, size) };
             assert!(holds(moved, size.min(old.size()), byte));

@@ -3,28 +3,41 @@
 
 use rustix::fs::{PROC_SUPER_MAGIC, fstatfs};
 use rustix::thread::{CpuSet, sched_getaffinity};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{Fd, fd, thread, time};
 
 /// A sched_yield() that finds nobody takes 0.3 to 0.7 us, two changes of threads much longer.
 pub const EMPTY_YIELD_NANOS: u64 = 2_500;
 
+/// What [`Load::threads_per_cpu`] was is good for so many nanoseconds. Threads that take turns ask with each of
+/// them, and reading the file takes as long as a system call for a message.
+const GOOD_FOR: u64 = 1_000_000;
+
 /// Who else runs on the machine.
 pub struct Load {
     /// proc(5)'s loadavg, opened while the process is free to: it may leave for a chroot.
     file: Option<Fd>,
     cpus: u32,
+    /// The last answer about threads per CPU, and when it was given.
+    answer: AtomicU64,
+    answered: AtomicU64,
 }
 
 impl Load {
     pub fn open() -> Load {
-        Load { file: open(), cpus: online_cpus() }
+        Load {
+            file: open(),
+            cpus: online_cpus(),
+            answer: AtomicU64::new(1),
+            answered: AtomicU64::new(0),
+        }
     }
 
     /// Without any knowledge of the machine.
     #[cfg(test)]
     pub fn unknown() -> Load {
-        Load { file: None, cpus: u32::MAX }
+        Load { file: None, cpus: u32::MAX, answer: AtomicU64::new(1), answered: AtomicU64::new(0) }
     }
 
     /// May the calling thread run on every CPU? Then one of them is free as long as there are no more
@@ -38,9 +51,18 @@ impl Load {
         self.running().is_some_and(|running| running > self.cpus)
     }
 
-    /// Threads that run on a CPU or wait for it, rounded up; one if that is not known.
-    pub fn threads_per_cpu(&self) -> u64 {
-        self.running().map_or(1, |running| u64::from(running.div_ceil(self.cpus.max(1)).max(1)))
+    /// Threads that run on a CPU or wait for it, rounded up; one if that is not known. The answer may be a
+    /// millisecond old.
+    pub fn threads_per_cpu(&self, now: u64) -> u64 {
+        // Two threads that ask at once both read, and either answer is right.
+        if now.saturating_sub(self.answered.load(Ordering::Acquire)) < GOOD_FOR {
+            return self.answer.load(Ordering::Relaxed);
+        }
+        let running = self.running().unwrap_or(1);
+        let answer = u64::from(running.div_ceil(self.cpus.max(1)).max(1));
+        self.answer.store(answer, Ordering::Relaxed);
+        self.answered.store(now, Ordering::Release);
+        answer
     }
 
     /// Threads that run or want to, the caller among them.
@@ -95,7 +117,17 @@ mod tests {
 
     #[test]
     fn who_knows_of_no_others_counts_itself() {
-        assert_eq!(Load::unknown().threads_per_cpu(), 1);
+        assert_eq!(Load::unknown().threads_per_cpu(time::monotonic_nanos()), 1);
+    }
+
+    #[test]
+    fn an_answer_is_good_for_a_while() {
+        let load = Load::unknown();
+        load.answer.store(7, Ordering::Relaxed);
+        load.answered.store(GOOD_FOR, Ordering::Relaxed);
+        assert_eq!(load.threads_per_cpu(2 * GOOD_FOR - 1), 7);
+        assert_eq!(load.threads_per_cpu(2 * GOOD_FOR), 1, "read again");
+        assert_eq!(load.threads_per_cpu(2 * GOOD_FOR + 1), 1);
     }
 
     #[test]
@@ -123,7 +155,8 @@ mod tests {
                 });
             }
             std::thread::sleep(std::time::Duration::from_millis(50));
-            let (crowded, threads) = (load.is_crowded(), load.threads_per_cpu());
+            let now = time::monotonic_nanos();
+            let (crowded, threads) = (load.is_crowded(), load.threads_per_cpu(now));
             stop.store(true, core::sync::atomic::Ordering::Relaxed);
             assert!(crowded && threads >= 2);
         });
