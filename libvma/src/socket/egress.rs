@@ -537,46 +537,4 @@ pub fn after_os(stack: &Stack, id: SocketId, outcome: Result<usize, i32>) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // No device that a test can make keeps a frame for long: the decisions by themselves.
-
-    // covers: API-42
-    #[test]
-    fn whether_a_send_waits_is_the_sockets_or_forced() {
-        for asked in [false, true] {
-            assert_eq!(waits(Blocking::AsSocket, asked), asked);
-            assert!(waits(Blocking::Always, asked));
-            assert!(!waits(Blocking::Never, asked));
-        }
-    }
-
-    // covers: STAT-40, FIX-24
-    #[test]
-    fn what_the_kernel_says_to_a_send_is_counted() {
-        let stack = crate::socket::local::tests::stack();
-        let mut socket = Socket::new(-1, true, &stack.config);
-        socket.state = State::Offloaded;
-        let id = stack.shard.lock().unwrap().attach(socket, 0);
-        for outcome in [Ok(0), Ok(7), Err(libc::EAGAIN), Err(libc::EINTR), Err(libc::EPERM)] {
-            after_os(&stack, id, outcome);
-        }
-        let counters = stack.shard.lock().unwrap().counters_of(id).unwrap();
-        let expected = libvma_dev::stats::Counters {
-            tx_os_packets: 2,
-            tx_os_bytes: 7,
-            tx_os_errors: 1,
-            tx_os_eagain: 1,
-            ..Default::default()
-        };
-        assert_eq!(counters, expected);
-    }
-
-    // covers: API-40
-    #[test]
-    fn a_send_that_does_not_wait_is_done_or_says_eagain() {
-        assert_eq!(dropped(false), Ok(()));
-        assert_eq!(dropped(true), Err(libc::EAGAIN));
-    }
-}
+mod tests;

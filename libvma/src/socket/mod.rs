@@ -13,6 +13,8 @@ mod contention;
 pub mod dump;
 pub mod egress;
 pub mod filter;
+#[cfg(test)]
+mod fixture;
 pub mod hand_over;
 pub mod local;
 pub mod lost_rings;

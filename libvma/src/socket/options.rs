@@ -549,3 +549,6 @@ pub fn after_flags(stack: &Stack, id: SocketId) {
         attach::un_offload(stack, id, WhyOs::Arguments);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,7 +26,7 @@ pub(super) struct Listening {
     local: SocketAddrV4,
     /// What accepted connections start with.
     settings: Settings,
-    inherited_state: InheritedState,
+    pub(super) inherited_state: InheritedState,
     takes_ipv6: bool,
     /// For segments of IPv4 and of IPv6.
     envelopes: [Envelope; 2],

@@ -10,6 +10,8 @@
 mod body;
 mod command;
 mod first_word;
+#[cfg(test)]
+mod fixture;
 mod listen;
 mod pass;
 mod read;

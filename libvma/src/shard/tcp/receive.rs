@@ -80,7 +80,7 @@ impl<S> State<S> {
 
 impl Tcp {
     #[inline]
-    fn input(
+    pub(super) fn input(
         &mut self,
         io: &mut Io<'_>,
         arrival: &Arrival<'_>,

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::socket::local::tests::stack;
+use crate::socket::fixture::stack;
 use crate::socket::wait::Patience;
 use crate::sys::thread::block_signals;
 

@@ -368,3 +368,6 @@ fn shares_group(
     drop(state);
     plane.control.members_on_host(group, interface).is_none_or(|members| members > ours)
 }
+
+#[cfg(test)]
+mod tests;

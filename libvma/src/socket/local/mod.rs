@@ -13,9 +13,6 @@ mod listeners;
 mod mappings;
 mod search;
 
-#[cfg(test)]
-pub(in crate::socket) mod tests;
-
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
@@ -507,3 +504,6 @@ pub fn inode(descriptor: i32) -> Option<u64> {
     let status = fd::with_borrowed(descriptor, |fd| rustix::fs::fstat(fd))?.ok()?;
     Some(status.st_ino)
 }
+
+#[cfg(test)]
+mod tests;

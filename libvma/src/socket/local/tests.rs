@@ -4,48 +4,11 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::config::Config;
-use crate::config::settings::Settings;
+use crate::shard::SocketId;
 use crate::shard::pipe::{Offer, Pipe};
-use crate::shard::{Shard, SocketId};
 use crate::socket::Socket;
-use crate::socket::brevity::Brevity;
-use crate::stats::StatsFile;
-use crate::sys::load::Load;
+use crate::socket::fixture::{stack, stack_with};
 use crate::sys::shadow;
-
-fn stack_with(environment: &str) -> Stack {
-    let (name, value) = environment.split_once('=').unwrap_or_default();
-    let config = Config::new(&Settings::read([(name.to_owned(), value.to_owned())]));
-    let local = Local::new();
-    local.set_served(true);
-    Stack {
-        shard: Shard::default(),
-        drained: Default::default(),
-        hold: Default::default(),
-        short_streams: Brevity::of_streams(),
-        short_datagrams: Brevity::of_datagrams(),
-        attaching: Default::default(),
-        plane: Lock::new(None),
-        shadows: None,
-        internal_waker: None,
-        load: Load::unknown(),
-        local,
-        stats: StatsFile::new(&config.stats_file),
-        ended: Lock::new(Default::default()),
-        extra: Default::default(),
-        kernels: Default::default(),
-        passed: Lock::new(Default::default()),
-        system: Default::default(),
-        starts: std::sync::OnceLock::new(),
-        watch: crate::socket::stream::watch::Watch::new("", None, None),
-        config,
-    }
-}
-
-pub(in crate::socket) fn stack() -> Stack {
-    stack_with("")
-}
 
 fn socket() -> (UdpSocket, SocketAddrV4) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -129,7 +92,7 @@ fn a_socket_of_no_library_is_nobody() {
 
 #[test]
 fn nothing_is_found_where_it_is_switched_off() {
-    let (server, client) = (stack_with("VMA_LOCAL=0"), stack_with("VMA_LOCAL=0"));
+    let (server, client) = (stack_with(&[("VMA_LOCAL", "0")]), stack_with(&[("VMA_LOCAL", "0")]));
     let ((receiver, to), (_sender, from)) = (socket(), socket());
     assert_eq!(post(&server, protocol::UDP, receiver.as_raw_fd(), to), None);
     assert_eq!(find(&client, protocol::UDP, from, to), Found::Nobody);

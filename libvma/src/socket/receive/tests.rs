@@ -5,7 +5,7 @@ use libvma_dev::stats::Counters;
 
 use super::*;
 use crate::shard::Interest;
-use crate::socket::local::tests::stack;
+use crate::socket::fixture::stack;
 
 /// Receives without blocking; `os` is what the kernel's socket says, if it is to be asked.
 fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received>, Counters) {

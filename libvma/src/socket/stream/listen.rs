@@ -263,7 +263,11 @@ pub fn update(stack: &Stack, id: SocketId) {
     }
 }
 
-fn spec(stack: &Stack, state: &mut Guard<'_>, id: SocketId) -> Option<ListenSpec> {
+pub(in crate::socket) fn spec(
+    stack: &Stack,
+    state: &mut Guard<'_>,
+    id: SocketId,
+) -> Option<ListenSpec> {
     let (_, socket) = state.socket(id)?;
     let stream = socket.stream.as_ref()?;
     let system = system::of(stack);

@@ -494,3 +494,6 @@ fn timeout(descriptor: i32, name: i32, said: &[u8]) -> Option<u64> {
     let nanos = seconds.saturating_mul(1_000_000_000).saturating_add(micros * 1000);
     (nanos > 0).then_some(nanos)
 }
+
+#[cfg(test)]
+mod tests;

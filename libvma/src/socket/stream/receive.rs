@@ -376,3 +376,6 @@ fn count_received(state: &mut Guard<'_>, id: SocketId, copied: usize) {
         counters.rx_poll_hits += u64::from(copied > 0);
     }
 }
+
+#[cfg(test)]
+mod tests;

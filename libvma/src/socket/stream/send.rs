@@ -144,3 +144,6 @@ fn count_sent(state: &mut Guard<'_>, id: SocketId, sent: usize) {
         endpoint.counters.tx_bytes += sent as u64;
     }
 }
+
+#[cfg(test)]
+mod tests;

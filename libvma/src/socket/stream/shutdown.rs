@@ -161,3 +161,6 @@ fn linger(stack: &Stack, id: SocketId) {
         (!under_way).then_some(())
     });
 }
+
+#[cfg(test)]
+mod tests;

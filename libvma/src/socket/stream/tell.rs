@@ -261,3 +261,6 @@ pub fn state_number(state: TcpState) -> u8 {
         TcpState::Closing => 11,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use super::*;
 use crate::shard::Readiness;
 use crate::shard::pipe::Offer;
 use crate::socket::State;
-use crate::socket::local::tests::stack;
+use crate::socket::fixture::stack;
 use crate::socket::stream::{Outcome, Phase, Stream};
 use crate::sys::sockaddr::Family;
 

@@ -2,7 +2,7 @@ use libvma_dev::stats::Counters;
 
 use super::*;
 use crate::socket::Socket;
-use crate::socket::local::tests::stack;
+use crate::socket::fixture::stack;
 
 /// A call that finds nothing, or a part each time it looks. What was counted then.
 fn counted(call: Call, blocking: bool, partly: bool) -> (Result<(), Ended>, Counters) {
