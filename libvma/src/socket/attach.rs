@@ -546,3 +546,6 @@ pub(super) fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests;

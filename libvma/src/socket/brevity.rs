@@ -212,4 +212,50 @@ mod tests {
         assert_eq!(records.len(), MOST);
         assert!(records.iter().all(|record| record.destination.port() != 0));
     }
+
+    /// A socket that was bound, or that joined a group, is there for more than one question.
+    #[test]
+    fn the_first_destination_of_an_unnamed_socket_is_its_key() {
+        use crate::socket::fixture::Udp;
+        let key = |named: bool, state: State, joined: bool| {
+            let udp = Udp::new();
+            udp.with(|_, socket| {
+                (socket.named, socket.state) = (named, state);
+                if joined {
+                    socket.options.memberships.push(libvma_engine::udp::lookup::Membership {
+                        group: Ipv4Addr::new(239, 1, 1, 1),
+                        interface: 1,
+                        mode: libvma_engine::udp::lookup::SourceMode::Exclude,
+                        sources: Vec::new(),
+                    });
+                }
+                socket.note_first_destination(THERE);
+                socket.note_first_destination(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 81));
+                socket.brevity_key()
+            })
+        };
+        assert_eq!(key(false, State::Undecided, false), Some(THERE));
+        assert_eq!(key(true, State::Undecided, false), None);
+        assert_eq!(key(false, State::Offloaded, false), None);
+        assert_eq!(key(false, State::Undecided, true), None);
+    }
+
+    #[test]
+    fn a_socket_of_few_datagrams_was_short_whoever_carried_them() {
+        use crate::socket::fixture::Udp;
+        let short = |served: u64, by_kernel: u64, state: State| {
+            let udp = Udp::new();
+            udp.with(|endpoint, socket| {
+                socket.note_first_destination(THERE);
+                socket.state = state;
+                let counters = &mut endpoint.counters;
+                (counters.rx_packets, counters.tx_os_packets) = (served, by_kernel);
+            });
+            was_short(&mut udp.stack.shard.lock().unwrap(), udp.id)
+        };
+        assert_eq!(short(4, 4, State::Offloaded), Some((THERE, true)));
+        assert_eq!(short(4, 5, State::Offloaded), Some((THERE, false)));
+        assert_eq!(short(9, 0, State::Offloaded), Some((THERE, false)));
+        assert_eq!(short(1, 0, State::Undecided), None, "it has not been served");
+    }
 }

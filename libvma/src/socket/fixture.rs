@@ -4,12 +4,14 @@
 //! TCP peer itself ([`Tcp::arrive`]), and what the engine sends is lost. Datagrams between two processes go by a real link
 //! ([`Linked`]).
 
+use core::ffi::{c_int, c_void};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use libvma_dev::extra::{Info, IoVec};
 use libvma_engine::tcp::connection::Resumed;
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::seq::Seq;
@@ -24,6 +26,7 @@ use super::{Outcome, Plane, Socket, Stack, State, WhyOs, attach, egress, local, 
 use crate::config::Config;
 use crate::config::settings::Settings;
 use crate::control::Control;
+use crate::extra::{Callback, Packet, Verdict};
 use crate::shard::tcp::{Opening, Resumption};
 use crate::shard::{Endpoint, NextHop, RingId, Shard, SocketId};
 use crate::stats::StatsFile;
@@ -213,6 +216,14 @@ impl Linked {
     }
 }
 
+/// A receive callback that judges this way; the function at the C edge is not called.
+pub fn callback(descriptor: i32, call: fn(&Callback, &mut Packet<'_>) -> Verdict) -> Callback {
+    extern "C" fn never(_: c_int, _: usize, _: *mut IoVec, _: *mut Info, _: *mut c_void) -> c_int {
+        panic!("the judgement is the test's")
+    }
+    Callback { function: never, context: 0, descriptor, call }
+}
+
 /// The addresses of [`Tcp::connected`].
 pub const KEY: FlowKey = FlowKey {
     local: Ipv4Addr::new(10, 0, 0, 1),
@@ -279,6 +290,13 @@ impl Tcp {
         state.run_tcp();
         drop(state);
         tcp
+    }
+
+    /// The handshake of [`Tcp::connecting`] ends well.
+    pub fn resume_after_handshake(&self) {
+        self.stack.shard.lock().unwrap().forget_connection(self.id);
+        self.resume(TcpState::Established, b"");
+        self.with_stream(|stream| stream.phase = Phase::Connecting);
     }
 
     /// Gives the socket its connection.

@@ -220,4 +220,166 @@ mod tests {
         writer.put(0, libc::IP_TOS, &[1]);
         assert_eq!(writer.written(), 18);
     }
+
+    /// A datagram that came to this address by interface 3.
+    fn datagram(destination: Ipv4Addr) -> Datagram {
+        Datagram {
+            body: crate::shard::datagram::Body::Heap([].into()),
+            len: 3000,
+            skip: 0,
+            train: Default::default(),
+            source: std::net::SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 80),
+            destination,
+            interface: 3,
+            ttl: 61,
+            tos: 0x12,
+            after_kernel: 0,
+            by_link: false,
+            stamp: 1_000_000_005_006,
+            drops_before: 0,
+        }
+    }
+
+    /// The messages of a datagram: level, type and data.
+    fn told(
+        datagram: &Datagram,
+        set: impl FnOnce(&mut crate::socket::options::Options),
+    ) -> Vec<(i32, i32, Vec<u8>)> {
+        let stack = crate::socket::fixture::stack();
+        let mut socket = Socket::new(-1, true, &stack.config);
+        socket.local = Some(std::net::SocketAddrV4::new(datagram.destination, 7));
+        set(&mut socket.options);
+        let mut room = [0; 512];
+        let mut writer = ControlWriter::new(&mut room);
+        writer.describe(datagram, &socket, Some(Ipv4Addr::new(10, 0, 0, 1)));
+        let written = writer.written();
+        let mut left = &room[..written];
+        let mut all = Vec::new();
+        while !left.is_empty() {
+            let number = |at: usize| i32::from_ne_bytes(left[at..at + 4].try_into().unwrap());
+            let len = usize::from_ne_bytes(left[..8].try_into().unwrap());
+            all.push((number(8), number(12), left[HEADER..len].to_vec()));
+            left = &left[len.next_multiple_of(ALIGN)..];
+        }
+        all
+    }
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+
+    /// sock_recv_timestamp() and ip_cmsg_recv_offset() of Linux 6.18.
+    #[test]
+    fn all_messages_come_in_the_kernels_order() {
+        let all = told(&datagram(HERE), |options| {
+            options.timestamp_ns = true;
+            options.timestamping_software = true;
+            options.packet_info = crate::socket::options::PacketInfo::Both;
+            (options.receive_ttl, options.receive_tos) = (true, true);
+            options.original_destination = true;
+        });
+        let kinds: Vec<_> =
+            all.iter().map(|(level, kind, data)| (*level, *kind, data.len())).collect();
+        let expected = [
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS, 16),
+            (libc::SOL_SOCKET, libc::SCM_TIMESTAMPING, 48),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, 20),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO, 12),
+            (libc::IPPROTO_IP, libc::IP_TTL, 4),
+            (libc::IPPROTO_IP, libc::IP_TOS, 1),
+            (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, 16),
+        ];
+        assert_eq!(kinds, expected);
+        assert_eq!(all[0].2, [&1000u64.to_ne_bytes()[..], &5006u64.to_ne_bytes()].concat());
+        assert_eq!(all[1].2[..16], all[0].2, "the first of three stamps");
+        assert!(all[1].2[16..].iter().all(|byte| *byte == 0));
+        assert_eq!(all[2].2[..16], HERE.to_ipv6_mapped().octets());
+        assert_eq!((&all[4].2[..], &all[5].2[..]), (&61i32.to_ne_bytes()[..], &[0x12][..]));
+        assert_eq!(all[6].2[2..8], [0, 7, 10, 0, 0, 1], "port and address in network order");
+    }
+
+    #[test]
+    fn a_stamp_is_told_in_the_unit_that_was_asked_for() {
+        let micros = told(&datagram(HERE), |options| options.timestamp = true);
+        let expected = [&1000u64.to_ne_bytes()[..], &5u64.to_ne_bytes()].concat();
+        assert_eq!(micros, [(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, expected)]);
+        // One that came before it was asked for is stamped now.
+        let unstamped = Datagram { stamp: 0, ..datagram(HERE) };
+        let now = told(&unstamped, |options| options.timestamp_ns = true);
+        assert!(u64::from_ne_bytes(now[0].2[..8].try_into().unwrap()) > 1_000_000_000);
+    }
+
+    /// ip(7), IP_PKTINFO: the local address of a packet to a group is that of the interface.
+    #[test]
+    fn a_reply_to_a_group_is_to_come_from_the_interface() {
+        let info = |datagram: &Datagram| {
+            let all = told(datagram, |it| it.packet_info = crate::socket::options::PacketInfo::Ip);
+            let data = &all[0].2;
+            let address =
+                |at: usize| Ipv4Addr::from(<[u8; 4]>::try_from(&data[at..at + 4]).unwrap());
+            (data[0], address(4), address(8))
+        };
+        let group = Ipv4Addr::new(239, 1, 1, 1);
+        assert_eq!(info(&datagram(HERE)), (3, HERE, HERE));
+        assert_eq!(info(&datagram(group)), (3, HERE, group));
+        // Nobody asked when it came: the kernel does not know either.
+        let early = Datagram { interface: 0, ..datagram(group) };
+        assert_eq!(info(&early), (0, Ipv4Addr::UNSPECIFIED, group));
+    }
+
+    #[test]
+    fn losses_and_trains_are_told_only_where_there_are_some() {
+        let set = |options: &mut crate::socket::options::Options| {
+            (options.rxq_overflow, options.receive_segment) = (true, true);
+        };
+        assert_eq!(told(&datagram(HERE), set), []);
+        let lossy = Datagram { drops_before: 9, ..datagram(HERE) };
+        let expected = (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 9u32.to_ne_bytes().to_vec());
+        assert_eq!(told(&lossy, set), [expected]);
+        let train = |segment, whole| {
+            let train = crate::shard::datagram::Train { segment, whole };
+            told(&Datagram { train, ..datagram(HERE) }, set)
+        };
+        let size = (libc::IPPROTO_UDP, libc::UDP_GRO, 1200i32.to_ne_bytes().to_vec());
+        assert_eq!(train(1200, true), [size]);
+        assert_eq!(train(1200, false), [], "it is received one by one");
+        assert_eq!(train(3000, true), [], "it is one datagram");
+    }
+
+    /// ip6_datagram_recv_specific_ctl() of Linux 6.18. None of IPv4 is told of a packet of IPv6.
+    #[test]
+    fn a_packet_of_ipv6_is_told_by_its_own_messages() {
+        let set = |options: &mut crate::socket::options::Options| {
+            options.packet_info = crate::socket::options::PacketInfo::Both;
+            (options.receive_ttl, options.receive_tos) = (true, true);
+            for name in Ipv6Told::OPTIONS {
+                options.ipv6_told.set(name, true);
+            }
+        };
+        let real: Ipv6Addr = "2001:db8::1".parse().unwrap();
+        let stand_in = ipv6_stand_ins::of(real).unwrap();
+        let loopback = *libvma_dev::ipv6_loopback::end(7).ip();
+        for (destination, real, interface) in
+            [(stand_in, real, 3u32), (loopback, Ipv6Addr::LOCALHOST, LOOPBACK)]
+        {
+            let all = told(&datagram(destination), set);
+            let kinds: Vec<_> = all.iter().map(|(level, kind, _)| (*level, *kind)).collect();
+            let v6 = |name| (libc::IPPROTO_IPV6, name);
+            let [_, _, _, _, original] = Ipv6Told::OPTIONS;
+            let expected = [
+                v6(libc::IPV6_PKTINFO),
+                v6(libc::IPV6_HOPLIMIT),
+                v6(libc::IPV6_TCLASS),
+                v6(libc::IPV6_2292PKTINFO),
+                v6(libc::IPV6_2292HOPLIMIT),
+                v6(original),
+            ];
+            assert_eq!(kinds, expected);
+            let info = [&real.octets()[..], &interface.to_ne_bytes()].concat();
+            assert_eq!((&all[0].2, &all[3].2), (&info, &info));
+            assert_eq!(
+                (&all[1].2[..], &all[2].2[..]),
+                (&61i32.to_ne_bytes()[..], &0x12i32.to_ne_bytes()[..])
+            );
+            assert_eq!(all[5].2[8..24], real.octets());
+        }
+    }
 }

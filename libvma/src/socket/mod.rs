@@ -516,3 +516,6 @@ fn counters(
     };
     Some((counters, limit))
 }
+
+#[cfg(test)]
+mod tests;

@@ -230,4 +230,91 @@ mod tests {
             [(Some(1), Change::Join), (Some(1), Change::Block(ONE)), (None, Change::Unblock(ONE))];
         assert_eq!(after(again), [membership(1, SourceMode::Exclude, &[])]);
     }
+
+    /// ip(7): a `struct ip_mreqn`, `struct ip_mreq` or `struct in_addr`.
+    #[test]
+    fn the_interface_of_a_sender_is_read_by_the_length_of_the_argument() {
+        let (group, address) = ([239, 1, 1, 1], [10, 0, 0, 1]);
+        let read = |value: &[u8]| {
+            let stack = crate::socket::fixture::stack();
+            let mut options = Options::new(&stack.config);
+            interface_of_ipv4(&mut options, value);
+            (options.multicast_source, options.multicast.interface.map(NonZeroU32::get))
+        };
+        let source = Some(Ipv4Addr::from(address));
+        assert_eq!(read(&address), (source, None));
+        assert_eq!(read(&[group, address].concat()), (source, None));
+        let numbered = |index: u32| [group, address, index.to_ne_bytes()].concat();
+        assert_eq!(read(&numbered(7)), (source, Some(7)));
+        assert_eq!(read(&numbered(0)), (source, None));
+        assert_eq!(read(&[0; 4]), (None, None), "any interface again");
+        assert_eq!(read(&[]), (None, None));
+    }
+
+    #[test]
+    fn a_group_is_sent_to_as_the_kernel_was_told_for_its_family() {
+        use crate::socket::fixture::{Udp, stack};
+        use crate::sys::sockaddr::Family;
+        let udp = Udp::of(stack(), Family::Ipv6);
+        let of = |six: bool| {
+            udp.with(|_, socket| {
+                let it = if six { socket.options.ipv6_multicast } else { socket.options.multicast };
+                (it.hops, it.is_looped, it.all, it.interface.map(NonZeroU32::get))
+            })
+        };
+        let before = (1, true, true, None);
+        assert_eq!((of(false), of(true)), (before, before));
+        udp.set_number(libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, 9);
+        udp.set_number(libc::IPPROTO_IP, libc::IP_MULTICAST_LOOP, 0);
+        udp.set_number(libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0);
+        assert_eq!((of(false), of(true)), ((9, false, false, None), before));
+        assert!(udp.with(|_, socket| socket.loops_multicast()), "that goes by the socket's family");
+        udp.set_number(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_HOPS, 7);
+        udp.set_number(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_LOOP, 0);
+        udp.set_number(libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
+        udp.set_number(libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, 1);
+        assert_eq!(of(true), (7, false, false, Some(1)));
+        assert!(!udp.with(|_, socket| socket.loops_multicast()));
+        let groups = [Ipv4Addr::new(239, 1, 1, 1), GROUP];
+        let hops = udp.with(|_, socket| groups.map(|group| socket.options.multicast(group).hops));
+        assert_eq!(hops, [9, 7]);
+    }
+
+    #[test]
+    fn a_source_that_is_left_leaves_the_others() {
+        let left = after([
+            (Some(1), Change::JoinSource(ONE)),
+            (Some(1), Change::JoinSource(TWO)),
+            (Some(1), Change::LeaveSource(ONE)),
+            (Some(1), Change::LeaveSource(Ipv4Addr::new(10, 0, 0, 9))),
+        ]);
+        assert_eq!(left, [membership(1, SourceMode::Include, &[TWO])]);
+        // What was not joined cannot be left, nor filtered.
+        for change in
+            [Change::Leave, Change::Block(ONE), Change::Filter(SourceMode::Include, vec![])]
+        {
+            assert_eq!(after([(Some(1), change)]), []);
+        }
+        assert_eq!(after([(None, Change::Join)]), [], "no interface leads there");
+    }
+
+    #[test]
+    fn a_group_is_joined_on_the_interface_of_the_address_that_the_program_names() {
+        use crate::socket::State;
+        use crate::socket::fixture::{Udp, stack_with_plane};
+        use crate::sys::sockaddr::Family;
+        let join = |address: [u8; 4]| {
+            let udp = Udp::of(stack_with_plane(&[]), Family::Ipv4);
+            let value = [[239, 1, 1, 1], address].concat();
+            let level = libc::IPPROTO_IP;
+            assert!(after_set(&udp.stack, udp.id, level, libc::IP_ADD_MEMBERSHIP, &value));
+            let joined = udp.with(|_, socket| {
+                socket.options.memberships.iter().map(|it| it.interface).collect::<Vec<_>>()
+            });
+            (joined, udp.state())
+        };
+        assert_eq!(join([127, 0, 0, 1]), (vec![1], State::Undecided));
+        let nowhere = join([192, 0, 2, 77]);
+        assert_eq!(nowhere, (vec![], State::Os(WhyOs::Arguments)), "the kernel knows better");
+    }
 }

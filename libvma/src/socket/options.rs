@@ -124,7 +124,7 @@ impl Ipv6Told {
         self.0 & Ipv6Told::bit(name) != 0
     }
 
-    fn set(&mut self, name: i32, on: bool) {
+    pub(super) fn set(&mut self, name: i32, on: bool) {
         let bit = Ipv6Told::bit(name);
         self.0 = if on { self.0 | bit } else { self.0 & !bit };
     }

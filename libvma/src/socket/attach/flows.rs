@@ -228,3 +228,6 @@ impl Wanted {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

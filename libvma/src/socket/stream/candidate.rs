@@ -126,3 +126,6 @@ impl Candidate {
         Some(socket)
     }
 }
+
+#[cfg(test)]
+mod tests;

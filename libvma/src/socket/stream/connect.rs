@@ -341,3 +341,6 @@ fn judge(state: &mut Guard<'_>, id: SocketId) -> Option<Result<(), i32>> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

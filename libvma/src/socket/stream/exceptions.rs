@@ -168,4 +168,12 @@ mod tests {
         let mut found = connections(&table);
         assert!(found.any(|key| key.local_port == port && key.local == Ipv4Addr::LOCALHOST));
     }
+
+    #[test]
+    fn a_table_whose_words_are_no_addresses_gives_no_connections() {
+        for word in ["", "0100007F", "0100007F:", "0100007F:XY", "01:1F90", "0100007G:1F90"] {
+            assert_eq!(address(word), None, "{word}");
+        }
+        assert_eq!(address("000000000100007F:1F90"), None, "two words are of no family");
+    }
 }

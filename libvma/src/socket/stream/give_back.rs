@@ -257,3 +257,6 @@ fn fresh_socket(local: SocketAddrV4) -> Option<Fd> {
     shadow::set_int_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
     Some(socket)
 }
+
+#[cfg(test)]
+mod tests;

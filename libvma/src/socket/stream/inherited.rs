@@ -148,3 +148,6 @@ pub(super) fn leave_to_kernel(state: &mut Guard<'_>, id: SocketId) {
         state.steer_accepted(local);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -587,3 +587,6 @@ pub fn adopt(
     let peer = SocketName::new(key.remote_endpoint(), heritage.family);
     Some(Adopted { id, peer, inherited })
 }
+
+#[cfg(test)]
+mod tests;

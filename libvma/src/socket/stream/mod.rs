@@ -359,3 +359,6 @@ pub fn after_flags(stack: &Stack, id: SocketId) -> bool {
     socket.nonblocking = flags & libc::O_NONBLOCK != 0;
     flags & libc::O_ASYNC != 0
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,7 +72,7 @@ pub fn on_icmp(stack: &Stack, notice: &Notice, seq: u32) {
 }
 
 /// What a socket's options say of the way its packets take.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Wishes {
     /// SO_BINDTODEVICE.
     device: Option<u32>,
@@ -106,3 +106,6 @@ fn query(key: &FlowKey, wishes: Wishes) -> RouteQuery {
         ..RouteQuery::to(key.remote)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -313,4 +313,104 @@ mod tests {
         let lost = known.at(8_000_000_000, &sysctl, || panic!("nothing can be read"));
         assert!(Arc::ptr_eq(&later, &lost));
     }
+
+    /// tcp(7): the second number is what a socket begins with, the third what it may grow to.
+    #[test]
+    fn buffers_begin_and_grow_as_on_the_host() {
+        let settings = [("tcp_wmem", "4096 16384 4194304"), ("tcp_rmem", "4096 131072 6291456")];
+        let host = Host::with("buffers", &settings);
+        let (found, usual) = (host.read().settings, Settings::default());
+        // The kernel's is small, because it counts what the engine does not.
+        let initial = usual.send_buffer.limit.max(16_384);
+        let send = Buffer { limit: initial, most: 4_194_304, automatic: true };
+        assert_eq!(found.send_buffer, send);
+        let receive = Buffer { limit: 65_536, most: 3_145_728, automatic: true };
+        assert_eq!(found.receive_buffer, receive, "half of it is overhead");
+        assert_eq!(found.largest_receive_buffer, 6_291_456);
+        // A host that allows no growth.
+        host.set("tcp_wmem", "4096 9000000 1000");
+        host.set("tcp_rmem", "4096 131072 1000");
+        let found = host.read().settings;
+        assert_eq!((found.send_buffer.limit, found.send_buffer.most), (9_000_000, 9_000_000));
+        assert_eq!((found.receive_buffer.limit, found.receive_buffer.most), (65_536, 65_536));
+    }
+
+    #[test]
+    fn a_setting_that_is_no_number_leaves_the_default() {
+        let settings = [
+            ("tcp_rmem", "4096"),
+            ("tcp_wmem", "4096 many 1"),
+            ("tcp_keepalive_time", "soon"),
+            ("tcp_syn_retries", "-1"),
+        ];
+        let (found, usual) = (Host::with("wrong", &settings).read().settings, Settings::default());
+        assert_eq!(found.receive_buffer, usual.receive_buffer);
+        assert_eq!(found.send_buffer, usual.send_buffer);
+        assert_eq!(found.keep_idle, usual.keep_idle);
+        assert_eq!(found.syn_retries, usual.syn_retries);
+    }
+
+    #[test]
+    fn counts_and_times_of_the_host_have_the_engines_units() {
+        let host = Host::with(
+            "counts",
+            &[
+                ("tcp_keepalive_time", "600"),
+                ("tcp_keepalive_intvl", "20"),
+                ("tcp_keepalive_probes", "3"),
+                ("tcp_fin_timeout", "15"),
+                ("tcp_retries2", "300"),
+                ("tcp_sack", "0"),
+                ("tcp_rfc1337", "1"),
+            ],
+        );
+        let found = host.read().settings;
+        let keeping = (found.keep_idle, found.keep_interval, found.keep_count);
+        assert_eq!(keeping, (Millis::from_secs(600), Millis::from_secs(20), 3));
+        assert_eq!(found.fin_timeout, Some(Duration::from_secs(15)));
+        assert_eq!(found.retries, 255, "the engine counts so far");
+        assert!(!found.sack && found.rfc_1337 && found.timestamps);
+    }
+
+    /// VMA_TCP_TIMESTAMP_OPTION and VMA_TCP_CC_ALGO.
+    #[test]
+    fn what_is_configured_outweighs_the_host() {
+        let settings = [("tcp_timestamps", "0"), ("tcp_congestion_control", "reno")];
+        let host = Host::with("configured", &settings);
+        let with = |environment: &[(&str, &str)]| {
+            let owned = environment.iter().map(|(name, value)| ((*name).into(), (*value).into()));
+            let config = Config::new(&crate::config::settings::Settings::read(owned));
+            read(&config, &Sysctl::below(host.0.to_str().unwrap())).settings
+        };
+        let stamps = |value| with(&[("VMA_TCP_TIMESTAMP_OPTION", value)]).timestamps;
+        assert_eq!((stamps("0"), stamps("1"), stamps("2")), (false, true, false));
+        let congestion = |value: &str| with(&[("VMA_TCP_CC_ALGO", value)]).congestion.name();
+        let (lwip, cubic) = (congestion("0"), congestion("1"));
+        assert_eq!((lwip, cubic), ("reno", "cubic"));
+        host.set("tcp_congestion_control", "vegas");
+        assert_eq!(with(&[]).congestion, Algorithm::Cubic, "the engine does not have it");
+        host.set("tcp_congestion_control", "reno");
+        assert_eq!(with(&[]).congestion.name(), "reno");
+    }
+
+    /// RFC 9768: net.ipv4.tcp_ecn of 3 and more is Accurate ECN.
+    #[test]
+    fn connections_of_the_kernel_have_classic_ecn_up_to_a_setting_of_two() {
+        for (value, requests, is_classic) in
+            [("0", false, true), ("1", true, true), ("2", false, true), ("3", false, false)]
+        {
+            let system = Host::with("accurate", &[("tcp_ecn", value)]).read();
+            assert_eq!((system.settings.ecn, system.has_classic_ecn()), (requests, is_classic));
+        }
+    }
+
+    #[test]
+    fn a_listener_offers_what_its_connections_will_have() {
+        let settings = Settings { sack: false, window_scaling: false, ..Settings::default() };
+        let base = ListenSettings { syn_cookies: true, sack: true, ..Default::default() };
+        let found = of_listener(&settings, &base);
+        assert!(!found.sack && !found.window_scaling);
+        assert_eq!(found.window, settings.receive_buffer.limit);
+        assert!(found.syn_cookies, "the rest is the host's");
+    }
 }

@@ -369,3 +369,6 @@ fn find_way(
     }
     Ok((way, way.hop.ok_or(Refusal::Later("the neighbour is being resolved"))?))
 }
+
+#[cfg(test)]
+mod tests;

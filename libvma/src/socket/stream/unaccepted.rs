@@ -139,3 +139,6 @@ fn may_be_shared(state: &mut Guard<'_>, id: SocketId) -> bool {
         socket.forks != inherit::forks() || socket.stream.as_deref().is_some_and(inherited)
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,3 +165,6 @@ fn message(process: i32, report: &Report) -> agent::State {
         },
     }
 }
+
+#[cfg(test)]
+mod tests;
