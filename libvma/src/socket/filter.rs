@@ -42,6 +42,28 @@ impl Judgement {
     pub fn withholds(self) -> bool {
         matches!(self, Judgement::Due | Judgement::UnderWay | Judgement::Ending)
     }
+
+    /// The stream has got a callback, or lost it. `readable`: there are bytes.
+    fn after_register(self, has_callback: bool, readable: bool) -> Judgement {
+        match has_callback {
+            true if self == Judgement::Ending => Judgement::UnderWay,
+            true if self != Judgement::None => self,
+            // Bytes that wait came before the callback.
+            true if readable => Judgement::Passed,
+            true => Judgement::Due,
+            // The bytes that are being judged are read by no other thread before the verdict.
+            false if matches!(self, Judgement::UnderWay | Judgement::Ending) => Judgement::Ending,
+            false => Judgement::None,
+        }
+    }
+
+    /// The callback has judged, or is to judge anew. It may have been taken back meanwhile.
+    fn after_verdict(self, next: Judgement) -> Judgement {
+        match self {
+            Judgement::None | Judgement::Ending => Judgement::None,
+            Judgement::Due | Judgement::UnderWay | Judgement::Passed => next,
+        }
+    }
 }
 
 /// Gives a socket its callback, or takes it back. EINVAL: it is the kernel's.
@@ -56,18 +78,7 @@ pub fn register(stack: &Stack, id: SocketId, callback: Option<Callback>) -> Resu
     let is_stream = socket.stream.is_some();
     match &mut socket.stream {
         Some(stream) => {
-            stream.judgement = match callback {
-                Some(_) if stream.judgement == Judgement::Ending => Judgement::UnderWay,
-                Some(_) if stream.judgement != Judgement::None => stream.judgement,
-                // Bytes that wait came before the callback.
-                Some(_) if readable => Judgement::Passed,
-                Some(_) => Judgement::Due,
-                // The bytes that are being judged are read by no other thread before the verdict.
-                None if matches!(stream.judgement, Judgement::UnderWay | Judgement::Ending) => {
-                    Judgement::Ending
-                }
-                None => Judgement::None,
-            };
+            stream.judgement = stream.judgement.after_register(callback.is_some(), readable);
         }
         // Datagrams are stamped, and take the long way to the program.
         None => endpoint.wants_stamp = callback.is_some() || socket.options.wants_stamp(),
@@ -145,11 +156,8 @@ fn judgement(state: &mut Guard<'_>, id: SocketId) -> Judgement {
 fn set_judgement(state: &mut Guard<'_>, id: SocketId, judgement: Judgement) {
     if let Some((_, socket)) = state.socket(id)
         && let Some(stream) = &mut socket.stream
-        // It may have been taken away meanwhile.
-        && stream.judgement != Judgement::None
     {
-        let ends = stream.judgement == Judgement::Ending;
-        stream.judgement = if ends { Judgement::None } else { judgement };
+        stream.judgement = stream.judgement.after_verdict(judgement);
     }
 }
 
@@ -370,3 +378,6 @@ fn ends(stack: &Stack, id: SocketId) -> (SocketAddrV4, SocketAddrV4) {
     drop(state);
     (loopback_end::peer(shadow).unwrap_or(none), loopback_end::local(shadow).unwrap_or(none))
 }
+
+#[cfg(test)]
+mod tests;

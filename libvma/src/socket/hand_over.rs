@@ -121,3 +121,6 @@ pub fn pass(stack: &Stack, id: SocketId, why: WhyOs) {
     note_passed(stack, id);
     attach::un_offload(stack, id, why);
 }
+
+#[cfg(test)]
+mod tests;

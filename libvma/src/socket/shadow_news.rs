@@ -55,3 +55,6 @@ fn attend(stack: &Stack, state: &mut Guard<'_>) -> bool {
     }
     is_news
 }
+
+#[cfg(test)]
+mod tests;

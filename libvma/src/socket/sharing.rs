@@ -29,6 +29,21 @@ pub struct Sharing {
     alone: u32,
 }
 
+impl Sharing {
+    /// Others have a part in these addresses now. True if the flows are to change.
+    fn review(&mut self, shared: &[Ipv4Addr]) -> bool {
+        let left = self.withheld.iter().any(|address| !shared.contains(address));
+        self.alone = if left { self.alone + 1 } else { 0 };
+        let ends = self.alone >= REVIEWS_ALONE;
+        let begins = shared.iter().any(|address| !self.withheld.contains(address));
+        if ends {
+            self.alone = 0;
+            self.withheld.clear();
+        }
+        ends || begins
+    }
+}
+
 /// How often the sockets are reviewed. What a later member loses came in this time.
 const INTERVAL: u64 = 50_000_000;
 /// A review takes at most this share of the internal thread's time.
@@ -99,16 +114,7 @@ fn review_one(stack: &Stack, plane: &mut Plane, id: SocketId) {
     let changes = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some((_, socket)) = state.socket(id) else { return };
-        let sharing = &mut socket.datagrams.get_or_insert_default().sharing;
-        let left = sharing.withheld.iter().any(|address| !now.contains(address));
-        sharing.alone = if left { sharing.alone + 1 } else { 0 };
-        let ends = sharing.alone >= REVIEWS_ALONE;
-        let begins = now.iter().any(|address| !sharing.withheld.contains(address));
-        if ends {
-            sharing.alone = 0;
-            sharing.withheld.clear();
-        }
-        ends || begins
+        socket.datagrams.get_or_insert_default().sharing.review(&now)
     };
     // A socket works without flows, too: its packets then reach the shadow.
     if changes && let Err(why) = attach::install(stack, plane, id) {
@@ -230,3 +236,6 @@ fn own_inodes(stack: &Stack) -> HashSet<u64> {
     drop(state);
     descriptors.into_iter().map(fd::inode).collect()
 }
+
+#[cfg(test)]
+mod tests;

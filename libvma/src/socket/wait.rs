@@ -310,3 +310,6 @@ impl Wait {
         next
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -206,3 +206,6 @@ impl fmt::Display for WhyOs {
         f.write_str(text)
     }
 }
+
+#[cfg(test)]
+mod tests;

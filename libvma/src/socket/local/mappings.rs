@@ -102,3 +102,83 @@ pub(super) fn ask(
     let is_own = || unix_socket::sole_user() == Some(found.user);
     is_own().then_some(Key(found.inode))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, UdpSocket};
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn socket() -> (UdpSocket, SocketAddrV4) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("IPv4") };
+        (socket, address)
+    }
+
+    /// A way whose receiver is there, and one whose receiver is not.
+    fn ways() -> (UdpSocket, [(SocketAddrV4, SocketAddrV4); 2]) {
+        let (receiver, to) = socket();
+        let (gone, vacant) = socket();
+        drop(gone);
+        let from = SocketAddrV4::new(*to.ip(), 9);
+        (receiver, [(from, to), (from, vacant)])
+    }
+
+    /// To ask costs two system calls.
+    #[test]
+    fn an_answer_is_kept_and_that_there_is_none_only_for_a_moment() {
+        let (receiver, [way, vacant]) = ways();
+        let (mut mappings, mut diag) = (Mappings::default(), Diag::open().unwrap());
+        let found = mappings.receiver(&mut diag, way, 1, 0);
+        assert!(found.is_some());
+        assert_eq!(mappings.receiver(&mut diag, vacant, 1, 0), None);
+        drop(receiver);
+        let _late = UdpSocket::bind(vacant.1).unwrap();
+        assert_eq!(mappings.receiver(&mut diag, way, 1, 20 * SECOND), found, "it is not asked");
+        assert_eq!(mappings.receiver(&mut diag, vacant, 1, NEGATIVE_NANOS - 1), None);
+        assert!(mappings.receiver(&mut diag, vacant, 1, NEGATIVE_NANOS).is_some());
+    }
+
+    #[test]
+    fn news_of_a_peer_void_every_answer() {
+        let (receiver, [way, _]) = ways();
+        let (mut mappings, mut diag) = (Mappings::default(), Diag::open().unwrap());
+        assert!(mappings.receiver(&mut diag, way, 1, 0).is_some());
+        drop(receiver);
+        assert_eq!(mappings.receiver(&mut diag, way, 2, 0), None);
+    }
+
+    #[test]
+    fn what_a_peer_calls_vacant_is_forgotten_and_the_rest_is_not() {
+        let ((receiver, [way, _]), (other, there)) = (ways(), socket());
+        let (mut mappings, mut diag) = (Mappings::default(), Diag::open().unwrap());
+        let second = (way.0, there);
+        assert!(mappings.receiver(&mut diag, way, 1, 0).is_some());
+        let kept = mappings.receiver(&mut diag, second, 1, 0);
+        drop((receiver, other));
+        mappings.forget(&[]);
+        mappings.forget(&[way.1]);
+        assert_eq!(mappings.receiver(&mut diag, way, 1, 0), None);
+        assert_eq!(mappings.receiver(&mut diag, second, 1, 0), kept);
+        mappings.forget_all();
+        assert!(mappings.is_empty());
+    }
+
+    #[test]
+    fn answers_in_use_are_asked_for_again_and_others_are_dropped() {
+        let (receiver, [way, vacant]) = ways();
+        let (mut mappings, mut diag) = (Mappings::default(), Diag::open().unwrap());
+        mappings.receiver(&mut diag, way, 1, 0);
+        mappings.receiver(&mut diag, vacant, 1, 0);
+        assert!(!mappings.verify(&mut diag, FRESH_NANOS), "it is the same");
+        drop(receiver);
+        assert!(!mappings.verify(&mut diag, FRESH_NANOS + 1), "it was asked just now");
+        assert!(mappings.verify(&mut diag, 3 * FRESH_NANOS));
+        assert!(!mappings.verify(&mut diag, 6 * FRESH_NANOS), "nobody is asked for");
+        assert!(!mappings.is_empty());
+        mappings.verify(&mut diag, NEGATIVE_NANOS);
+        assert!(mappings.is_empty(), "neither is in use");
+    }
+}

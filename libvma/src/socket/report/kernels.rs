@@ -393,3 +393,6 @@ impl One {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -153,7 +153,7 @@ pub fn is_own(stack: &Stack, address: Ipv4Addr) -> bool {
 }
 
 /// What the kernel chooses unless the routes say something unusual.
-fn likely_source(destination: Ipv4Addr) -> Ipv4Addr {
+pub(super) fn likely_source(destination: Ipv4Addr) -> Ipv4Addr {
     match destination {
         STAND_IN => STAND_IN,
         own if own.is_loopback() => Ipv4Addr::LOCALHOST,

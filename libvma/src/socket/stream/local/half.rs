@@ -94,7 +94,7 @@ pub fn inherit(state: &mut Shard, link: LinkId, connection: u64, half: Fd) {
 }
 
 /// No two connections have both addresses and ports alike: whoever has brought it, it is the other end.
-fn is_other_end(state: &mut Shard, id: SocketId, half: i32) -> bool {
+pub(super) fn is_other_end(state: &mut Shard, id: SocketId, half: i32) -> bool {
     use crate::sys::shadow::int_option;
     let Some((_, socket)) = state.socket(id) else { return false };
     let own = socket.shadow();

@@ -104,7 +104,7 @@ pub(super) fn overflows(state: &mut Shard, id: SocketId, descriptor: i32) -> boo
         && shadow::events(descriptor) & libc::POLLOUT != 0
 }
 
-fn from_poll(told: i16) -> Readiness {
+pub(super) fn from_poll(told: i16) -> Readiness {
     let mut ready = Readiness::NONE;
     for (event, bit) in [
         (libc::POLLIN, Readiness::IN),

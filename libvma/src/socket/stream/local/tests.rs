@@ -178,3 +178,156 @@ fn a_promised_send_takes_what_the_program_gave_though_the_kernel_is_full() {
     assert!(got == whole);
     assert_eq!(apart.send(&[b"behind it"]), 1);
 }
+
+/// shutdown(2), poll(2): each end by itself, and both together.
+#[test]
+fn the_ends_of_a_connection_that_the_kernel_has_are_its_own() {
+    let mut apart = Apart::new();
+    let shut = |apart: &Apart, read, write| {
+        end::shutdown(&mut apart.stack.shard.lock().unwrap(), apart.id, read, write)
+    };
+    let has = |apart: &Apart, bits: &[Readiness]| {
+        bits.iter().map(|bit| apart.readiness().contains(*bit)).collect::<Vec<_>>()
+    };
+    let bits = [Readiness::OUT, Readiness::IN, Readiness::RDHUP, Readiness::HUP];
+    assert_eq!(has(&apart, &bits), [true, false, false, false]);
+    assert_eq!(shut(&apart, false, true), Outcome::Ours(()));
+    let mut got = [0; 1];
+    assert_eq!(apart.peer.read(&mut got).unwrap(), 0, "the peer sees the end");
+    apart.peer.write_all(b"late").unwrap();
+    assert_eq!(apart.receive(&[9]), Ok(4));
+    assert_eq!(shut(&apart, true, false), Outcome::Ours(()));
+    assert_eq!(has(&apart, &bits), [true; 4]);
+    assert_eq!(apart.receive(&[9]), Ok(0));
+    apart.peer.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(shut(&apart, true, true), Outcome::Errno(libc::ENOTCONN), "both have ended");
+}
+
+#[test]
+fn a_sleep_is_ended_by_the_kernels_socket_where_bytes_go_its_way() {
+    let apart = Apart::new();
+    let mut state = apart.stack.shard.lock().unwrap();
+    let shadow = apart.shadow.as_raw_fd();
+    assert_eq!(wakes(&mut state, apart.id, true), Some((shadow, libc::POLLOUT)));
+    assert_eq!(wakes(&mut state, apart.id, false), Some((shadow, libc::POLLIN)));
+    let plain = state.attach(Socket::new(-1, true, &apart.stack.config), 0);
+    assert_eq!(wakes(&mut state, plain, true), None, "it has no pipe");
+}
+
+/// SO_RCVBUF: what a program has not set it does not limit.
+#[test]
+fn as_much_may_lie_unread_as_the_program_has_said() {
+    let apart = Apart::new();
+    let mut state = apart.stack.shard.lock().unwrap();
+    let (_, socket) = state.socket(apart.id).unwrap();
+    assert_eq!(limit(socket), LARGEST_WINDOW);
+    let settings = &mut socket.stream.as_mut().unwrap().settings;
+    settings.receive_buffer.limit = 50_000;
+    assert_eq!(limit(socket), LARGEST_WINDOW, "it grows by itself");
+    socket.stream.as_mut().unwrap().settings.receive_buffer.automatic = false;
+    assert_eq!(limit(socket), 100_000, "the kernel's number, of which half is overhead");
+}
+
+#[test]
+fn poll_bits_of_a_reset_come_together() {
+    let told = |events| ready::from_poll(events);
+    let all = [Readiness::IN, Readiness::OUT, Readiness::RDHUP, Readiness::HUP, Readiness::ERR];
+    assert!(all.iter().all(|bit| told(libc::POLLERR).contains(*bit)));
+    let hup = told(libc::POLLHUP | libc::POLLPRI);
+    assert!(hup.contains(Readiness::HUP) && hup.contains(Readiness::PRI));
+    assert!(!hup.contains(Readiness::IN) && !hup.contains(Readiness::OUT));
+    assert_eq!(told(0), Readiness::NONE);
+}
+
+/// The peer of a process that ends brings a descriptor; nobody may slip in another connection's.
+#[test]
+fn a_half_is_taken_only_if_it_is_the_other_end_of_the_same_connection() {
+    let apart = Apart::new();
+    let mut state = apart.stack.shard.lock().unwrap();
+    let is_other = |state: &mut Shard, half: i32| half::is_other_end(state, apart.id, half);
+    assert!(is_other(&mut state, apart.peer.as_raw_fd()));
+    assert!(!is_other(&mut state, apart.shadow.as_raw_fd()), "it is the own end");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert!(!is_other(&mut state, other.as_raw_fd()));
+    let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert!(!is_other(&mut state, datagrams.as_raw_fd()) && !is_other(&mut state, -1));
+}
+
+/// The kernel alone has a say about the state and the error of a connection whose pipe is over.
+#[test]
+fn the_state_and_the_error_are_the_kernels_when_the_pipe_is_over() {
+    let mut apart = Apart::new();
+    let ask = |apart: &Apart| {
+        let mut state = apart.stack.shard.lock().unwrap();
+        (ready::tcp_state(&mut state, apart.id), ready::take_error(&mut state, apart.id))
+    };
+    assert_eq!(ask(&apart), (None, Some(0)));
+    apart.peer.write_all(b"abc").unwrap();
+    let unread = ready::unread(&mut apart.stack.shard.lock().unwrap(), apart.id);
+    assert_eq!(unread, Some(3));
+    apart.reset_after(b"");
+    assert_eq!(ask(&apart).1, Some(libc::ECONNRESET));
+    assert_eq!(ask(&apart).1, Some(0), "it is told once");
+}
+
+#[test]
+fn links_carry_connections_between_addresses_of_this_host() {
+    let stack = crate::socket::fixture::stack_with_plane(&[]);
+    let own = |address: [u8; 4]| connect::is_own(&stack, address.into());
+    assert!(own([127, 0, 0, 1]) && own([127, 9, 9, 9]));
+    assert!(!own([192, 0, 2, 77]));
+    assert!(connect::is_own(&stack, *libvma_dev::ipv6_loopback::end(1).ip()));
+    let from = |address: [u8; 4]| connect::likely_source(address.into()).octets();
+    assert_eq!(from([127, 9, 9, 9]), [127, 0, 0, 1], "the kernel chooses the first one");
+    assert_eq!(from([10, 0, 0, 1]), [10, 0, 0, 1]);
+}
+
+/// connect(2): the kernel's socket makes the connection, and a rule or a row of short ones keeps the library out.
+#[test]
+fn a_connection_within_the_host_is_left_to_the_kernel_where_it_does_not_pay() {
+    use crate::socket::fixture::{Tcp, stack_with};
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("IPv4") };
+    let outcome = |stack: Stack, to: SocketAddrV4| {
+        let tcp = Tcp::of(stack, Family::Ipv4);
+        connect::connect(&tcp.stack, tcp.id, tcp.raw(), to)
+    };
+    use super::super::WhyOs;
+    assert_eq!(outcome(stack(), to), None, "no process with the library is there");
+    assert_eq!(outcome(stack(), SocketAddrV4::new(*to.ip(), 0)), None);
+    assert_eq!(outcome(stack_with(&[("VMA_LOCAL", "0")]), to), None);
+    let ruled = stack();
+    assert!(ruled.config.rules.add("use os tcp_client 127.0.0.1:*"));
+    assert!(matches!(outcome(ruled, to), Some(Outcome::Os(WhyOs::Rule(_)))));
+    let short = stack();
+    let now = crate::shard::clock::now().as_nanos();
+    (0..64).for_each(|_| short.short_streams.note(to, true, now));
+    // The first one is a sample.
+    short.short_streams.expects(to, now);
+    assert_eq!(outcome(short, to), Some(Outcome::Os(WhyOs::Short)));
+}
+
+/// The kernel's connect(), which is asked again while it is under way.
+#[test]
+fn an_attempt_within_the_host_ends_as_the_kernels_does() {
+    use crate::socket::fixture::Tcp;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("IPv4") };
+    let go_on = |tcp: &Tcp| {
+        tcp.with(|_, socket| socket.state = State::Offloaded);
+        tcp.with_stream(|stream| stream.phase = Phase::Connecting);
+        let outcome = connect::go_on(&tcp.stack, tcp.id, tcp.raw(), to);
+        (outcome, tcp.phase(), tcp.with(|_, socket| socket.state))
+    };
+    let done = (Outcome::Ours(()), Phase::Connected, State::Offloaded);
+    assert_eq!(go_on(&Tcp::new()), done);
+    drop(listener);
+    let refused = (Outcome::Errno(libc::ECONNREFUSED), Phase::Fresh, State::Undecided);
+    assert_eq!(go_on(&Tcp::new()), refused);
+    let taken = Tcp::in_phase(Phase::Connecting);
+    let own = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    rustix::net::connect(&taken.shadow, &own.local_addr().unwrap()).unwrap();
+    let connected = (Outcome::Errno(libc::EISCONN), Phase::Connecting, State::Offloaded);
+    assert_eq!(go_on(&taken), connected, "it is not over");
+}

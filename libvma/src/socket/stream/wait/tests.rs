@@ -58,3 +58,52 @@ fn a_call_that_fails_is_counted_on_its_side() {
     let counters = stack.shard.lock().unwrap().counters_of(id).unwrap();
     assert_eq!((counters.rx_errors, counters.tx_errors), (2, 1));
 }
+
+/// What ends the sleep of a call besides the rings: the shadow, where it may have something for it.
+#[test]
+fn the_shadow_is_listened_to_where_it_may_have_something() {
+    let tcp = crate::socket::fixture::Tcp::listening();
+    let listened = |watches| {
+        let mut state = tcp.stack.shard.lock().unwrap();
+        let manner = Manner { blocking: true, timeout: None, watches, call: Call::Other };
+        let check = |_: &mut Guard<'_>| Step::<()>::Nothing;
+        let (id, own_number, handled) = (tcp.id, 0, 0);
+        let mut calling =
+            Calling { id, manner, check, held: None, handled, own_number, partly: false };
+        let mut set = PollSet::default();
+        let (sleeper, _) = state.new_sleeper().unwrap();
+        assert!(calling.enlist(&mut state, sleeper, &mut set));
+        set.as_mut_slice().first().map(|entry| (entry.fd, entry.events))
+    };
+    assert_eq!(listened(Watches::Listener), Some((tcp.raw(), libc::POLLIN)));
+    // Another thread is in the kernel's accept(), and wakes this one.
+    tcp.with_stream(|stream| stream.os_accepting = true);
+    assert_eq!(listened(Watches::Listener).map(|(fd, _)| fd), Some(-1));
+    assert_eq!(listened(Watches::Nothing).map(|(fd, _)| fd), Some(-1));
+    assert_eq!(listened(Watches::Pipe { writing: true }).map(|(fd, _)| fd), Some(-1));
+}
+
+/// A socket that is given to the kernel, or closed, while a call waits.
+#[test]
+fn a_call_on_a_socket_that_has_left_says_where_it_went() {
+    let look = |leave: &dyn Fn(&crate::socket::fixture::Tcp)| {
+        let tcp = crate::socket::fixture::Tcp::new();
+        leave(&tcp);
+        let manner =
+            Manner { blocking: false, timeout: None, watches: Watches::Nothing, call: Call::Other };
+        until(&tcp.stack, tcp.id, manner, |_| None::<()>)
+    };
+    let kernels = crate::socket::WhyOs::Passed;
+    assert_eq!(look(&|_| {}), Err(Ended::WouldBlock));
+    assert_eq!(look(&|tcp| tcp.with(|_, it| it.state = State::Os(kernels))), Err(Ended::Departed));
+    let detach = |tcp: &crate::socket::fixture::Tcp| {
+        tcp.stack.shard.lock().unwrap().detach(tcp.id);
+    };
+    assert_eq!(look(&detach), Err(Ended::Gone));
+    let depart = |tcp: &crate::socket::fixture::Tcp| {
+        let mut state = tcp.stack.shard.lock().unwrap();
+        state.depart(tcp.id);
+        state.detach(tcp.id);
+    };
+    assert_eq!(look(&depart), Err(Ended::Departed));
+}
