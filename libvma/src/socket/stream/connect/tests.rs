@@ -94,6 +94,10 @@ fn a_socket_that_is_disconnected_is_as_new_but_for_the_error_to_tell() {
 
     assert_eq!(disconnect(&Tcp::connecting()), (Phase::Fresh, libc::ECONNRESET));
 
+    let untold = Tcp::connected();
+    untold.arrive(Flags::RST, b"");
+    assert_eq!(disconnect(&untold), (Phase::Fresh, libc::ECONNRESET));
+
     let reset = Tcp::connected();
     reset.arrive(Flags::RST, b"");
     reset.receive(1, 0);

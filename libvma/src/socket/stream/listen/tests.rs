@@ -1,20 +1,34 @@
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::*;
 use crate::socket::fixture::{ANY_PORT, Tcp, Udp, stack_with_plane, with_socket};
 
-/// Accepts without waiting; the kernel's socket says these one after the other, and then EAGAIN.
-fn accept_once(tcp: &Tcp, os: &RefCell<Vec<Result<i32, i32>>>) -> Outcome<Found> {
+/// The kernel's socket: says these one after the other, and then EAGAIN.
+#[derive(Default)]
+struct Kernel {
+    answers: RefCell<Vec<Result<i32, i32>>>,
+    asked: Cell<usize>,
+}
+
+impl Kernel {
+    fn says(answers: &[Result<i32, i32>]) -> Kernel {
+        Kernel { answers: RefCell::new(answers.to_vec()), asked: Cell::new(0) }
+    }
+}
+
+/// Accepts without waiting.
+fn accept_once(tcp: &Tcp, kernel: &Kernel) -> Outcome<Found> {
     let mut ask = || {
-        let mut answers = os.borrow_mut();
+        kernel.asked.set(kernel.asked.get() + 1);
+        let mut answers = kernel.answers.borrow_mut();
         if answers.is_empty() { Err(libc::EAGAIN) } else { answers.remove(0) }
     };
     accept(&tcp.stack, tcp.id, false, &mut ask)
 }
 
 /// The port of the client, or minus the descriptor of the kernel's.
-fn accepted(tcp: &Tcp, os: &RefCell<Vec<Result<i32, i32>>>) -> Result<i32, i32> {
-    match accept_once(tcp, os) {
+fn accepted(tcp: &Tcp, kernel: &Kernel) -> Result<i32, i32> {
+    match accept_once(tcp, kernel) {
         Outcome::Ours(Found::Ours(accepted)) => Ok(i32::from(accepted.key.remote_port)),
         Outcome::Ours(Found::Os(descriptor)) => Ok(-descriptor),
         Outcome::Errno(errno) => Err(errno),
@@ -22,8 +36,8 @@ fn accepted(tcp: &Tcp, os: &RefCell<Vec<Result<i32, i32>>>) -> Result<i32, i32> 
     }
 }
 
-fn nothing() -> RefCell<Vec<Result<i32, i32>>> {
-    RefCell::new(Vec::new())
+fn nothing() -> Kernel {
+    Kernel::default()
 }
 
 #[test]
@@ -43,7 +57,7 @@ fn a_call_that_does_not_wait_takes_ours_and_then_the_kernels() {
     let tcp = Tcp::listening();
     tcp.put_client(1000, b"");
     tcp.put_client(1001, b"");
-    let os = RefCell::new(vec![Ok(77), Err(libc::EMFILE)]);
+    let os = Kernel::says(&[Ok(77), Err(libc::EMFILE)]);
     let all: Vec<_> = (0..5).map(|_| accepted(&tcp, &os)).collect();
     let expected = [Ok(1000), Ok(1001), Ok(-77), Err(libc::EMFILE), Err(libc::EAGAIN)];
     assert_eq!(all, expected);
@@ -55,10 +69,10 @@ fn after_a_row_of_ours_the_kernels_client_is_taken() {
     let tcp = Tcp::listening();
     let all = 2 * u16::from(MOST_IN_ROW);
     (0..all).for_each(|port| tcp.put_client(1000 + port, b""));
-    let os = RefCell::new(vec![Ok(77)]);
+    let os = Kernel::says(&[Ok(77)]);
     let got: Vec<i32> = (0..=all).map(|_| accepted(&tcp, &os).unwrap()).collect();
     assert_eq!(got.iter().position(|one| *one == -77), Some(MOST_IN_ROW.into()));
-    // A turn that found none is not taken again before the next row.
+    assert_eq!(os.asked.get(), 1, "each row has one turn");
     let ours: Vec<i32> = (1000..1000 + i32::from(all)).collect();
     assert_eq!(got.into_iter().filter(|one| *one > 0).collect::<Vec<_>>(), ours);
 }
@@ -68,7 +82,7 @@ fn an_error_of_the_kernels_turn_ends_the_call() {
     let tcp = Tcp::listening();
     tcp.put_client(1000, b"");
     tcp.with_stream(|stream| stream.ours_in_row = MOST_IN_ROW);
-    let os = RefCell::new(vec![Err(libc::ECONNABORTED)]);
+    let os = Kernel::says(&[Err(libc::ECONNABORTED)]);
     assert_eq!(accepted(&tcp, &os), Err(libc::ECONNABORTED));
     assert_eq!(accepted(&tcp, &os), Ok(1000));
 }

@@ -1,5 +1,7 @@
 //! Errors of the kernel's half, over real connections: the program is told of each, once, and by its errno.
 
+mod piped;
+
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
