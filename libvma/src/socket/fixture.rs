@@ -241,7 +241,7 @@ pub struct Tcp {
     pub stack: Stack,
     pub id: SocketId,
     pub shadow: OwnedFd,
-    /// What the peer sends next, and what it has acknowledged.
+    /// The sequence number of the peer's next byte, and its acknowledgment number.
     next: Cell<u32>,
     acknowledged: Cell<u32>,
 }
@@ -392,7 +392,7 @@ impl Tcp {
         state.connection(self.id).map(|connection| connection.state())
     }
 
-    /// What a receive call takes that does not wait.
+    /// Bytes of a receive call that does not wait.
     pub fn receive(&self, room: usize, flags: i32) -> Outcome<Vec<u8>> {
         let mut room = vec![0; room];
         let buffers = &mut [IoSliceMut::new(&mut room)];
@@ -421,7 +421,7 @@ impl Tcp {
     }
 }
 
-/// What a connection in this state goes on from.
+/// A connection in this state, to go on with.
 pub fn resumption(
     key: FlowKey,
     settings: TcpSettings,

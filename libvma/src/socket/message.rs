@@ -251,7 +251,7 @@ mod tests {
         set(&mut socket.options);
         let mut room = [0; 512];
         let mut writer = ControlWriter::new(&mut room);
-        writer.describe(datagram, &socket, Some(Ipv4Addr::new(10, 0, 0, 1)));
+        writer.describe(datagram, &socket, Some(FIRST_OF_INTERFACE));
         let written = writer.written();
         let mut left = &room[..written];
         let mut all = Vec::new();
@@ -265,6 +265,7 @@ mod tests {
     }
 
     const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const FIRST_OF_INTERFACE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 99);
 
     /// sock_recv_timestamp() and ip_cmsg_recv_offset() of Linux 6.18.
     #[test]
@@ -301,7 +302,7 @@ mod tests {
         let micros = told(&datagram(HERE), |options| options.timestamp = true);
         let expected = [&1000u64.to_ne_bytes()[..], &5u64.to_ne_bytes()].concat();
         assert_eq!(micros, [(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, expected)]);
-        // One that came before it was asked for is stamped now.
+        // A datagram that came before stamps were asked for is stamped now.
         let unstamped = Datagram { stamp: 0, ..datagram(HERE) };
         let now = told(&unstamped, |options| options.timestamp_ns = true);
         assert!(u64::from_ne_bytes(now[0].2[..8].try_into().unwrap()) > 1_000_000_000);
@@ -319,8 +320,8 @@ mod tests {
         };
         let group = Ipv4Addr::new(239, 1, 1, 1);
         assert_eq!(info(&datagram(HERE)), (3, HERE, HERE));
-        assert_eq!(info(&datagram(group)), (3, HERE, group));
-        // Nobody asked when it came: the kernel does not know either.
+        assert_eq!(info(&datagram(group)), (3, FIRST_OF_INTERFACE, group));
+        // The option came after the datagram: the kernel does not know either.
         let early = Datagram { interface: 0, ..datagram(group) };
         assert_eq!(info(&early), (0, Ipv4Addr::UNSPECIFIED, group));
     }

@@ -289,7 +289,7 @@ mod tests {
             (Some(1), Change::LeaveSource(Ipv4Addr::new(10, 0, 0, 9))),
         ]);
         assert_eq!(left, [membership(1, SourceMode::Include, &[TWO])]);
-        // What was not joined cannot be left, nor filtered.
+        // A group that was not joined cannot be left, nor filtered.
         for change in
             [Change::Leave, Change::Block(ONE), Change::Filter(SourceMode::Include, vec![])]
         {

@@ -30,7 +30,7 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// Others have a part in these addresses now. True if the flows are to change.
+    /// The review found that other sockets have a part in these addresses. True if the flows are to change.
     fn review(&mut self, shared: &[Ipv4Addr]) -> bool {
         let left = self.withheld.iter().any(|address| !shared.contains(address));
         self.alone = if left { self.alone + 1 } else { 0 };

@@ -25,7 +25,7 @@ fn what_a_closed_socket_has_counted_is_kept_in_the_sum() {
     assert_eq!((ended.tx_packets, ended.tx_bytes), (1, 7));
 }
 
-/// Others must ask the kernel at once whose the port is now.
+/// The other processes must ask the kernel at once whose the port is now.
 #[test]
 fn a_closed_socket_is_not_found_by_others_any_more() {
     let linked = Linked::new();

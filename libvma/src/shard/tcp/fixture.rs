@@ -1,4 +1,4 @@
-//! What tests above the shard need to play the peer of a connection.
+//! Tools with which tests above the shard play the peer of a connection.
 
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::ethernet::MacAddr;

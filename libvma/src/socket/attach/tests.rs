@@ -6,7 +6,7 @@ use crate::socket::outstanding::Outstanding;
 use crate::socket::{CachedRoute, Outcome, Socket};
 use crate::sys::shadow;
 
-/// What the kernel's socket gives, one datagram after the other.
+/// The datagrams in the kernel's socket, one after the other.
 fn read_all(udp: &Udp) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut room = [0; 100];
@@ -108,7 +108,7 @@ fn what_is_queued_on_a_socket_goes_to_the_kernels_in_order() {
     let linked = Linked::new();
     linked.send(b"one");
     linked.send(b"two");
-    // One of the ring that was not looked at yet, and one that is queued.
+    // Two are queued, and the third is still in the ring.
     linked.server.stack.shard.lock().unwrap().catch_up();
     linked.send(b"three");
     un_offload(&linked.server.stack, linked.server.id, WhyOs::Arguments);
@@ -197,7 +197,7 @@ fn a_named_socket_with_an_automatic_port_is_remembered_as_such() {
     }
 }
 
-/// Whether another process listens to a group, or has the library, no message of the kernel tells.
+/// No message of the kernel tells that another process listens to a group, or has the library.
 #[test]
 fn routes_that_change_without_a_word_are_asked_for_again() {
     let group = Ipv4Addr::new(239, 1, 1, 1);
@@ -253,7 +253,7 @@ fn a_flow_that_no_ring_has_is_not_held() {
     assert!(exchange(Vec::new()), "nothing was wanted");
     assert!(!exchange(vec![entry]));
     assert!(udp.with(|_, socket| socket.flows.is_empty()));
-    // One that is there already is kept without a question.
+    // A flow that is there already is kept without a question.
     udp.with(|_, socket| socket.flows = vec![entry]);
     assert!(exchange(vec![entry]));
     assert_eq!(udp.with(|_, socket| socket.flows.len()), 1);

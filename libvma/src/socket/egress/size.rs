@@ -57,4 +57,34 @@ mod tests {
         assert_eq!(check_train(128 * 10 + 1, 10, 1500, true), Err(libc::EINVAL));
         assert_eq!(check_train(1, 10, 1500, false), Err(libc::EINVAL));
     }
+
+    /// A packet of IPv6 has a longer header, and is never cut on its way.
+    #[test]
+    fn a_datagram_is_too_long_by_its_first_segment_and_its_familys_header() {
+        use crate::socket::fixture::Udp;
+        let stand_in = libvma_dev::ipv6_stand_ins::of("2001:db8::1".parse().unwrap()).unwrap();
+        let loopback = libvma_dev::ipv6_loopback::end(9);
+        let by_interface = SocketAddrV4::new(stand_in, 9);
+        // The MTU of the hop is 1500; for an interface it has room for the longer header already.
+        for (to, len, of_socket, of_call, expected) in [
+            (loopback, 1452, 0, None, false),
+            (loopback, 1453, 0, None, true),
+            (by_interface, 1472, 0, None, false),
+            (by_interface, 1473, 0, None, true),
+            (loopback, 9000, 1452, None, false),
+            (loopback, 9000, 1453, None, true),
+            (loopback, 9000, 1453, Some(1000), false),
+            (loopback, 9000, 1000, Some(0), true),
+            (loopback, 100, 1453, None, false),
+        ] {
+            let udp = Udp::new();
+            udp.with(|_, socket| socket.options.segment = of_socket);
+            let mut ancillary = Ancillary::default();
+            ancillary.segment = of_call;
+            let hop = NextHop::nowhere();
+            let mut state = udp.stack.shard.lock().unwrap();
+            let is_longer = is_longer_by_ipv6(&mut state, udp.id, &hop, &ancillary, (to, len));
+            assert_eq!(is_longer, expected, "{to} {len} {of_socket} {of_call:?}");
+        }
+    }
 }

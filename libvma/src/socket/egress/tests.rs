@@ -53,7 +53,7 @@ fn a_send_that_does_not_wait_is_done_or_says_eagain() {
     assert_eq!(dropped(true), Err(libc::EAGAIN));
 }
 
-/// What a send call on an offloaded socket is, before its route is looked for.
+/// The kernel's calls on an offloaded socket, before a route is looked for.
 #[test]
 fn a_call_that_only_the_kernel_can_make_is_passed_on() {
     let udp = Udp::named(stack_with_plane(&[]));
@@ -148,7 +148,7 @@ fn only_a_socket_that_begins_with_this_host_may_have_peers_there() {
     }
 }
 
-/// Which class and which hop limit a call asks for decides whether the route that is known may be used.
+/// The traffic class and the hop limit of a call decide whether the route that is known may be used.
 #[test]
 fn a_call_is_the_kernels_where_it_asks_for_another_way_than_the_sockets() {
     let udp = Udp::new();

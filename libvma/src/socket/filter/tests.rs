@@ -101,7 +101,7 @@ fn bytes_of_a_stream_are_judged_before_they_can_be_read() {
     tcp.arrive(Flags::NONE, b"read");
     assert_eq!(tcp.receive(2, 0), Outcome::Ours(b"re".to_vec()));
     assert_eq!(tcp.with_stream(|stream| stream.judgement), Judgement::Passed);
-    // What comes while something is left is read with it.
+    // Bytes that come while others are left are read with those.
     tcp.arrive(Flags::NONE, b"d");
     assert_eq!(tcp.receive(100, 0), Outcome::Ours(b"add".to_vec()));
     assert_eq!(tcp.with_stream(|stream| stream.judgement), Judgement::Due);

@@ -31,7 +31,7 @@ fn a_socket_keeps_its_place_and_a_new_one_gets_the_lowest() {
     assert!(places(&report).is_empty());
 }
 
-/// What a reader is told of a socket, and why it is the kernel's.
+/// The report about a socket, and the reason for which it is the kernel's.
 fn described(stack: &Stack, id: SocketId) -> (Told, Option<WhyOs>) {
     let mut told = Told::default();
     let why = describe(&mut stack.shard.lock().unwrap(), id, &mut told);

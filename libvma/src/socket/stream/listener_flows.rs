@@ -52,3 +52,58 @@ pub fn wanted(
     }
     (wanted, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::NotOffloadable;
+    use crate::socket::fixture::stack_with_plane;
+
+    /// The flows of a listener on a host of which only the loopback interface has a ring.
+    fn flows(bound: Ipv4Addr, device: Option<u32>, takes_ipv6: bool) -> Vec<Flow> {
+        let stack = stack_with_plane(&[]);
+        let mut plane = stack.plane.lock().unwrap();
+        let plane = plane.as_mut().unwrap();
+        plane.rings.insert(1, Ok(RingId::nowhere()));
+        let local = SocketAddrV4::new(bound, 80);
+        let (wanted, _) = wanted(&stack, plane, local, device, takes_ipv6);
+        assert!(wanted.iter().all(|(ring, _)| *ring == RingId::nowhere()));
+        wanted.into_iter().map(|(_, flow)| flow).collect()
+    }
+
+    fn flow(destination: Ipv4Addr) -> Flow {
+        Flow::ThreeTuple { protocol: protocol::TCP, destination, port: 80 }
+    }
+
+    #[test]
+    fn a_listener_is_steered_its_own_address_or_every_one_of_its_interfaces() {
+        let (own, any) = (Ipv4Addr::LOCALHOST, Ipv4Addr::UNSPECIFIED);
+        assert_eq!(flows(own, None, false), [flow(own)]);
+        assert_eq!(flows(Ipv4Addr::new(192, 0, 2, 77), None, false), []);
+        let all = flows(any, Some(1), false);
+        assert!(all.contains(&flow(own)));
+        let is_ipv4 = |flow: &Flow| !ipv6_stand_ins::is_one(flow.destination().1);
+        assert!(all.iter().all(is_ipv4));
+        let both = flows(any, Some(1), true);
+        assert!(all.iter().all(|flow| both.contains(flow)));
+        assert!(flows(ipv6_stand_ins::ANY, Some(1), true).iter().all(|flow| !is_ipv4(flow)));
+    }
+
+    /// A reason that may pass must not be hidden by that of the loopback interface.
+    #[test]
+    fn an_interface_without_a_ring_is_the_reason_for_too_few_flows() {
+        let stack = stack_with_plane(&[]);
+        let mut plane = stack.plane.lock().unwrap();
+        let plane = plane.as_mut().unwrap();
+        let reason = |plane: &mut Plane, device| {
+            let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+            let (flows, why) = wanted(&stack, plane, local, Some(device), false);
+            assert!(flows.is_empty());
+            why
+        };
+        assert_eq!(reason(plane, 1), WhyOs::Interface(NotOffloadable::Loopback));
+        assert_eq!(reason(plane, 9999), WhyOs::Interface(NotOffloadable::NoInterface));
+        plane.rings.insert(9999, Err(WhyOs::RingRefused));
+        assert_eq!(reason(plane, 9999), WhyOs::RingRefused);
+    }
+}

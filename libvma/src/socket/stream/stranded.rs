@@ -32,3 +32,38 @@ pub fn over(stack: &Stack, interface: u32) -> Vec<SocketId> {
     }
     keys.iter().filter_map(|key| state.owner_of(key)).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shard::RingId;
+    use crate::socket::WhyOs;
+    use crate::socket::fixture::{Tcp, stack_with_plane};
+
+    #[test]
+    fn interfaces_that_are_gone_lose_their_rings_and_what_is_known_of_them() {
+        let stack = stack_with_plane(&[]);
+        let mut plane = stack.plane.lock().unwrap();
+        let plane = plane.as_mut().unwrap();
+        for (interface, ring) in
+            [(1, Ok(RingId::nowhere())), (9998, Ok(RingId::nowhere())), (9999, Err(WhyOs::Route))]
+        {
+            plane.rings.insert(interface, ring);
+        }
+        let mut gone = forget_interfaces(plane);
+        gone.sort_unstable();
+        assert_eq!(gone, [9998, 9999]);
+        assert_eq!(plane.rings.keys().collect::<Vec<_>>(), [&1]);
+        // Interfaces that were refused get another chance when something about them changes.
+        plane.rings.insert(2, Err(WhyOs::RingRefused));
+        crate::socket::attach::update_interfaces(&stack, plane);
+        assert_eq!(plane.rings.keys().collect::<Vec<_>>(), [&1]);
+    }
+
+    #[test]
+    fn a_connection_is_stranded_only_with_its_own_interface() {
+        let tcp = Tcp::connected();
+        assert_eq!(over(&tcp.stack, 7), []);
+        assert_eq!(tcp.tcp_state(), Some(libvma_engine::tcp::State::Established));
+    }
+}

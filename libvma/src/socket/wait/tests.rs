@@ -7,7 +7,7 @@ fn calm() -> bool {
     false
 }
 
-/// What a wait does after each of so many misses.
+/// The steps of a wait after so many misses.
 fn after(wait: &mut Wait, misses: usize) -> Vec<Next> {
     let load = Load::unknown();
     (0..misses).map(|_| wait.after_miss(&load, calm)).collect()

@@ -66,16 +66,21 @@ fn named_sockets_count_anew_and_the_others_go_on() {
     let id = entered(&udp);
     let bytes = || tell(&udp.stack, id).unwrap().counters.tx_os_bytes;
     traffic(&udp.stack, id).unwrap().sent(Ok(9));
+    // The socket was served before it became the kernel's.
+    let served = |counters: &mut Counters| counters.tx_packets += 3;
+    served(&mut udp.stack.kernels.list.lock().unwrap().find(id).unwrap().was.counters);
     set_to_zero(&udp.stack, &[udp.raw() + 1]);
     assert_eq!(bytes(), 9);
+    assert_eq!(tell(&udp.stack, id).unwrap().counters.tx_packets, 3);
     set_to_zero(&udp.stack, &[udp.raw()]);
+    assert_eq!(tell(&udp.stack, id).unwrap().counters.tx_packets, 0);
     assert_eq!((bytes(), udp.stack.ended.lock().unwrap().tx_os_bytes), (0, 9));
     traffic(&udp.stack, id).unwrap().sent(Ok(4));
     let (_, sum) = all(&udp.stack);
     assert_eq!((bytes(), sum.tx_os_bytes), (4, 13));
 }
 
-/// Another process is about to share it, or a stdio stream reads it.
+/// The socket is about to be shared with another process, or a stdio stream reads it.
 #[test]
 fn a_socket_that_is_kept_is_no_candidate_any_more() {
     let tcp = Tcp::new();

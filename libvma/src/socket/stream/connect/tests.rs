@@ -12,7 +12,7 @@ fn connect_to(tcp: &Tcp, peer: SocketAddrV4) -> Outcome<()> {
     connect(&tcp.stack, tcp.id, peer)
 }
 
-/// Another process of the host does not count, and there is no control plane.
+/// A socket of a process without links to others and without a control plane.
 fn fresh(family: Family) -> Tcp {
     Tcp::of(stack_with(&[("VMA_LOCAL", "0")]), family)
 }
@@ -140,7 +140,7 @@ fn of_two_threads_that_connect_the_slower_one_asks_for_the_others_attempt() {
     }
 }
 
-/// Each answer about the shadow must cost no system call on the way of a usual client.
+/// The way of a usual client asks the kernel nothing about its socket.
 #[test]
 fn a_fresh_socket_is_known_to_be_unbound_once() {
     let tcp = Tcp::new();
@@ -200,13 +200,13 @@ fn a_port_whose_old_connection_lives_on_is_not_used_for_the_same_peer() {
     if range.is_none() {
         return;
     }
-    // None is left after the first try, in which the port is held.
+    // The first try holds the only port, and a second one finds none.
     assert!(choose(unbound, PEER).is_err());
     let other = SocketAddrV4::new(*PEER.ip(), 81);
     assert_eq!(choose(unbound, other), Ok(FlowKey { remote_port: 81, ..first }));
 }
 
-/// Another connection of the process has these addresses and ports.
+/// Gives these addresses and ports to a connection of the process.
 fn occupy(stack: &Stack, key: FlowKey) {
     let mut socket = Socket::new(-1, true, &stack.config);
     let settings = super::super::system::of(stack).settings.clone();

@@ -22,7 +22,7 @@ fn a_child_inherits_the_listeners_that_nobody_has_waited_on() {
     }
     let udp = Udp::new();
     assert!(find(&udp.stack, udp.id).is_none() && !super::was_listener(&udp.stack, udp.id));
-    // Another thread of the parent was at work while the memory was copied.
+    // A thread of the parent was at work while the memory was copied.
     let tcp = waiting();
     let _held = tcp.stack.shard.lock().unwrap();
     assert!(find(&tcp.stack, tcp.id).is_none() && !super::was_listener(&tcp.stack, tcp.id));
@@ -91,6 +91,6 @@ fn only_an_inherited_listener_may_have_got_other_owners() {
         is_shared(&mut tcp.stack.shard.lock().unwrap(), tcp.id)
     };
     assert!(!shared(None));
-    // This process has no parent that would tell that it has not forked again.
+    // The test's process has no parent that would tell that it has not forked again.
     assert!(shared(Some(1)));
 }

@@ -63,7 +63,7 @@ fn a_call_that_does_not_wait_takes_ours_and_then_the_kernels() {
     assert_eq!(all, expected);
 }
 
-/// None of the kernel's clients waits for ever behind those that come by the rings.
+/// A client of the kernel's listener must not wait for ever behind those that come by the rings.
 #[test]
 fn after_a_row_of_ours_the_kernels_client_is_taken() {
     let tcp = Tcp::listening();
@@ -209,7 +209,7 @@ fn a_listener_without_a_way_is_the_kernels_when_a_thread_waits() {
     tcp.with_stream(|stream| stream.phase = Phase::Listening { steered: false });
     assert_eq!(steer(&tcp.stack, tcp.id), Err(WhyOs::NoControlPlane));
     assert!(!tcp.stack.shard.lock().unwrap().is_listening(tcp.id));
-    // One that other processes find is served for them.
+    // A listener that other processes find is served for them.
     let posted = Tcp::of(stack_with_plane(&[]), Family::Ipv4);
     shadow::bind(posted.raw(), ANY_PORT).unwrap();
     rustix::net::listen(&posted.shadow, 16).unwrap();

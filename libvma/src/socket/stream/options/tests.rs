@@ -7,7 +7,7 @@ const IP: i32 = libc::IPPROTO_IP;
 const IPV6: i32 = libc::IPPROTO_IPV6;
 const TCP: i32 = libc::IPPROTO_TCP;
 
-/// What new connections of the socket begin with, and what its connection has.
+/// The settings that new connections of the socket begin with, which must be those of its connection.
 fn settings<T: PartialEq + core::fmt::Debug>(tcp: &Tcp, look: impl Fn(&Settings) -> T) -> T {
     let own = tcp.with_stream(|stream| look(&stream.settings));
     let mut state = tcp.stack.shard.lock().unwrap();

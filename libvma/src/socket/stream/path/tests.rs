@@ -73,7 +73,7 @@ fn a_route_is_asked_for_by_what_the_socket_says_of_it() {
     assert_eq!((asked.src, asked.dst), (Some(KEY.local), KEY.remote));
     assert_eq!((asked.oif, asked.tos, asked.mark), (Some(3), 0x10, 7));
     assert_eq!((asked.sport, asked.dport), (Some(KEY.local_port), Some(KEY.remote_port)));
-    // One that its program has closed has no wishes any more.
+    // A connection that its program has closed has no wishes any more.
     let gone = FlowKey { local_port: 1, ..KEY };
     assert_eq!(Wishes::of(&tcp.stack, &gone), Wishes::default());
 }

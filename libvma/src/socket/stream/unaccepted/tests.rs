@@ -25,7 +25,7 @@ fn clients_that_cannot_be_handed_over_are_kept() {
     hand_over(&tcp.stack, tcp.id);
     assert!(tcp.with_stream(|stream| stream.left), "new clients are the kernel's");
     assert!(tcp.stack.shard.lock().unwrap().has_clients(tcp.id));
-    // Where nobody waits there is nothing to hand over, and nothing to leave.
+    // A socket without waiting clients has nothing to hand over, and nothing to leave.
     for other in [Tcp::listening(), Tcp::connected()] {
         hand_over(&other.stack, other.id);
         assert!(!other.with_stream(|stream| stream.left));

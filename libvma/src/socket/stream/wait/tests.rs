@@ -59,7 +59,7 @@ fn a_call_that_fails_is_counted_on_its_side() {
     assert_eq!((counters.rx_errors, counters.tx_errors), (2, 1));
 }
 
-/// What ends the sleep of a call besides the rings: the shadow, where it may have something for it.
+/// Besides the rings the shadow ends the sleep of a call, where it may have something for the call.
 #[test]
 fn the_shadow_is_listened_to_where_it_may_have_something() {
     let tcp = crate::socket::fixture::Tcp::listening();
@@ -76,7 +76,7 @@ fn the_shadow_is_listened_to_where_it_may_have_something() {
         set.as_mut_slice().first().map(|entry| (entry.fd, entry.events))
     };
     assert_eq!(listened(Watches::Listener), Some((tcp.raw(), libc::POLLIN)));
-    // Another thread is in the kernel's accept(), and wakes this one.
+    // A thread that is in the kernel's accept() wakes the others.
     tcp.with_stream(|stream| stream.os_accepting = true);
     assert_eq!(listened(Watches::Listener).map(|(fd, _)| fd), Some(-1));
     assert_eq!(listened(Watches::Nothing).map(|(fd, _)| fd), Some(-1));

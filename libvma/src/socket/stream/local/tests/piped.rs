@@ -26,7 +26,7 @@ struct Piped {
     shadow: OwnedFd,
 }
 
-/// One end of it.
+/// An end of such a connection.
 #[derive(Clone, Copy)]
 struct End<'a> {
     stack: &'a Stack,
@@ -262,7 +262,7 @@ fn a_send_is_rehearsed_while_the_pipe_is_open() {
     assert_eq!(try_it(), Err(libc::EAGAIN));
 }
 
-/// Both ends stop, and give back to each other by the kernel what the other one has not read.
+/// Two ends stop, and give back to each other by the kernel the bytes that the other one has not read.
 #[test]
 fn a_connection_that_is_given_back_has_every_byte_in_the_kernel() {
     let piped = Piped::new();
