@@ -115,6 +115,24 @@ pub unsafe fn is_ipv6(address: *const libc::sockaddr, len: libc::socklen_t) -> b
     matches!(unsafe { named_by_ipv6(address, len) }, Some(Named::Ipv6(_)))
 }
 
+/// Does a name for bind() leave the port to the kernel? `::` is no destination, so it is asked here.
+///
+/// # Safety
+/// As [`destination`].
+pub unsafe fn is_any_port(address: *const libc::sockaddr, len: libc::socklen_t) -> bool {
+    // SAFETY: as promised.
+    let port = match unsafe { named_by_ipv6(address, len) } {
+        Some(Named::Ipv4(name)) => Some(name.port()),
+        Some(Named::Ipv6(name)) => Some(name.port()),
+        // SAFETY: as promised.
+        None => match unsafe { destination(address, len) } {
+            Destination::Given(name, _) => Some(name.port()),
+            Destination::Absent | Destination::Foreign => None,
+        },
+    };
+    port == Some(0)
+}
+
 /// Reads a `sockaddr_in6`; `None` if the kernel would refuse it.
 ///
 /// # Safety

@@ -233,9 +233,18 @@ export! {
         {
             let before = errno::get();
             // SAFETY: the program's address, which the kernel has taken.
-            let to = unsafe { convert::destination(address, len) };
-            let automatic = matches!(to, convert::Destination::Given(to, _) if to.port() == 0);
+            let automatic = unsafe { convert::is_any_port(address, len) };
             attach::name(&process.stack, id, automatic);
+            errno::set(before);
+        }
+        // Not before the kernel has read the address, which may be no memory.
+        if result == 0
+            && let Found::Stream(process, id) = find(fd)
+            // SAFETY: the program's address, which the kernel has taken.
+            && unsafe { convert::is_any_port(address, len) }
+        {
+            let before = errno::get();
+            socket::stream::note_any_port(&process.stack, id);
             errno::set(before);
         }
         // Of a stream listen() or connect() decides.

@@ -38,12 +38,20 @@ pub fn name(stack: &Stack, id: SocketId, automatic: bool) {
         }
         let (shadow, device) = (socket.shadow(), socket.options.device());
         drop(state);
-        if let Some(local) = loopback_end::listening(shadow) {
+        if !may_be_brief(stack, automatic)
+            && let Some(local) = loopback_end::listening(shadow)
+        {
             open_rings(stack, *local.ip(), device);
         }
     }
     refresh(stack, id);
     post(stack, id);
+}
+
+/// A port of the kernel's choice is a client's, which may end after one question (a resolver) or one transfer (active FTP): its
+/// interface is attached in the background, as for a first send.
+pub(super) fn may_be_brief(stack: &Stack, automatic: bool) -> bool {
+    automatic && stack.attaching.is_in_background(&stack.config)
 }
 
 /// Lets other processes of this host find the socket, once it has an address.

@@ -141,6 +141,51 @@ os._exit(0)
     drop(server);
 }
 
+/// A program that binds its socket to any port asks a question and ends, as a resolver does (dig, getaddrinfo()).
+// covers: LIM-46
+#[test]
+fn a_client_with_a_port_of_the_kernels_choice_attaches_nothing() {
+    let net = Namespaces::new();
+    let peer = net.socket_at(Side::B, Side::B.at(5000));
+    for (family, any, to) in [
+        ("AF_INET", "0.0.0.0", "10.99.0.2"),
+        ("AF_INET", "10.99.0.1", "10.99.0.2"),
+        ("AF_INET6", "::", "::ffff:10.99.0.2"),
+    ] {
+        let mut program = puppet(&net, "background");
+        program.run(&format!("s = socket({family}, SOCK_DGRAM)\ns.bind(('{any}', 0))"));
+        program.run(&format!("s.sendto(b'question', ('{to}', 5000))"));
+        let (len, from) = peer.recv_from(&mut [0; 9]).unwrap();
+        peer.send_to(&[7; 100], from).unwrap();
+        assert_eq!((len, program.run("len(s.recv(200))").as_str()), (8, "100"), "{any}");
+        assert!(!net.is_steered(Side::A), "{any}");
+    }
+}
+
+/// Clients listen, too, for one connection to come back (FTP in active mode).
+// covers: LIM-46
+#[test]
+fn a_listener_with_a_port_of_the_kernels_choice_attaches_in_the_background() {
+    let net = Namespaces::new();
+    let mut peer = Puppet::start(net.program(Side::B, PYTHON));
+    for bound in ["l.bind(('10.99.0.1', 0))", "l.bind(('0.0.0.0', 0))", "0"] {
+        let mut program = puppet(&net, "background");
+        program.run(&format!("l = socket(AF_INET, SOCK_STREAM)\n{bound}\nl.listen()"));
+        let port = program.run("l.getsockname()[1]");
+        peer.run(&format!("c = create_connection(('10.99.0.1', {port}))\nc.sendall(b'x' * 100)"));
+        program.run("s, _ = l.accept()");
+        assert_eq!(program.run("len(s.recv(200))"), "100", "{bound}");
+        assert!(!net.is_steered(Side::A), "{bound}");
+        let mut is_served = || {
+            let before = net.kernel_tcp(Side::A).accepted;
+            peer.run(&format!("d = create_connection(('10.99.0.1', {port}))"));
+            program.run("l.accept()");
+            net.kernel_tcp(Side::A).accepted == before
+        };
+        wait_for("the library to serve a listener that stays", || is_served().then_some(()));
+    }
+}
+
 /// Connections that were made before their interface was there are served when it is; every byte that went
 /// to and fro meanwhile is where it belongs.
 #[track_caller]

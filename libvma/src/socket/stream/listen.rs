@@ -67,13 +67,16 @@ pub fn prepare(stack: &Stack, id: SocketId) {
         let Some(view) = view(&mut state, id) else { return };
         let Some((_, socket)) = state.socket(id) else { return };
         let device = socket.options.device();
+        let mut any_port = false;
         if let Some(stream) = socket.stream.as_mut() {
             // The kernel binds a socket that listens.
             stream.unbound = false;
+            any_port = stream.any_port;
         }
-        loopback_end::listening(view.shadow).map(|local| (local, device))
+        loopback_end::listening(view.shadow).map(|local| (local, device, any_port))
     };
-    if let Some((local, device)) = place
+    if let Some((local, device, any_port)) = place
+        && !attach::may_be_brief(stack, any_port)
         && stack.config.rules.decide(Moment::Listen, local, None).is_none()
     {
         attach::open_rings(stack, *local.ip(), device);

@@ -63,6 +63,8 @@ pub struct Stream {
     pub settings: Settings,
     /// The shadow is as socket(2) made it: no call that may give it an address has come since.
     pub unbound: bool,
+    /// The program left its port to the kernel.
+    pub any_port: bool,
     /// The shadow is bound to the connection's port.
     pub holds_port: bool,
     /// The program did not bind it, we did, for a connection.
@@ -146,6 +148,7 @@ impl Stream {
             family,
             settings,
             unbound: false,
+            any_port: false,
             holds_port: false,
             bound_by_us: false,
             reading_shut: false,
@@ -176,7 +179,8 @@ pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -
         shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
-    let stream = Stream { unbound: true, ..Stream::new(system.settings.clone(), family) };
+    let stream =
+        Stream { unbound: true, any_port: true, ..Stream::new(system.settings.clone(), family) };
     socket.stream = Some(Box::new(stream));
     let mut state = stack.shard.lock().ok()?;
     state.enable_tcp(|| system::setup(stack));
@@ -194,7 +198,15 @@ pub fn free_ports(stack: &Stack) {
 pub fn before_bind(stack: &Stack, id: SocketId) {
     let Ok(mut state) = stack.shard.lock() else { return };
     if let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) {
-        stream.unbound = false;
+        (stream.unbound, stream.any_port) = (false, false);
+    }
+}
+
+/// The kernel has chosen the port for a successful bind().
+pub fn note_any_port(stack: &Stack, id: SocketId) {
+    let Ok(mut state) = stack.shard.lock() else { return };
+    if let Some(stream) = state.socket(id).and_then(|(_, socket)| socket.stream.as_mut()) {
+        stream.any_port = true;
     }
 }
 
