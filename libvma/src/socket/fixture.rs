@@ -430,7 +430,7 @@ pub fn resumption(
 ) -> Resumption<'_> {
     let parts = parts(state);
     let (hop, flows, ttl, tos) = (Some(NextHop::nowhere()), vec![], 64, 0);
-    Resumption { key, hop, ttl, tos, settings, flows, parts, unread }
+    Resumption { key, hop, ttl, tos, settings, flows, parts, unread, is_accepted: false }
 }
 
 fn parts(state: TcpState) -> Resumed<'static> {

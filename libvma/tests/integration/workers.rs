@@ -156,3 +156,71 @@ fn take_over_and_end(place: Place) {
     );
     drop(server);
 }
+
+/// Workers that serve one client at a time, and end its connection when they are told to.
+const ENDING_WORKERS: &str = "
+import os, socket, sys
+listener = socket.create_server(('10.99.0.1', 7000))
+for _ in range(2):
+    if os.fork() == 0:
+        while True:
+            one, _ = listener.accept()
+            try:
+                while data := one.recv(100):
+                    if data == b'end': break
+                    one.sendall(data)
+            except ConnectionResetError: pass
+            one.close()
+os.wait()
+";
+
+/// A client that always has the same port, and ends its connections by a reset or lets the worker do it.
+const RETURNING_CLIENT: &str = "
+import errno, struct, time
+def come():
+    # Until the worker has acknowledged the end of the connection before, the ports are taken.
+    while True:
+        s = socket()
+        s.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+        s.bind(('10.99.0.2', 5000))
+        s.settimeout(10)
+        began = time.monotonic()
+        try: s.connect(('10.99.0.1', 7000))
+        except OSError as problem:
+            if problem.errno != errno.EADDRNOTAVAIL: raise
+            continue
+        return s, time.monotonic() - began
+def talk():
+    for n in range(10):
+        s.sendall(b'x')
+        assert s.recv(9) == b'x'
+def come_again(resets):
+    global s
+    if resets:
+        s.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack('ii', 1, 0))
+    else:
+        s.sendall(b'end')
+        assert s.recv(9) == b''
+    s.close()
+    s, took = come()
+    return took < 0.5
+s, _ = come()
+";
+
+/// The workers' listener is the kernel's: it accepts the client's next connection, though a worker had the one before.
+// covers: NET-04
+#[test]
+fn a_client_of_workers_may_come_again_from_its_port() {
+    let net = Namespaces::new();
+    let server = net.program(Side::A, PYTHON).with_library();
+    let server = server.arg("-c").arg(ENDING_WORKERS).start();
+    net.wait_for_listener(Side::A, 7000);
+    let mut client = Puppet::start(net.program(Side::B, PYTHON));
+    client.run(RETURNING_CLIENT);
+    for resets in ["False", "True", "True", "False", "False"] {
+        wait_until_served(&net, &mut client);
+        assert_eq!(client.run(&format!("come_again({resets})")), "True", "{resets}");
+    }
+    wait_until_served(&net, &mut client);
+    drop(server);
+}

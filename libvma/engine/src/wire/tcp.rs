@@ -38,6 +38,12 @@ pub struct Header {
 }
 
 impl Header {
+    /// A SYN that answers nothing.
+    pub fn is_opening(&self) -> bool {
+        self.flags.contains(Flags::SYN)
+            && !self.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::FIN))
+    }
+
     /// Parses the header at the start of `bytes`, the first linear piece of an IP payload of
     /// `ip_payload_len` bytes. Also returns the header's length, which is where the data begins.
     #[inline]

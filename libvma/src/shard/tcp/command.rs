@@ -104,6 +104,7 @@ impl<S> State<S> {
             owner: Owner::Socket(id),
             flows,
             inherited_state: None,
+            is_accepted: false,
             events: Events::NONE,
             touched: false,
             batched: 0,

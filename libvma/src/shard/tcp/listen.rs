@@ -358,6 +358,12 @@ impl Tcp {
             return self.pass(io, arrival, body);
         }
         let Some(number) = self.listener_for(&arrival.key) else {
+            if arrival.header.is_opening() {
+                // The flow of a connection that is over led it here. The kernel may have a listener, whose other
+                // connections never come here, and answers for its absence, too.
+                self.end_retired(io);
+                return self.pass(io, arrival, body);
+            }
             super::body::release(io.rings, &mut self.heaps, body);
             self.reset(io, arrival);
             return Err(DropReason::NoSocket);
@@ -417,6 +423,7 @@ impl Tcp {
             owner: Owner::Backlog(number),
             flows,
             inherited_state,
+            is_accepted: true,
             events: Events::NONE,
             touched: false,
             batched: 0,

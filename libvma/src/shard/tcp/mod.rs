@@ -105,6 +105,8 @@ struct Block {
     flows: Vec<(RingId, Flow)>,
     /// What its listener was when it came; for whoever accepts it, so most have none.
     inherited_state: Option<Box<InheritedState>>,
+    /// The peer began it: a listener has its port, of the library's or of the kernel's.
+    is_accepted: bool,
     /// What happened since its socket was last told.
     events: Events,
     /// In the list of those that get their output at the end of the batch.

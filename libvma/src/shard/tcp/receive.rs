@@ -88,11 +88,13 @@ impl Tcp {
     ) -> Result<(), DropReason> {
         if let Some(index) = self.table.get(&arrival.key) {
             let now = self.now();
-            let replaced = self
-                .block(index)
-                .is_some_and(|block| block.connection.may_be_replaced_by(arrival.header, now));
-            // Only a listener could take the SYN: without one the wait is not cut short (RFC 1337).
-            if !replaced || !self.is_listened_to(&arrival.key) {
+            let (replaced, is_accepted) = self.block(index).map_or((false, false), |block| {
+                let replaced = block.connection.may_be_replaced_by(arrival.header, now);
+                (replaced, block.is_accepted)
+            });
+            // Only a listener could take the SYN, and that of an accepted connection may be the kernel's (workers
+            // share theirs): without one the wait is not cut short (RFC 1337).
+            if !replaced || !(is_accepted || self.is_listened_to(&arrival.key)) {
                 self.feed(io, index, arrival, body);
                 return Ok(());
             }

@@ -22,6 +22,8 @@ pub struct Resumption<'a> {
     pub parts: Resumed<'a>,
     /// Bytes received in order and not read by the program.
     pub unread: &'a [u8],
+    /// The kernel accepted it, for a listener that may still be the kernel's.
+    pub is_accepted: bool,
 }
 
 impl<S> State<S> {
@@ -39,7 +41,8 @@ impl<S> State<S> {
     ) -> Result<(), AddressInUse> {
         self.begin();
         let Some((tcp, mut io)) = self.tcp() else { return Err(AddressInUse) };
-        let Resumption { key, hop, ttl, tos, settings, flows, parts, unread } = resumption;
+        let Resumption { key, hop, ttl, tos, settings, flows, parts, unread, is_accepted } =
+            resumption;
         if let Some(index) = tcp.table.get(&key) {
             if !tcp.makes_room(index) {
                 return Err(AddressInUse);
@@ -57,6 +60,7 @@ impl<S> State<S> {
             owner: Owner::Socket(id),
             flows,
             inherited_state: None,
+            is_accepted,
             events: Events::NONE,
             // Its output comes with the next work.
             touched: true,
@@ -148,6 +152,7 @@ mod tests {
             flows: vec![],
             parts: parts(state),
             unread,
+            is_accepted: false,
         }
     }
 

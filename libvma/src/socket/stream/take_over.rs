@@ -244,6 +244,7 @@ fn read_out(
             flows: vec![(way.ring, flow)],
             parts: parts(taken, has_classic_ecn),
             unread: &taken.unread,
+            is_accepted: plan.candidate.origin == Origin::Accepted,
         };
         is_made = state.take_over_connection(id, resumption).is_ok();
         is_published = is_made && publisher.publish(state, id);

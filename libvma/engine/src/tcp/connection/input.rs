@@ -457,14 +457,14 @@ impl<B> Connection<B> {
     pub fn may_be_replaced_by(&self, header: &Header, now: Instant) -> bool {
         match self.state {
             State::TimeWait => self.is_older_than(header, now),
-            State::Closed => is_opening(header),
+            State::Closed => header.is_opening(),
             _ => false,
         }
     }
 
     #[cold]
     fn is_older_than(&self, header: &Header, now: Instant) -> bool {
-        if !is_opening(header) {
+        if !header.is_opening() {
             return false;
         }
         let is_beyond = Seq::new(header.seq) > self.rcv_nxt;
@@ -479,12 +479,6 @@ impl<B> Connection<B> {
             None => is_beyond,
         }
     }
-}
-
-/// A SYN that answers nothing.
-fn is_opening(header: &Header) -> bool {
-    header.flags.contains(Flags::SYN)
-        && !header.flags.intersects(Flags::ACK.with(Flags::RST).with(Flags::FIN))
 }
 
 pub(super) fn give_back<B>(piece: Option<Piece<B>>, link: &mut impl Link<B>) {

@@ -70,6 +70,7 @@ fn listener_and_connection(state: &mut State<u32>, of: TcpState) -> (SocketId, S
         flows: vec![],
         parts,
         unread: b"unread",
+        is_accepted: true,
     };
     state.take_over_connection(accepted, resumption).expect("there is no other");
     state.run_tcp();
