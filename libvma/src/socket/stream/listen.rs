@@ -352,6 +352,11 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     super::exceptions::except_older(stack, local);
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     state.set_own_addresses(plane.control.own_addresses());
+    if state.socket(id).and_then(|(_, socket)| socket.stream.as_ref()).is_some_and(|it| it.left) {
+        // A child has asked for it since: a listener without flows would answer clients who come again from a port, and
+        // have no part in what they say next.
+        return Err(WhyOs::Passed);
+    }
     // The listener first: a packet that a flow brings must find it.
     let spec = spec(stack, &mut state, id).ok_or(WhyOs::NotOurs)?;
     state.listen(id, spec);
