@@ -8,8 +8,9 @@ use core::ffi::{c_int, c_void};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use libvma_dev::extra::{Info, IoVec};
 use libvma_engine::tcp::connection::Resumed;
@@ -17,6 +18,7 @@ use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::seq::Seq;
 use libvma_engine::tcp::{Settings as TcpSettings, State as TcpState};
 use libvma_engine::wire::tcp::{Flags, Header};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SocketType};
 
 use super::brevity::Brevity;
@@ -78,6 +80,14 @@ pub fn stack_with_plane(environment: &[(&str, &str)]) -> Stack {
     stack
 }
 
+/// A loopback address that no other test of this host has at the moment, so that a port of it which was given up is vacant.
+pub fn own_loopback() -> Ipv4Addr {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = std::process::id().wrapping_mul(31) + NEXT.fetch_add(1, Ordering::Relaxed);
+    // 127.128.0.0 and above: 23 bits are free.
+    Ipv4Addr::from_bits(0x7f80_0000 | number & 0x007f_ffff)
+}
+
 pub const ANY_PORT: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
 
 fn kernels_socket(family: Family, kind: SocketType) -> OwnedFd {
@@ -86,6 +96,14 @@ fn kernels_socket(family: Family, kind: SocketType) -> OwnedFd {
         Family::Ipv6 => AddressFamily::INET6,
     };
     rustix::net::socket(family, kind, None).unwrap()
+}
+
+/// Waits until a socket of the kernel has something: by the loopback interface it comes soon, and not always at once.
+pub fn await_input(socket: &impl AsFd) {
+    let events = PollFlags::IN | PollFlags::ERR;
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let found = rustix::event::poll(&mut [PollFd::new(socket, events)], Some(&limit));
+    assert_eq!(found, Ok(1), "nothing comes");
 }
 
 /// Calls `with` on a socket of the stack.
@@ -144,8 +162,16 @@ impl Udp {
 
     /// setsockopt(2) of the program, which the kernel accepts.
     pub fn set<const N: usize>(&self, level: i32, name: i32, value: [u8; N]) -> Result<(), i32> {
-        shadow::set_option(self.raw(), level, name, &value);
+        let accepted = shadow::set_option(self.raw(), level, name, &value);
+        assert!(accepted, "the kernel refuses {level} {name} {value:?}");
         options::after_set(&self.stack, self.id, level, name, &value)
+    }
+
+    /// The same, of an option that the kernel refuses to a test without privileges.
+    pub fn set_privileged(&self, level: i32, name: i32, value: i32) {
+        shadow::set_option(self.raw(), level, name, &value);
+        let value = value.to_ne_bytes();
+        assert_eq!(options::after_set(&self.stack, self.id, level, name, &value), Ok(()));
     }
 
     pub fn set_number(&self, level: i32, name: i32, value: i32) {
@@ -278,7 +304,7 @@ impl Tcp {
         tcp
     }
 
-    /// Its SYN has left, and no answer has come.
+    /// In an attempt: the SYN has left, and no answer has come.
     pub fn connecting() -> Tcp {
         let tcp = Tcp::in_phase(Phase::Connecting);
         let settings = tcp.with_stream(|stream| stream.settings.clone());
@@ -409,7 +435,8 @@ impl Tcp {
 
     /// setsockopt(2) of the program, which the kernel accepts.
     pub fn set<const N: usize>(&self, level: i32, name: i32, value: [u8; N]) -> Option<WhyOs> {
-        shadow::set_option(self.raw(), level, name, &value);
+        let accepted = shadow::set_option(self.raw(), level, name, &value);
+        assert!(accepted, "the kernel refuses {level} {name} {value:?}");
         match stream::options::after_set(&self.stack, self.id, level, name, &value) {
             stream::options::Effect::Done => None,
             stream::options::Effect::Os(why) => Some(why),

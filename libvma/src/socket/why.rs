@@ -18,16 +18,21 @@ pub enum Remedy {
     Ipv4,
 }
 
-/// The remedies that the process has told.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+/// Remedies that have been told.
+struct Told(AtomicU32);
+
+/// One for all that the process tells.
+static TOLD: Told = Told(AtomicU32::new(0));
+
+impl Told {
+    /// Not told yet? It is from now on.
+    fn is_news(&self, remedy: Remedy) -> bool {
+        let (told, bit) = (&self.0, 1 << remedy as u32);
+        told.load(Ordering::Relaxed) & bit == 0 && told.fetch_or(bit, Ordering::Relaxed) & bit == 0
+    }
+}
 
 impl Remedy {
-    /// Not told yet in this process? It is from now on.
-    fn is_news(self) -> bool {
-        let bit = 1 << self as u32;
-        TOLD.load(Ordering::Relaxed) & bit == 0 && TOLD.fetch_or(bit, Ordering::Relaxed) & bit == 0
-    }
-
     /// Logs `what`: the first time in the process as a warning with the remedy, later at level DEBUG.
     pub fn tell(self, what: fmt::Arguments<'_>) {
         let remedy = match self {
@@ -41,7 +46,7 @@ impl Remedy {
                 "; an IPv4 socket is served: many programs have an option -4, or take 0.0.0.0 as the address"
             }
         };
-        if self.is_news() {
+        if TOLD.is_news(self) {
             line(Level::Warning, format_args!("{what}{remedy}"));
         } else {
             log_line!(Debug, "{what}");

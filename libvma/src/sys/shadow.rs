@@ -176,12 +176,12 @@ pub fn set_int_option(fd: c_int, level: c_int, name: c_int, value: c_int) {
     set_option(fd, level, name, &value);
 }
 
-/// Sets an option to a value without pointers.
-pub fn set_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) {
+/// Sets an option to a value without pointers. False: the kernel has refused it.
+pub fn set_option<T: Copy>(fd: c_int, level: c_int, name: c_int, value: &T) -> bool {
     let at = core::ptr::from_ref(value) as usize;
     let arguments = [fd as usize, level as usize, name as usize, at, size_of::<T>(), 0];
     // SAFETY: `value` outlives the call, with its size.
-    unsafe { raw_syscall(libc::SYS_setsockopt, arguments) };
+    unsafe { raw_syscall(libc::SYS_setsockopt, arguments) == 0 }
 }
 
 /// Binds a socket to a free port of any address, as its first send would.

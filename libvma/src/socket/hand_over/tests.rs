@@ -1,7 +1,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use super::*;
-use crate::socket::fixture::{ANY_PORT, Linked, Tcp, Udp, stack, stack_with_plane};
+use crate::socket::fixture::{ANY_PORT, Linked, Tcp, Udp, await_input, stack, stack_with_plane};
 use crate::socket::{State, close};
 use crate::sys::sockaddr::Family;
 
@@ -80,14 +80,31 @@ fn a_shared_socket_that_is_closed_leaves_its_queue_to_the_kernel() {
 /// The datagrams that another process is about to read must find room, and the program's SO_RCVBUF is to stay.
 #[test]
 fn the_kernels_receive_buffer_is_as_before_when_all_found_room() {
+    let linked = Linked::new();
+    let (server, (level, name)) = (&linked.server, (libc::SOL_SOCKET, libc::SO_RCVBUF));
+    let room = || crate::sys::shadow::int_option(server.raw(), level, name).unwrap();
+    let before = room();
+    linked.send(b"unread");
+    attach::un_offload(&server.stack, server.id, WhyOs::Passed);
+    assert_eq!(room(), before);
+}
+
+/// The count tells whether a receive buffer that was enlarged can be as before again.
+#[test]
+fn a_receive_queue_counts_as_its_datagrams_and_their_overhead() {
     let udp = Udp::new();
     crate::sys::shadow::bind(udp.raw(), ANY_PORT).unwrap();
     assert_eq!(charged(udp.raw()), 0);
     let to = udp.address();
     let sender = std::net::UdpSocket::bind(ANY_PORT).unwrap();
     sender.send_to(&[0; 100], to).unwrap();
+    await_input(&udp.shadow);
     let one = charged(udp.raw());
     assert!(one >= 100, "{one}");
     sender.send_to(&[0; 100], to).unwrap();
+    // The socket was readable before, so poll() does not tell of this one.
+    while charged(udp.raw()) == one {
+        std::thread::yield_now();
+    }
     assert_eq!(charged(udp.raw()), 2 * one);
 }

@@ -77,6 +77,7 @@ mod tests {
     use rustix::net::{AddressFamily, SocketType, bind, listen, sockopt};
 
     use super::*;
+    use crate::socket::fixture::own_loopback;
 
     /// A listener that lets others have its port, too.
     fn sharing(address: SocketAddrV4) -> (OwnedFd, SocketAddrV4) {
@@ -91,37 +92,39 @@ mod tests {
     }
 
     fn any_port() -> SocketAddrV4 {
-        SocketAddrV4::new([127, 0, 0, 1].into(), 0)
+        SocketAddrV4::new(own_loopback(), 0)
     }
 
     #[test]
     fn listeners_that_share_a_port_are_told_from_a_single_one() {
-        let (first, to) = sharing(any_port());
+        let from = any_port();
+        let (first, to) = sharing(from);
         let (mut listeners, mut diag) = (Listeners::default(), Diag::open().unwrap());
-        let found = listeners.find(&mut diag, any_port(), to, 0);
-        assert!(found.is_some() && !listeners.is_one_of_several(any_port(), to));
+        let found = listeners.find(&mut diag, from, to, 0);
+        assert!(found.is_some() && !listeners.is_one_of_several(from, to));
         let _second = sharing(to);
-        assert!(!listeners.is_one_of_several(any_port(), to), "the answer is kept");
-        listeners.find(&mut diag, any_port(), to, FRESH_NANOS);
-        assert!(listeners.is_one_of_several(any_port(), to));
+        assert!(!listeners.is_one_of_several(from, to), "the answer is kept");
+        listeners.find(&mut diag, from, to, FRESH_NANOS);
+        assert!(listeners.is_one_of_several(from, to));
         drop(first);
     }
 
     /// A server may start at any moment: that there is none is not kept.
     #[test]
     fn an_answer_is_kept_for_a_moment_and_the_lack_of_one_is_not() {
-        let listener = TcpListener::bind(any_port()).unwrap();
+        let any_port = any_port();
+        let listener = TcpListener::bind(any_port).unwrap();
         let SocketAddr::V4(to) = listener.local_addr().unwrap() else { panic!("IPv4") };
         let (mut listeners, mut diag) = (Listeners::default(), Diag::open().unwrap());
-        let found = listeners.find(&mut diag, any_port(), to, 0);
+        let found = listeners.find(&mut diag, any_port, to, 0);
         assert!(found.is_some());
         drop(listener);
-        assert_eq!(listeners.find(&mut diag, any_port(), to, FRESH_NANOS - 1), found);
+        assert_eq!(listeners.find(&mut diag, any_port, to, FRESH_NANOS - 1), found);
         // A port is a question of its own.
         let from = SocketAddrV4::new(*to.ip(), 9);
         assert_eq!(listeners.find(&mut diag, from, to, 0), None);
-        assert_eq!(listeners.find(&mut diag, any_port(), to, FRESH_NANOS), None);
+        assert_eq!(listeners.find(&mut diag, any_port, to, FRESH_NANOS), None);
         let _again = TcpListener::bind(to).unwrap();
-        assert!(listeners.find(&mut diag, any_port(), to, FRESH_NANOS).is_some());
+        assert!(listeners.find(&mut diag, any_port, to, FRESH_NANOS).is_some());
     }
 }

@@ -108,11 +108,12 @@ mod tests {
     use std::net::{SocketAddr, UdpSocket};
 
     use super::*;
+    use crate::socket::fixture::own_loopback;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn socket() -> (UdpSocket, SocketAddrV4) {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind((own_loopback(), 0)).unwrap();
         let SocketAddr::V4(address) = socket.local_addr().unwrap() else { panic!("IPv4") };
         (socket, address)
     }

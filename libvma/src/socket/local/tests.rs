@@ -7,7 +7,7 @@ use super::*;
 use crate::shard::SocketId;
 use crate::shard::pipe::{Offer, Pipe};
 use crate::socket::Socket;
-use crate::socket::fixture::{stack, stack_with};
+use crate::socket::fixture::{own_loopback, stack, stack_with};
 use crate::sys::shadow;
 
 fn socket() -> (UdpSocket, SocketAddrV4) {
@@ -105,7 +105,8 @@ fn the_kernel_s_choice_of_socket_counts() {
     let client = stack();
     let any = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = v4(any.local_addr().unwrap()).port();
-    let to = SocketAddrV4::new([127, 0, 0, 1].into(), port);
+    // Nobody else binds the port of that address when the wildcard socket has gone.
+    let to = SocketAddrV4::new(own_loopback(), port);
     let (_sender, from) = socket();
     post(&server, protocol::UDP, any.as_raw_fd(), SocketAddrV4::new([0; 4].into(), port)).unwrap();
     assert_eq!(find(&client, protocol::UDP, from, to), Found::Pending);

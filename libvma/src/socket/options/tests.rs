@@ -146,13 +146,27 @@ fn an_unknown_option_makes_the_socket_the_kernels_or_is_refused() {
 /// A socket that an option is set on must not be lost to the kernel by mistake, nor a level be taken for another.
 #[test]
 fn options_without_meaning_for_the_data_path_leave_the_socket_served() {
-    let levels = [(SOCKET, HARMLESS_SOCKET), (IP, HARMLESS_IP), (IPV6, HARMLESS_IPV6)];
+    let levels: [(i32, &[i32]); 6] = [
+        (SOCKET, HARMLESS_SOCKET),
+        (IP, HARMLESS_IP),
+        (IPV6, HARMLESS_IPV6),
+        // Some by name: the lists themselves may be wrong.
+        (SOCKET, &[libc::SO_KEEPALIVE, libc::SO_LINGER, libc::SO_SNDBUF, libc::SO_PRIORITY]),
+        (IP, &[libc::IP_RECVERR, libc::IP_FREEBIND]),
+        (IPV6, &[libc::IPV6_RECVERR, libc::IPV6_MTU_DISCOVER]),
+    ];
     for (level, names) in levels {
         let udp = udp6();
         for name in names {
             let done = after_set(&udp.stack, udp.id, level, *name, &1i32.to_ne_bytes());
             assert_eq!((done, udp.state()), (Ok(()), State::Undecided), "{level} {name}");
         }
+    }
+    for (level, name) in [(SOCKET, libc::SO_ATTACH_FILTER), (IP, libc::IP_OPTIONS)] {
+        let udp = udp6();
+        let done = after_set(&udp.stack, udp.id, level, name, &[0; 4]);
+        let kernels = State::Os(WhyOs::Option { level, name });
+        assert_eq!((done, udp.state()), (Ok(()), kernels));
     }
     let udp = udp6();
     let unknown = after_set(&udp.stack, udp.id, libc::SOL_TCP, libc::SO_BROADCAST, &[]);
@@ -249,7 +263,7 @@ fn an_option_voids_what_is_known_of_the_way_only_if_the_way_depends_on_it() {
     };
     assert!(keeps_route(&|| udp.set_number(IP, libc::IP_TTL, 9)));
     assert!(!keeps_route(&|| udp.set_number(IP, libc::IP_TOS, 8)));
-    assert!(!keeps_route(&|| udp.set_number(SOCKET, libc::SO_MARK, 3)));
+    assert!(!keeps_route(&|| udp.set_privileged(SOCKET, libc::SO_MARK, 3)));
     assert!(keeps_route(&|| udp.set_number(IP, libc::IP_RECVTTL, 1)));
 }
 

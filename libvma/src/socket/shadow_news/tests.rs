@@ -2,7 +2,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::*;
 use crate::socket::attach::watch_shadow;
-use crate::socket::fixture::{ANY_PORT, Udp, stack};
+use crate::socket::fixture::{ANY_PORT, Udp, await_input, own_loopback, stack};
 use crate::sys::sockaddr::Family;
 use crate::sys::{Fd, shadow};
 
@@ -28,6 +28,7 @@ fn a_datagram_that_came_by_the_kernel_is_told_once() {
     };
     assert!(!told());
     sender.send_to(b"x", udp.address()).unwrap();
+    await_input(&udp.shadow);
     assert!(told());
     assert!(!told(), "an edge is reported once");
     assert!(!udp.with(|_, socket| socket.order.may_have_error()));
@@ -37,11 +38,12 @@ fn a_datagram_that_came_by_the_kernel_is_told_once() {
 #[test]
 fn an_error_of_the_kernels_socket_is_told_as_one() {
     let udp = watched();
-    let closed = std::net::UdpSocket::bind(ANY_PORT).unwrap();
+    let closed = std::net::UdpSocket::bind((own_loopback(), 0)).unwrap();
     let address = closed.local_addr().unwrap();
     drop(closed);
     rustix::net::connect(&udp.shadow, &address).unwrap();
     rustix::net::send(&udp.shadow, b"x", rustix::net::SendFlags::empty()).unwrap();
+    await_input(&udp.shadow);
     hear(&udp.stack);
     assert!(udp.with(|_, socket| socket.order.take_error()), "the port is closed (ICMP)");
 }
@@ -56,6 +58,7 @@ fn the_end_of_a_granted_ring_is_no_sockets_news() {
     epoll::add(watcher, &receiver, data, EventFlags::IN | EventFlags::ET).unwrap();
     assert!(!udp.stack.attaching.take_loss());
     sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
+    await_input(&receiver);
     hear(&udp.stack);
     assert!(udp.stack.attaching.take_loss() && udp.stack.attaching.was_loss());
     assert!(!udp.stack.attaching.take_loss(), "somebody looks");

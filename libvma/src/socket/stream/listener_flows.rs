@@ -86,7 +86,14 @@ mod tests {
         assert!(all.iter().all(is_ipv4));
         let both = flows(any, Some(1), true);
         assert!(all.iter().all(|flow| both.contains(flow)));
-        assert!(flows(ipv6_stand_ins::ANY, Some(1), true).iter().all(|flow| !is_ipv4(flow)));
+        let six = flows(ipv6_stand_ins::ANY, Some(1), true);
+        assert!(six.iter().all(|flow| !is_ipv4(flow) && both.contains(flow)));
+        let stack = stack_with_plane(&[]);
+        let plane = stack.plane.lock().unwrap();
+        let addresses = plane.as_ref().unwrap().control.addresses();
+        let mut of_loopback = addresses.iter().filter(|own| own.ifindex == 1);
+        let has_ipv6 = of_loopback.any(|own| ipv6_stand_ins::is_one(own.addr));
+        assert_eq!(!six.is_empty(), has_ipv6);
     }
 
     /// A reason that may pass must not be hidden by that of the loopback interface.
@@ -102,8 +109,9 @@ mod tests {
             why
         };
         assert_eq!(reason(plane, 1), WhyOs::Interface(NotOffloadable::Loopback));
-        assert_eq!(reason(plane, 9999), WhyOs::Interface(NotOffloadable::NoInterface));
-        plane.rings.insert(9999, Err(WhyOs::RingRefused));
-        assert_eq!(reason(plane, 9999), WhyOs::RingRefused);
+        let other = i32::MAX as u32;
+        assert_eq!(reason(plane, other), WhyOs::Interface(NotOffloadable::NoInterface));
+        plane.rings.insert(other, Err(WhyOs::RingRefused));
+        assert_eq!(reason(plane, other), WhyOs::RingRefused);
     }
 }

@@ -45,14 +45,17 @@ mod tests {
         let stack = stack_with_plane(&[]);
         let mut plane = stack.plane.lock().unwrap();
         let plane = plane.as_mut().unwrap();
-        for (interface, ring) in
-            [(1, Ok(RingId::nowhere())), (9998, Ok(RingId::nowhere())), (9999, Err(WhyOs::Route))]
-        {
+        const GONE: [u32; 2] = [i32::MAX as u32 - 1, i32::MAX as u32];
+        for (interface, ring) in [
+            (1, Ok(RingId::nowhere())),
+            (GONE[0], Ok(RingId::nowhere())),
+            (GONE[1], Err(WhyOs::Route)),
+        ] {
             plane.rings.insert(interface, ring);
         }
         let mut gone = forget_interfaces(plane);
         gone.sort_unstable();
-        assert_eq!(gone, [9998, 9999]);
+        assert_eq!(gone, GONE);
         assert_eq!(plane.rings.keys().collect::<Vec<_>>(), [&1]);
         // Interfaces that were refused get another chance when something about them changes.
         plane.rings.insert(2, Err(WhyOs::RingRefused));
@@ -61,9 +64,10 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_stranded_only_with_its_own_interface() {
+    fn a_connection_that_goes_by_no_ring_is_stranded_with_no_interface() {
         let tcp = Tcp::connected();
         assert_eq!(over(&tcp.stack, 7), []);
+        assert_eq!(over(&tcp.stack, 1), [], "its next hop names that one, and has no ring");
         assert_eq!(tcp.tcp_state(), Some(libvma_engine::tcp::State::Established));
     }
 }

@@ -80,6 +80,10 @@ fn a_listener_of_ipv6_alone_is_served_only_if_others_of_the_host_find_it() {
     assert!(!serves_none(&Tcp::listening()), "IPv4");
     assert!(!serves_none(&bound("::")));
     assert!(!serves_none(&bound("::ffff:127.0.0.1")));
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        eprintln!("skipped in part: this host has no ::1");
+        return;
+    }
     let loopback = bound("::1");
     assert!(serves_none(&loopback));
     let address = libvma_dev::ipv6_loopback::end(1);

@@ -26,9 +26,10 @@ fn the_user_is_warned_of_what_can_be_changed_and_is_not_of_the_own_choice() {
 
 #[test]
 fn a_remedy_is_news_once_and_each_by_itself() {
-    assert!(Remedy::Kernel.is_news());
-    assert!(!Remedy::Kernel.is_news());
-    assert!(Remedy::Descriptors.is_news());
+    let told = Told(AtomicU32::new(0));
+    assert!(told.is_news(Remedy::Kernel));
+    assert!(!told.is_news(Remedy::Kernel));
+    assert!(told.is_news(Remedy::Descriptors));
 }
 
 #[test]

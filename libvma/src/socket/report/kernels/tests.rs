@@ -11,11 +11,11 @@ fn entered(udp: &Udp) -> KernelsId {
 fn a_socket_is_told_of_until_its_last_number_is_closed() {
     let udp = Udp::new();
     let id = entered(&udp);
-    assert!(duplicate(&udp.stack, id, 9999));
+    assert!(duplicate(&udp.stack, id, i32::MAX));
     traffic(&udp.stack, id).unwrap().received(Ok(100));
     forget(&udp.stack, id, udp.raw());
     assert!(why(&udp.stack, id).is_some(), "the other number is left");
-    forget(&udp.stack, id, 9999);
+    forget(&udp.stack, id, i32::MAX);
     assert!(why(&udp.stack, id).is_none() && !duplicate(&udp.stack, id, 8));
     assert_eq!(udp.stack.ended.lock().unwrap().rx_os_bytes, 100, "the sum goes on");
     assert!(

@@ -39,7 +39,7 @@ fn a_connection_that_is_taken_over_is_a_connected_socket_that_holds_its_port() {
     let candidate = connecting(&tcp);
     assert_eq!(candidate.origin, Origin::Connected);
     assert!(!candidate.is_shared() && !candidate.is_of_many);
-    let descriptors = [tcp.raw(), 99];
+    let descriptors = [tcp.raw(), i32::MAX];
     let socket = candidate.socket(&tcp.stack, &descriptors, false, &KEY).unwrap();
     assert_eq!(socket.descriptors, descriptors);
     assert_eq!((socket.state, socket.nonblocking), (State::Offloaded, false));

@@ -3,7 +3,7 @@ use core::time::Duration;
 use libvma_engine::wire::tcp::{Flags, Header};
 
 use super::*;
-use crate::socket::fixture::{KEY, Tcp, stack};
+use crate::socket::fixture::{KEY, Tcp, await_input, stack, stack_with};
 use crate::socket::stream::shutdown::shutdown;
 
 const SOCKET: i32 = libc::SOL_SOCKET;
@@ -41,7 +41,8 @@ fn an_error_is_told_once_whoever_knows_of_it() {
 
 #[test]
 fn what_the_kernels_socket_is_not_told_is_answered_here() {
-    let tcp = Tcp::new();
+    let cubic = stack_with(&[("VMA_TCP_CC_ALGO", "1")]);
+    let tcp = Tcp::of(cubic, Family::Ipv4);
     assert_eq!(number(&tcp, SOCKET, libc::SO_PEEK_OFF), None);
     tcp.with_stream(|stream| stream.peek_offset = Some(7));
     assert_eq!(number(&tcp, SOCKET, libc::SO_PEEK_OFF), Some(7));
@@ -122,6 +123,7 @@ fn a_listener_tells_of_the_clients_in_both_queues() {
     assert_eq!(waiting(), 2);
     let address = shadow::local_address(tcp.raw()).unwrap();
     let _client = std::net::TcpStream::connect(address).unwrap();
+    await_input(&tcp.shadow);
     assert_eq!(waiting(), 3);
     assert_eq!(bytes(&tcp, TCP, libc::TCP_INFO).unwrap()[0], 10, "it listens");
 }

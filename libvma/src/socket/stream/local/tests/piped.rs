@@ -12,7 +12,7 @@ use super::super::super::shutdown::{close, shutdown};
 use super::super::super::{Outcome, Phase, WhyOs, listen, peer_address, receive, send, tell};
 use super::super::{accept, end, ready};
 use crate::shard::{Readiness, SocketId};
-use crate::socket::fixture::{ANY_PORT, Tcp, stack, with_socket};
+use crate::socket::fixture::{ANY_PORT, Tcp, await_input, stack, with_socket};
 use crate::socket::{Stack, State, local};
 use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
@@ -205,7 +205,7 @@ fn a_close_with_unread_bytes_resets_the_connection() {
         }
         close(&piped.listener.stack, piped.accepted, piped.shadow.as_raw_fd());
         let Piped { client, shadow, listener: _listener, .. } = piped;
-        // As the caller does.
+        // The caller of close() does that, too.
         drop(shadow);
         let client = End { stack: &client.stack, id: client.id, shadow: client.raw() };
         let expected = if unread { Err(libc::ECONNRESET) } else { Ok(Vec::new()) };
@@ -279,7 +279,8 @@ fn a_connection_that_is_given_back_has_every_byte_in_the_kernel() {
         };
         while !giving.is_finished() {
             attend();
-            std::thread::yield_now();
+            // Leaves the other thread the processor, if there is one only.
+            std::thread::sleep(core::time::Duration::from_micros(100));
         }
         assert!(giving.join().unwrap());
         attend();
@@ -294,8 +295,9 @@ fn a_connection_that_is_given_back_has_every_byte_in_the_kernel() {
     // The rest of the conversation is the kernel's.
     let before = client.by_kernel();
     assert_eq!(client.send(b"later"), Ok(5));
+    await_input(&piped.shadow);
     let (len, _) =
-        rustix::net::recv(&piped.shadow, &mut room[..], rustix::net::RecvFlags::empty()).unwrap();
+        rustix::net::recv(&piped.shadow, &mut room[..], rustix::net::RecvFlags::DONTWAIT).unwrap();
     assert_eq!(&room[..len], b"later");
     assert_eq!(client.by_kernel(), before + 5);
 }
