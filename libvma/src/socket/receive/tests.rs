@@ -253,7 +253,7 @@ fn control_messages_that_find_no_room_are_cut_and_that_is_told() {
     }
 }
 
-/// A UDP socket with room for two datagrams drops the third, and tells of it with the next (SO_RXQ_OVFL).
+/// A UDP socket whose buffer one datagram fills drops those that come before it is read.
 #[test]
 fn a_full_receive_buffer_loses_what_comes() {
     let linked = Linked::new();

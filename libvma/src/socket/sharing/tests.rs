@@ -81,7 +81,7 @@ fn what_others_may_receive_goes_by_the_sockets_address_groups_and_peer() {
     assert_eq!(four(&|socket| socket.options.reuse_port = false), [GROUP, other]);
     assert_eq!(four(&|socket| socket.local = Some(SocketAddrV4::new(ONE, 7))), [ONE]);
     assert_eq!(four(&|socket| socket.local = Some(SocketAddrV4::new(GROUP, 7))), [GROUP]);
-    // Its peer's packets are for it alone, unless the whole port is steered.
+    // The packets of a peer are for the connected socket alone, unless the whole port is steered.
     let connected = |socket: &mut Socket| socket.peer = Some(SocketAddrV4::new(TWO, 9));
     assert_eq!(four(&connected), [GROUP, other]);
     assert_eq!(of("1", Family::Ipv4, &connected), [GROUP, other, ONE, TWO]);

@@ -173,6 +173,8 @@ mod tests {
     fn a_table_whose_words_are_no_addresses_gives_no_connections() {
         for word in ["", "0100007F", "0100007F:", "0100007F:XY", "01:1F90", "0100007G:1F90"] {
             assert_eq!(address(word), None, "{word}");
+            let table = format!("  sl  local remote st\n   0: {word} 0200630A:D431 01 0:0 0:0\n");
+            assert_eq!(connections(table.as_bytes()).next(), None, "{word}");
         }
         assert_eq!(address("000000000100007F:1F90"), None, "two words are of no family");
     }

@@ -29,6 +29,12 @@ impl Hold {
         self.until.store(0, Ordering::Relaxed);
     }
 
+    /// Has it begun and not been ended, however long ago that was?
+    #[cfg(test)]
+    pub fn is_on(&self) -> bool {
+        self.until.load(Ordering::Relaxed) != 0
+    }
+
     /// Nanoseconds that are left of it.
     pub fn left(&self) -> Option<u64> {
         match self.until.load(Ordering::Relaxed) {

@@ -319,10 +319,9 @@ mod tests {
     fn buffers_begin_and_grow_as_on_the_host() {
         let settings = [("tcp_wmem", "4096 16384 4194304"), ("tcp_rmem", "4096 131072 6291456")];
         let host = Host::with("buffers", &settings);
-        let (found, usual) = (host.read().settings, Settings::default());
+        let found = host.read().settings;
         // The kernel's is small, because it counts what the engine does not.
-        let initial = usual.send_buffer.limit.max(16_384);
-        let send = Buffer { limit: initial, most: 4_194_304, automatic: true };
+        let send = Buffer { limit: 87_040, most: 4_194_304, automatic: true };
         assert_eq!(found.send_buffer, send);
         let receive = Buffer { limit: 65_536, most: 3_145_728, automatic: true };
         assert_eq!(found.receive_buffer, receive, "half of it is overhead");
@@ -387,6 +386,8 @@ mod tests {
         let congestion = |value: &str| with(&[("VMA_TCP_CC_ALGO", value)]).congestion.name();
         let (lwip, cubic) = (congestion("0"), congestion("1"));
         assert_eq!((lwip, cubic), ("reno", "cubic"));
+        host.set("tcp_timestamps", "1");
+        assert_eq!((stamps("0"), stamps("1"), stamps("2")), (false, true, true));
         host.set("tcp_congestion_control", "vegas");
         assert_eq!(with(&[]).congestion, Algorithm::Cubic, "the engine does not have it");
         host.set("tcp_congestion_control", "reno");

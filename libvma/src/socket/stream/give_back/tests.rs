@@ -92,7 +92,7 @@ fn a_connection_that_the_kernel_does_not_take_stays_here() {
     assert_eq!(tcp.with(|_, socket| socket.state), State::Offloaded);
     assert_eq!(tcp.receive(9, 0), crate::socket::Outcome::Ours(b"unread".to_vec()));
     assert!(!give(&Tcp::connecting()));
-    // Of what is over the program has had everything.
+    // The program has had everything that came by a connection which is over.
     let over = Tcp::connected();
     over.arrive(Flags::RST, b"");
     over.receive(9, 0);

@@ -97,9 +97,9 @@ fn a_client_without_a_descriptor_waits_on_in_its_place() {
     assert_eq!(accepted(&tcp, &nothing()), Ok(1000));
 }
 
-/// accept(2), Linux: what the new socket has of its listener, as that was when the client came.
+/// accept(2), Linux: what the new socket has of its listener is what the queue kept of it with the client.
 #[test]
-fn an_accepted_socket_has_what_its_listener_had_when_the_client_came() {
+fn an_accepted_socket_has_what_was_kept_of_its_listener() {
     let tcp = Tcp::listening();
     tcp.set_number(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 30);
     tcp.set(libc::SOL_SOCKET, libc::SO_LINGER, [1, 0, 0, 0, 9, 0, 0, 0]);
@@ -215,9 +215,10 @@ fn a_listener_without_a_way_is_the_kernels_when_a_thread_waits() {
     rustix::net::listen(&posted.shadow, 16).unwrap();
     listen(&posted.stack, posted.id, 16);
     posted.stack.hold.begin();
+    assert!(posted.stack.hold.is_on());
     assert_eq!(steer(&posted.stack, posted.id), Ok(()));
     assert_eq!(posted.phase(), Phase::Listening { steered: true });
-    assert_eq!(posted.stack.hold.left(), None, "clients wait no longer");
+    assert!(!posted.stack.hold.is_on(), "clients wait no longer");
     let may_be_readable = posted.with(|_, socket| socket.order.may_be_readable());
     assert!(may_be_readable, "clients of the kernel may wait already");
 }
@@ -236,12 +237,13 @@ fn before_a_fork_listeners_that_nobody_has_waited_on_are_given_up() {
         }
         tcp.with_stream(|stream| (stream.phase, stream.ahead) = (phase, true));
         tcp.stack.hold.begin();
+        assert!(tcp.stack.hold.is_on());
         give_up_ahead(&tcp.stack);
         let ahead = tcp.with_stream(|stream| stream.ahead);
         // Without a plane there is no ring whose flows could be given up.
         let plane = tcp.stack.plane.lock().unwrap().is_some();
         assert_eq!(ahead, !is_given_up, "{phase:?} {has_client} {plane}");
-        assert_eq!(tcp.stack.hold.left(), None);
+        assert!(!tcp.stack.hold.is_on());
     }
 }
 

@@ -33,6 +33,20 @@ fn seconds_and_micros(seconds: i64, micros: i64) -> [u8; 16] {
 
 #[test]
 fn an_option_that_only_the_kernel_can_serve_takes_the_connection_there() {
+    // Some by name: the lists themselves may be wrong.
+    for option in [(TCP, libc::TCP_ULP), (SOCKET, libc::SO_ATTACH_FILTER), (IP, libc::IP_OPTIONS)] {
+        assert!(FOREIGN.contains(&option), "{option:?}");
+    }
+    for option in [(SOCKET, libc::SO_TIMESTAMP), (IP, libc::IP_RECVERR)] {
+        assert!(FOREIGN_IF_ON.contains(&option), "{option:?}");
+    }
+    for (level, name) in
+        [(TCP, libc::TCP_NODELAY), (SOCKET, libc::SO_KEEPALIVE), (IP, libc::IP_TTL)]
+    {
+        let tcp = Tcp::new();
+        let effect = after_set(&tcp.stack, tcp.id, level, name, &1i32.to_ne_bytes());
+        assert!(matches!(effect, Effect::Done), "{level} {name}");
+    }
     for (level, name) in FOREIGN {
         let tcp = Tcp::new();
         let effect = after_set(&tcp.stack, tcp.id, *level, *name, &[0; 4]);
@@ -145,6 +159,9 @@ fn the_kernels_socket_gets_the_connection_before_an_option_that_judges_it() {
         for option in OF_CONNECTION {
             assert_eq!(needs(&four, *option, &[0; 4]), is_connected, "{option:?}");
         }
+        for option in [(TCP, libc::TCP_REPAIR), (TCP, libc::TCP_ULP), (IP, libc::IP_OPTIONS)] {
+            assert_eq!(needs(&four, option, &[0; 4]), is_connected, "{option:?}");
+        }
         assert!(!needs(&four, (TCP, libc::TCP_NODELAY), &[1, 0, 0, 0]));
         assert_eq!(needs(&six, addrform, &family), is_connected);
         assert!(!needs(&six, addrform, &libc::AF_INET6.to_ne_bytes()));
@@ -167,6 +184,8 @@ fn an_accepted_socket_inherits_what_was_set_last_but_for_what_is_a_sockets_own()
         after_set(&tcp.stack, tcp.id, *level, *name, &1i32.to_ne_bytes());
     }
     for (level, name) in [
+        (SOCKET, libc::SO_REUSEPORT),
+        (TCP, libc::TCP_DEFER_ACCEPT),
         (IP, libc::IP_ADD_MEMBERSHIP),
         (IP, libc::IP_DROP_MEMBERSHIP),
         (IP, MCAST_MSFILTER),
@@ -250,7 +269,7 @@ fn low_water_and_peek_offset_are_the_kernels_numbers() {
     // sock_setsockopt() makes 1 of 0.
     tcp.set_number(SOCKET, libc::SO_RCVLOWAT, 0);
     assert_eq!(tcp.with_stream(|stream| stream.low_water), 1);
-    // Of a larger one than the buffer the kernel makes less.
+    // The kernel makes less of one that is larger than the buffer.
     tcp.set_number(SOCKET, libc::SO_RCVLOWAT, -1);
     let kernels = shadow::int_option(tcp.raw(), SOCKET, libc::SO_RCVLOWAT).unwrap();
     assert_eq!(tcp.with_stream(|stream| stream.low_water), kernels as u32);
@@ -328,7 +347,13 @@ fn defer_accept_is_off_at_zero() {
 #[test]
 fn a_socket_without_a_stream_has_no_effect_to_take_over() {
     let udp = crate::socket::fixture::Udp::new();
-    let effect = after_set(&udp.stack, udp.id, TCP, TCP_AO_ADD_KEY, &[0; 4]);
-    assert!(matches!(effect, Effect::Done));
-    assert!(!needs_connection(&udp.stack, udp.id, (TCP, libc::TCP_REPAIR), &[0; 4]));
+    let has_none = |stack: &Stack, id| {
+        let effect = after_set(stack, id, TCP, TCP_AO_ADD_KEY, &[0; 4]);
+        assert!(matches!(effect, Effect::Done));
+        assert!(!needs_connection(stack, id, (TCP, libc::TCP_REPAIR), &[0; 4]));
+    };
+    has_none(&udp.stack, udp.id);
+    let tcp = Tcp::in_phase(Phase::Connected);
+    crate::socket::close(&tcp.stack, tcp.id, tcp.raw());
+    has_none(&tcp.stack, tcp.id);
 }

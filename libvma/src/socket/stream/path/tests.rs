@@ -78,7 +78,7 @@ fn a_route_is_asked_for_by_what_the_socket_says_of_it() {
     assert_eq!(Wishes::of(&tcp.stack, &gone), Wishes::default());
 }
 
-/// A connection whose neighbour has become another one goes on by that one.
+/// Routes that are lost may come back at once: the last next hop is better than none until then.
 #[test]
 fn a_route_that_is_not_found_leaves_the_next_hop_as_it_was() {
     let tcp = Tcp::connected();

@@ -141,6 +141,7 @@ fn a_socket_that_is_not_connected_or_sends_signals_stays_where_it_is() {
 #[test]
 fn a_connection_without_an_interface_keeps_its_kernels_socket() {
     if !repair::is_allowed() {
+        eprintln!("skipped: the process lacks CAP_NET_ADMIN");
         return;
     }
     let listener = std::net::TcpListener::bind(ANY_PORT).unwrap();
