@@ -168,11 +168,23 @@ fn connections_are_steered_by_as_much_as_is_said() {
         let (mut program, _peer) = connected(&net, &[("VMA_TCP_3T_RULES", rules)]);
         let port = program.number("c.getsockname()[1]") as u16;
         let before = counter(&net, Side::A, "Tcp", "InSegs");
-        // Somebody else calls the connection's port.
-        let stranger = net.within(Side::B, || {
-            TcpStream::connect_timeout(&Side::A.at(port).into(), Duration::from_millis(500))
-        });
-        assert!(stranger.is_err());
+        // Somebody else sends an acknowledgment to the connection's port, which a reset answers. (A SYN would be handed to the
+        // kernel, which may have a listener.)
+        let mut stranger = Puppet::start(net.program(Side::B, PYTHON));
+        stranger.run(
+            "r = socket(AF_INET, SOCK_RAW, IPPROTO_TCP); r.settimeout(5); r.bind(('10.99.0.2', 0))",
+        );
+        stranger.run(&format!(
+            "head = lambda check: struct.pack('!HHIIBBHHH', 9, {port}, 1, 1, 5 << 4, 0x10, 1000, check, 0)"
+        ));
+        stranger.run("words = inet_aton('10.99.0.2') + inet_aton('10.99.0.1') + struct.pack('!HH', 6, 20) + head(0)");
+        stranger.run(
+            "total = sum(struct.unpack('!16H', words)); total = (total & 65535) + (total >> 16)",
+        );
+        stranger
+            .run("r.sendto(head(~((total & 65535) + (total >> 16)) & 65535), ('10.99.0.1', 0))");
+        let answer = "next(p[33] for p in iter(lambda: r.recv(100), None) if p[20:24] == struct.pack('!HH', ";
+        assert_eq!(stranger.run(&format!("{answer}{port}, 9)) & 4")), "4", "a reset");
         let kernels = counter(&net, Side::A, "Tcp", "InSegs") - before > 0;
         assert_eq!(kernels, by_kernel, "{rules}");
     }
