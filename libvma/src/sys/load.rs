@@ -10,7 +10,7 @@ use super::{Fd, fd, thread, time};
 /// A sched_yield() that finds nobody takes 0.3 to 0.7 us, two changes of threads much longer.
 pub const EMPTY_YIELD_NANOS: u64 = 2_500;
 
-/// What [`Load::threads_per_cpu`] was is good for so many nanoseconds. Threads that take turns ask with each of
+/// An answer of [`Load::threads_per_cpu`] is good for so many nanoseconds. Threads that take turns ask with each of
 /// them, and reading the file takes as long as a system call for a message.
 const GOOD_FOR: u64 = 1_000_000;
 

@@ -105,7 +105,7 @@ fn the_kernel_s_choice_of_socket_counts() {
     let client = stack();
     let any = UdpSocket::bind("0.0.0.0:0").unwrap();
     let port = v4(any.local_addr().unwrap()).port();
-    // Nobody else binds the port of that address when the wildcard socket has gone.
+    // No other socket binds the port of that address when the wildcard socket has gone.
     let to = SocketAddrV4::new(own_loopback(), port);
     let (_sender, from) = socket();
     post(&server, protocol::UDP, any.as_raw_fd(), SocketAddrV4::new([0; 4].into(), port)).unwrap();
