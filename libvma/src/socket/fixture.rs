@@ -13,9 +13,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libvma_dev::extra::{Info, IoVec};
-use libvma_engine::tcp::connection::Resumed;
 use libvma_engine::tcp::lookup::FlowKey;
-use libvma_engine::tcp::seq::Seq;
 use libvma_engine::tcp::{Settings as TcpSettings, State as TcpState};
 use libvma_engine::wire::tcp::{Flags, Header};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -29,6 +27,8 @@ use crate::config::Config;
 use crate::config::settings::Settings;
 use crate::control::Control;
 use crate::extra::{Callback, Packet, Verdict};
+use crate::shard::tcp::fixture::resumed;
+pub use crate::shard::tcp::fixture::{RECEIVE_START, SEND_START};
 use crate::shard::tcp::{Opening, Resumption};
 use crate::shard::{Endpoint, NextHop, RingId, Shard, SocketId};
 use crate::stats::StatsFile;
@@ -258,10 +258,6 @@ pub const KEY: FlowKey = FlowKey {
     remote_port: 80,
 };
 
-/// The sequence numbers that a connection begins with: the first byte that is sent, and that arrives.
-pub const SEND_START: u32 = 1000;
-pub const RECEIVE_START: u32 = 5000;
-
 /// A TCP socket of a process.
 pub struct Tcp {
     pub stack: Stack,
@@ -455,34 +451,7 @@ pub fn resumption(
     state: TcpState,
     unread: &[u8],
 ) -> Resumption<'_> {
-    let parts = parts(state);
+    let parts = resumed(state);
     let (hop, flows, ttl, tos) = (Some(NextHop::nowhere()), vec![], 64, 0);
     Resumption { key, hop, ttl, tos, settings, flows, parts, unread, is_accepted: false }
-}
-
-fn parts(state: TcpState) -> Resumed<'static> {
-    Resumed {
-        state,
-        snd_una: Seq::new(SEND_START),
-        rcv_nxt: Seq::new(RECEIVE_START),
-        snd_wnd: 50_000,
-        snd_wl1: Seq::new(RECEIVE_START - 10),
-        max_snd_wnd: 60_000,
-        rcv_wnd: 30_000,
-        peer_mss: 1460,
-        scales: None,
-        sack: true,
-        timestamp: None,
-        recent_timestamp: 0,
-        ecn: false,
-        owes_acknowledgment: false,
-        srtt: None,
-        rttvar: Default::default(),
-        min_rtt: None,
-        cwnd: None,
-        ssthresh: None,
-        counters: Default::default(),
-        unacknowledged: [b"", b""],
-        unsent: [b"", b""],
-    }
 }

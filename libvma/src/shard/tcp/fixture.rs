@@ -1,12 +1,47 @@
-//! Tools with which tests above the shard play the peer of a connection.
+//! Tools with which tests play the peer of a connection, in this layer and above.
 
+use libvma_engine::tcp::State as TcpState;
+use libvma_engine::tcp::connection::Resumed;
 use libvma_engine::tcp::lookup::FlowKey;
+use libvma_engine::tcp::seq::Seq;
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::tcp::Header;
 
 use super::receive::Arrival;
 use super::{Body, Owner, Resumption};
 use crate::shard::{NextHop, RingId, SocketId, State};
+
+/// The sequence numbers that a connection of [`resumed`] begins with: the first byte that is sent, and that arrives.
+pub const SEND_START: u32 = 1000;
+pub const RECEIVE_START: u32 = 5000;
+
+/// A connection in this state, with nothing under way.
+pub fn resumed(state: TcpState) -> Resumed<'static> {
+    Resumed {
+        state,
+        snd_una: Seq::new(SEND_START),
+        rcv_nxt: Seq::new(RECEIVE_START),
+        snd_wnd: 50_000,
+        snd_wl1: Seq::new(RECEIVE_START - 10),
+        max_snd_wnd: 60_000,
+        rcv_wnd: 30_000,
+        peer_mss: 1460,
+        scales: None,
+        sack: true,
+        timestamp: None,
+        recent_timestamp: 0,
+        ecn: false,
+        owes_acknowledgment: false,
+        srtt: None,
+        rttvar: Default::default(),
+        min_rtt: None,
+        cwnd: None,
+        ssthresh: None,
+        counters: Default::default(),
+        unacknowledged: [b"", b""],
+        unsent: [b"", b""],
+    }
+}
 
 impl NextHop {
     /// By a ring that is not there: what goes this way has left, and is lost.

@@ -11,7 +11,7 @@ mod body;
 mod command;
 mod first_word;
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 mod listen;
 mod pass;
 mod read;

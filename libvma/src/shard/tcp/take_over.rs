@@ -100,6 +100,7 @@ mod tests {
     use super::*;
     use crate::shard::Shard;
     use crate::shard::tcp::Setup;
+    use crate::shard::tcp::fixture::resumed;
 
     const KEY: FlowKey = FlowKey {
         local: Ipv4Addr::new(10, 0, 0, 1),
@@ -117,28 +118,17 @@ mod tests {
 
     fn parts(state: TcpState) -> Resumed<'static> {
         Resumed {
-            state,
-            snd_una: Seq::new(1000),
             rcv_nxt: Seq::new(u32::MAX),
-            snd_wnd: 5000,
             snd_wl1: Seq::new(u32::MAX - 10),
-            max_snd_wnd: 60_000,
-            rcv_wnd: 30_000,
-            peer_mss: 1460,
+            snd_wnd: 5000,
             scales: Some((7, 9)),
-            sack: true,
             timestamp: Some(77),
-            recent_timestamp: 0,
-            ecn: false,
-            owes_acknowledgment: false,
             srtt: Some(Duration::from_millis(3)),
             rttvar: Duration::from_millis(1),
-            min_rtt: None,
             cwnd: Some(50_000),
-            ssthresh: None,
-            counters: Default::default(),
             unacknowledged: [b"sent", b""],
             unsent: [b"not", b"sent"],
+            ..resumed(state)
         }
     }
 

@@ -1,17 +1,15 @@
 //! Segments of one batch: what comes later finds what came before.
 
 use core::net::Ipv4Addr;
-use core::time::Duration;
 use std::sync::Arc;
 
-use libvma_engine::tcp::connection::Resumed;
 use libvma_engine::tcp::listen::ListenSettings;
-use libvma_engine::tcp::seq::Seq;
 use libvma_engine::tcp::{Settings, State as TcpState};
 use libvma_engine::wire::ethernet::MacAddr;
 use libvma_engine::wire::tcp::Flags;
 
 use super::*;
+use crate::shard::tcp::fixture::resumed;
 use crate::shard::tcp::{ListenSpec, Opening, Resumption, Setup};
 use crate::shard::{Shard, SocketId};
 
@@ -37,30 +35,6 @@ fn listener_and_connection(state: &mut State<u32>, of: TcpState) -> (SocketId, S
         envelopes: [(64, 0); 2],
     };
     state.listen(listener, spec);
-    let parts = Resumed {
-        state: of,
-        snd_una: Seq::new(1000),
-        rcv_nxt: Seq::new(5000),
-        snd_wnd: 50_000,
-        snd_wl1: Seq::new(4990),
-        max_snd_wnd: 60_000,
-        rcv_wnd: 30_000,
-        peer_mss: 1460,
-        scales: None,
-        sack: true,
-        timestamp: None,
-        recent_timestamp: 0,
-        ecn: false,
-        owes_acknowledgment: false,
-        srtt: Some(Duration::from_millis(3)),
-        rttvar: Duration::from_millis(1),
-        min_rtt: None,
-        cwnd: None,
-        ssthresh: None,
-        counters: Default::default(),
-        unacknowledged: [b"", b""],
-        unsent: [b"", b""],
-    };
     let resumption = Resumption {
         key: KEY,
         hop: None,
@@ -68,7 +42,7 @@ fn listener_and_connection(state: &mut State<u32>, of: TcpState) -> (SocketId, S
         tos: 0,
         settings: Settings::default(),
         flows: vec![],
-        parts,
+        parts: resumed(of),
         unread: b"unread",
         is_accepted: true,
     };
