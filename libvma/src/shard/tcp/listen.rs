@@ -358,15 +358,7 @@ impl Tcp {
             return self.pass(io, arrival, body);
         }
         let Some(number) = self.listener_for(&arrival.key) else {
-            if arrival.header.is_opening() {
-                // The flow of a connection that is over led it here. The kernel may have a listener, whose other
-                // connections never come here, and answers for its absence, too.
-                self.end_retired(io);
-                return self.pass(io, arrival, body);
-            }
-            super::body::release(io.rings, &mut self.heaps, body);
-            self.reset(io, arrival);
-            return Err(DropReason::NoSocket);
+            return self.unclaimed(io, arrival, body);
         };
         // A handshake that began here ends here.
         let begins = arrival.header.flags.contains(Flags::SYN);
@@ -440,6 +432,25 @@ impl Tcp {
         self.feed(io, index, arrival, body);
         self.tell(socket);
         Ok(())
+    }
+
+    /// A segment that is for no connection and for no listener: a reset answers it, but a SYN is the kernel's.
+    #[cold]
+    fn unclaimed(
+        &mut self,
+        io: &mut Io<'_>,
+        arrival: &Arrival<'_>,
+        body: Body,
+    ) -> Result<(), DropReason> {
+        if arrival.header.is_opening() {
+            // The flow of a connection that is over led it here. The kernel may have a listener, whose other
+            // connections never come here, and answers for its absence, too.
+            self.end_retired(io);
+            return self.pass(io, arrival, body);
+        }
+        super::body::release(io.rings, &mut self.heaps, body);
+        self.reset(io, arrival);
+        Err(DropReason::NoSocket)
     }
 
     fn is_half_open(&mut self, number: u32, key: &FlowKey) -> bool {

@@ -2,7 +2,7 @@
 //! the program remembers of all others, so some are taken out together.
 //!
 //! Until then the connection's port is kept from others: no socket of the host misses the packets, and a peer that still
-//! sends is reset, as it would be by the kernel.
+//! sends is reset, as it would be by the kernel. A peer that connects anew is handed to the kernel, which may have a listener there.
 
 use libvma_engine::time::Instant;
 

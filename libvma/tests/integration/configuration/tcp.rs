@@ -168,8 +168,8 @@ fn connections_are_steered_by_as_much_as_is_said() {
         let (mut program, _peer) = connected(&net, &[("VMA_TCP_3T_RULES", rules)]);
         let port = program.number("c.getsockname()[1]") as u16;
         let before = counter(&net, Side::A, "Tcp", "InSegs");
-        // Somebody else sends an acknowledgment to the connection's port, which a reset answers. (A SYN would be handed to the
-        // kernel, which may have a listener.)
+        // An acknowledgment of a stranger's to the connection's port: a reset answers it. (A SYN would be handed to the kernel,
+        // which may have a listener.)
         let mut stranger = Puppet::start(net.program(Side::B, PYTHON));
         stranger.run(
             "r = socket(AF_INET, SOCK_RAW, IPPROTO_TCP); r.settimeout(5); r.bind(('10.99.0.2', 0))",
