@@ -43,6 +43,9 @@ struct Seen {
     shared: bool,
     /// It is readable, once, because a receive callback holds a packet.
     held: bool,
+    /// Something of it may come by the rings. Else the kernel has all of it, as of a listener that other processes
+    /// accept from, too.
+    served: bool,
 }
 
 impl Seen {
@@ -66,19 +69,20 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
         let held = endpoint.has_held_news;
         let is_readable = endpoint.is_readable() || held;
         let events = if is_readable { READABLE | WRITABLE_DATAGRAM } else { 0 };
-        return Some(Seen { events, shared: true, held });
+        return Some(Seen { events, shared: true, held, served: true });
     };
     let held = endpoint.has_held_news;
     if matches!(socket.state, socket::State::Os(_)) {
         // It was just given to the kernel.
-        return Some(Seen { events: 0, shared: true, held: false });
+        return Some(Seen { events: 0, shared: true, held: false, served: false });
     }
     let news = if held { READABLE } else { 0 };
     // A receive callback is to judge first what can be read.
     let told = if stream.judgement.withholds() { !READABLE } else { u32::MAX };
     if endpoint.has_pipe() {
         let ready = stream::local::ready::readiness(state, id)?;
-        return Some(Seen { events: bits(ready) & told | news, shared: false, held });
+        let events = bits(ready) & told | news;
+        return Some(Seen { events, shared: false, held, served: true });
     }
     let shared = matches!(stream.phase, Phase::Listening { .. });
     let unconnected = unconnected(stream, socket.has_error());
@@ -93,7 +97,8 @@ fn look(state: &mut State<Socket>, id: SocketId) -> Option<Seen> {
     {
         connection.want_room();
     }
-    Some(Seen { events: bits(ready) & told | news, shared, held })
+    let served = !shared || state.is_listening(id);
+    Some(Seen { events: bits(ready) & told | news, shared, held, served })
 }
 
 /// As Linux has it of a socket that is not connected.

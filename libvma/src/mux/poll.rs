@@ -68,15 +68,17 @@ pub fn poll(
         patience,
         masked: mask.is_some(),
         asked: false,
+        told_asleep: false,
         ours: 0,
         since: None,
     };
     let result = match block(stack, &mut polling, mask) {
         Ok(found) => found,
         Err(Over::Interrupted) => Err(libc::EINTR),
+        // The kernel looks once more, too; and it may not have been asked yet.
         Err(Over::TimedOut) => {
             polling.question.clear();
-            Ok(0)
+            polling.question.ask_kernel(stack).map(|_| polling.question.ready())
         }
     };
     let (ours, since) = (polling.ours, polling.since);
@@ -98,6 +100,8 @@ struct Polling<'q, 'd> {
     masked: bool,
     /// The kernel has been asked since the call began, or slept.
     asked: bool,
+    /// The sleep that has just ended was told of descriptors of the kernel's: they stand in the question.
+    told_asleep: bool,
     /// Sockets of ours that were ready at the last look.
     ours: usize,
     /// The call waits since then, on the shard's clock; None while it has only looked.
@@ -110,16 +114,21 @@ impl<'a> Source<'a> for Polling<'_, '_> {
 
     #[inline]
     fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<usize, i32>> {
-        if round == Round::Woken {
-            self.asked = false;
-        }
         let first = round == Round::First;
+        let told_asleep = core::mem::take(&mut self.told_asleep);
+        if !told_asleep {
+            self.question.clear();
+        }
         let ours = self.look_at_ours(stack, first);
         self.ours = ours;
-        // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready,
-        // and with a zero timeout this is the only look there will be.
+        if told_asleep {
+            return Look::Found(Ok(self.question.ready()));
+        }
+        // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready. With a zero timeout
+        // this is the only look there will be; a sleep asks as well.
         let turn = self.turn.turn.is_now(stack.config.select_poll_os_ratio, first);
-        if turn || ours == 0 && !self.asked {
+        let sleeps = || self.timeout != Some(0) && self.patience.sleeps_soon();
+        if turn || ours == 0 && !self.asked && !sleeps() {
             self.asked = true;
             match self.question.ask_kernel(stack) {
                 Ok(true) => return Look::Found(Ok(self.question.ready())),
@@ -157,14 +166,18 @@ impl<'a> Source<'a> for Polling<'_, '_> {
             };
         }
         *fds = self.question.kernels();
+        // What the sleep is told comes here.
+        self.question.clear();
         if !missed {
             self.counting.sleeps();
         }
         !missed
     }
 
-    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, _: &[PollFd]) {
+    fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
         self.counting.wakes();
+        self.told_asleep = self.question.hear(Some(state), fds);
+        self.asked = true;
         for member in self.question.members.iter() {
             state.leave(member.id, sleeper);
         }
@@ -176,28 +189,30 @@ impl Polling<'_, '_> {
     #[inline]
     fn look_at_ours(&mut self, stack: &Stack, first: bool) -> usize {
         let question = &mut *self.question;
-        question.clear();
         let unasked = question.unasked();
         // In a signal handler that got past the wrapper: the kernel's word alone.
         let Ok(mut state) = stack.shard.lock() else { return 0 };
         if first {
             state.poll();
-            if !state.may_polling_pay() {
-                self.patience = self.patience.without_polling();
-            }
         } else {
             state.poll_patiently();
         }
         let mut ready = 0;
+        let mut any_served = false;
         for member in question.members.iter_mut() {
             let seen = look(&mut state, member.id);
             member.alone = seen.is_some_and(|seen| !seen.shared);
             let Some(entry) = question.fds.get_mut(member.at) else { continue };
             if let Some(seen) = seen {
-                entry.revents = told(&seen, entry.events, unasked);
-                ready += usize::from(entry.revents != 0);
-                seen.tell(&mut state, member.id, entry.revents as u32);
+                any_served |= seen.served;
+                let events = told(&seen, entry.events, unasked);
+                entry.revents |= events;
+                ready += usize::from(events != 0);
+                seen.tell(&mut state, member.id, events as u32);
             }
+        }
+        if first && !(any_served && state.may_polling_pay()) {
+            self.patience = self.patience.without_polling();
         }
         self.counting.found_ours(&state, ready);
         ready
@@ -225,7 +240,12 @@ impl Question<'_> {
         if answers.is_empty() || ppoll(answers, Some(0), None)? == 0 {
             return Ok(false);
         }
-        let mut state = stack.shard.lock().ok();
+        Ok(self.hear(stack.shard.lock().ok().as_mut(), answers))
+    }
+
+    /// Adds the kernel's answers about all that it has a say in, in the order of [`Question::kernels`], to `revents`.
+    /// Returns whether it said anything.
+    fn hear(&mut self, mut state: Option<&mut Guard<'_>>, answers: &[PollFd]) -> bool {
         let mut members = self.members.iter().peekable();
         let mut answers = answers.iter();
         let mut any = false;
@@ -243,7 +263,7 @@ impl Question<'_> {
             any |= told != 0;
             entry.revents |= told;
             if answer.revents & !(WRITABLE_DATAGRAM as i16) != 0
-                && let (Some(state), Some(member)) = (state.as_mut(), member)
+                && let (Some(state), Some(member)) = (state.as_deref_mut(), member)
                 && let Some((_, socket)) = state.socket(member.id)
             {
                 // The program will call recv() or accept() on the kernel's word: the shadow must be
@@ -254,7 +274,7 @@ impl Question<'_> {
                 }
             }
         }
-        Ok(any)
+        any
     }
 
     /// The descriptors that the kernel has a say in, in their order.
@@ -276,3 +296,6 @@ fn told(seen: &Seen, asked: i16, unasked: u32) -> i16 {
     // Poll's bits are 16; the sign is none of them.
     (seen.events & (u32::from(asked as u16) | unasked)) as i16
 }
+
+#[cfg(test)]
+mod tests;

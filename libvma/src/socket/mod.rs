@@ -14,7 +14,7 @@ pub mod dump;
 pub mod egress;
 pub mod filter;
 #[cfg(test)]
-mod fixture;
+pub mod fixture;
 pub mod hand_over;
 pub mod local;
 pub mod lost_rings;

@@ -56,7 +56,8 @@ impl Patience {
 
     /// Will the wait sleep as soon as nothing comes?
     pub fn sleeps_soon(self) -> bool {
-        !self.is_endless() && contention::advice() == Advice::Sleep
+        matches!(self, Patience::Loops(0))
+            || !self.is_endless() && contention::advice() == Advice::Sleep
     }
 
     fn is_endless(self) -> bool {
