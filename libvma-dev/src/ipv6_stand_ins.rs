@@ -146,6 +146,11 @@ pub fn real(stand_in: Ipv4Addr) -> Option<Ipv6Addr> {
     is_whole.then(|| Ipv6Addr::from(u128::from(upper) << 64 | u128::from(disguised ^ DISGUISE)))
 }
 
+/// The stand-ins that an address can have, in the order in which it takes the first that is free. The table of this process is left alone.
+pub fn choices(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    candidates(address).map(|(stand_in, _)| stand_in)
+}
+
 /// Those of a host's addresses, of either family, by which all of its processes that know them mean the same. An address is none of them if
 /// it came when another one had its first place, here or perhaps elsewhere.
 pub fn alike_everywhere(hosts: &[Ipv4Addr]) -> Vec<Ipv4Addr> {
@@ -245,6 +250,14 @@ mod tests {
             (of(one), known(one), real(stand_in)),
             (Some(stand_in), Some(stand_in), Some(one))
         );
+    }
+
+    #[test]
+    fn the_choices_of_an_address_take_no_place() {
+        let one = address("2001:db8::18:17");
+        let all: Vec<_> = choices(one).collect();
+        assert_eq!((all.len(), known(one)), (LEVELS, None));
+        assert_eq!(of(one), all.first().copied());
     }
 
     #[test]
