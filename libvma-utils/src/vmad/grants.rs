@@ -2,8 +2,8 @@
 //!
 //! A process connects and asks for a ring on an interface (`libvma_dev::grant`). The daemon makes what that takes privileges
 //! (`ring`), by which the process receives and sends, and keeps all by which it could receive what is not its own: the flows
-//! (`flows`), for which the process must show the kernel's socket (`shown`), and the programs that look at each frame. `rules` says who
-//! may have what; `tap` is the way out, `link` what the kernel tells of an interface. A ring ends with its connection.
+//! (`flows`), for which the process must show the kernel's socket (`shown`), their tables (`tables`, with `stand_ins` for
+//! IPv6), and the programs that look at each frame. `rules` says who may have what; `tap` is the way out, `link` what the kernel tells of an interface. A ring ends with its connection.
 //!
 //! Each connection has a thread (`client`), and `pace` limits what those of one user do. What a process sends may take long to make, and
 //! to close (a descriptor of a file system in user space, a connection that lingers): it waits for itself only. Here is what the threads share.
@@ -16,6 +16,8 @@ mod remains;
 pub mod ring;
 pub mod rules;
 mod shown;
+mod stand_ins;
+mod tables;
 mod tap;
 mod who;
 

@@ -132,7 +132,7 @@ impl Netlink {
 pub struct News(Socket);
 
 impl News {
-    /// Of the links and IPv4 addresses of the namespace that this thread is in.
+    /// Of the links and addresses of the namespace that this thread is in.
     ///
     /// # Errors
     /// Of socket(2), bind(2) and setsockopt(2).
@@ -140,7 +140,7 @@ impl News {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
         socket.set_non_blocking(true)?;
-        for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR] {
+        for group in [RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR] {
             socket.add_membership(group)?;
         }
         Ok(News(socket))
@@ -163,6 +163,7 @@ impl AsFd for News {
 /// <linux/rtnetlink.h>
 const RTNLGRP_LINK: u32 = 1;
 const RTNLGRP_IPV4_IFADDR: u32 = 5;
+const RTNLGRP_IPV6_IFADDR: u32 = 9;
 
 /// The kernel's words out of what follows the error code: the header of the request, then attributes
 /// (linux/netlink.h, `nlmsgerr_attrs`).

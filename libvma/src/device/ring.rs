@@ -4,6 +4,7 @@
 //! device is shared with other processes of the host, and the destination's MAC address says with
 //! which of them.
 
+use core::net::Ipv6Addr;
 use std::collections::HashSet;
 use std::sync::OnceLock;
 
@@ -76,6 +77,14 @@ impl Ring {
         match self {
             Ring::Xdp(ring) => ring.is_closed_to_strangers(),
             Ring::Shm(_) => false,
+        }
+    }
+
+    /// As [`xdp::Ring::tell_stranger`].
+    #[cold]
+    pub fn tell_stranger(&mut self, peer: Ipv6Addr) {
+        if let Ring::Xdp(ring) = self {
+            ring.tell_stranger(peer);
         }
     }
 

@@ -150,6 +150,9 @@ impl<S> State<S> {
         }
         self.refuse(id, received, DropReason::KernelsConnection);
         let Some(packet) = ipv6::Packet::read(&frame, partial) else { return };
+        if let Some(ring) = self.rings.get_mut(id.index()) {
+            ring.tell_stranger(packet.src);
+        }
         let Ok(injector) = Injector::new() else { return };
         let size = if segment == 0 { packet.data.len().max(1) } else { segment };
         let empty = packet.data.is_empty().then_some(&[][..]);

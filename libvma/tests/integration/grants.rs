@@ -1,6 +1,9 @@
-//! Programs without any privilege to which `vmad` grants a ring. `hostile` has those that want more.
+//! Programs without any privilege to which `vmad` grants a ring. `ipv6` has those that talk over IPv6, `hostile` and `hostile_ipv6` those
+//! that want more.
 
 mod hostile;
+mod hostile_ipv6;
+mod ipv6;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
@@ -177,7 +180,7 @@ fn granted_sockets_do_what_others_do() {
     assert_eq!(peer.recv(&mut [0; 4000]).unwrap(), 3000);
     peer.send_to(&[1; 3000], from).unwrap();
     assert_eq!(program.run("len(c.recv(4000))"), "3000");
-    // TCP and IPv6 work by the kernel.
+    // TCP works by the kernel.
     program.run("l = create_server(('10.99.0.1', 6000))");
     let client =
         host.net.within(Side::B, || std::net::TcpStream::connect(Side::A.at(6000))).unwrap();

@@ -15,7 +15,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, shutdown,
 };
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::IntoBytes;
 
 use super::remains::Remains;
 use super::ring::{self, Ring};
@@ -185,6 +185,7 @@ fn obey(
         (_, None) => Err(Refused::new(Errno::INVAL, "a ring must be asked for first")),
         (kind::REMOVE, Some(ring)) => ring.remove(request),
         (kind::REFRESH, Some(ring)) => ring.refresh(),
+        (kind::STRANGER, Some(ring)) => ring.leave_to_kernel(request),
         (other, Some(_)) => Err(Refused::new(Errno::INVAL, format!("request {other} is unknown"))),
     };
     (done, is_closed)
@@ -282,8 +283,8 @@ fn receive(connection: &OwnedFd) -> Result<Option<Received>, Errno> {
     if received.bytes == 0 && shown.is_empty() {
         return Err(Errno::CONNRESET);
     }
-    let request = bytes.get(..received.bytes).map(Request::read_from_bytes);
-    Ok(Some((request.and_then(Result::ok), shown)))
+    let request = bytes.get(..received.bytes).and_then(Request::of_message);
+    Ok(Some((request, shown)))
 }
 
 /// In one message (SCM_MAX_FD).

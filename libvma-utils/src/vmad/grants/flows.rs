@@ -1,19 +1,17 @@
 //! Which datagrams go to a ring: flows, and the sockets that have them. Only bookkeeping: `Tables` are what the programs read.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 
 use libvma_dev::grant::Request;
 use rustix::io::Errno;
 
 use super::Refused;
 
-const UDP: u8 = 17;
-
-/// Keys as the programs put them together: addresses and ports in the order of the wire. The destination, and with the peer.
-pub type Three = [u8; 8];
-pub type Five = [u8; 16];
-pub type Key = (Three, Option<Five>);
+/// An address and a port.
+pub type End = (IpAddr, u16);
+/// The destination, and the peer if the flow has only one.
+pub type Key = (End, Option<End>);
 
 /// struct socket_key: own address and port, the peer's; the own port in the order of the host, in 32 bits.
 pub type SocketKey = [u8; 16];
@@ -24,11 +22,11 @@ pub trait Tables {
     /// In words.
     fn lead(&mut self, flow: &Key) -> anyhow::Result<()>;
     fn leave(&mut self, flow: &Key);
-    /// May this stand as a frame's source? `None`: no longer.
+    /// May this stand as a frame's source? `None`: no longer. Some flow of it is led, or was until now.
     ///
     /// # Errors
     /// In words.
-    fn let_send(&mut self, source: &Three, place: Option<u32>) -> anyhow::Result<()>;
+    fn let_send(&mut self, source: &End, place: Option<u32>) -> anyhow::Result<()>;
     /// The socket that is shown has this place.
     ///
     /// # Errors
@@ -48,6 +46,8 @@ pub struct Flows {
 
 struct Flow {
     socket: SocketKey,
+    /// That of the socket that was shown for it.
+    cookie: u64,
     /// The programs do not have it.
     rests: bool,
 }
@@ -62,7 +62,10 @@ struct Shared {
 /// A socket that is shown.
 pub struct Socket {
     pub key: SocketKey,
+    /// The kernel's number of the socket (SO_COOKIE).
     pub cookie: u64,
+    /// False: one of AF_INET6 that takes IPv6 only.
+    pub takes_ipv4: bool,
 }
 
 impl Flows {
@@ -92,15 +95,38 @@ impl Flows {
         self.free.retain(|free| *free != place);
         let shared =
             self.sockets.entry(socket.key).or_insert(Shared { cookie: 0, place, flows: 0 });
-        // (A socket that had the key before is closed; its flows go, one by one.)
         shared.cookie = socket.cookie;
         shared.flows += 1;
-        self.flows.insert(flow, Flow { socket: socket.key, rests: false });
-        let installed = tables.let_send(&flow.0, Some(place)).and_then(|()| tables.lead(&flow));
-        installed.map_err(|error| {
+        let entry = Flow { socket: socket.key, cookie: socket.cookie, rests: true };
+        self.flows.insert(flow, entry);
+        self.remove_former(socket, tables);
+        let installed = tables.lead(&flow).and_then(|()| tables.let_send(&flow.0, Some(place)));
+        if let Err(error) = installed {
             self.remove(&flow, tables);
-            Refused::new(Errno::NOSPC, format!("the flow cannot be installed: {error:#}"))
-        })
+            return Err(Refused::new(
+                Errno::NOSPC,
+                format!("the flow cannot be installed: {error:#}"),
+            ));
+        }
+        self.flows.get_mut(&flow).into_iter().for_each(|flow| flow.rests = false);
+        Ok(())
+    }
+
+    /// Of the flows that were installed for the key of a socket, those that the socket does not have go. Another socket had the key before, and
+    /// is closed; or the socket has lost its port, takes IPv6 only since then, and has the port again. The program behind the TAP knows a socket
+    /// that is bound to any address by its port alone, and would let the socket send from addresses that are not its own.
+    fn remove_former(&mut self, socket: &Socket, tables: &mut impl Tables) {
+        let is_former = |(own, _): &Key, flow: &Flow| {
+            let takes = own.0.is_ipv6() || socket.takes_ipv4;
+            flow.socket == socket.key && (flow.cookie != socket.cookie || !takes)
+        };
+        let former: Vec<Key> = self
+            .flows
+            .iter()
+            .filter(|(key, flow)| is_former(key, flow))
+            .map(|(key, _)| *key)
+            .collect();
+        former.iter().for_each(|key| _ = self.remove(key, tables));
     }
 
     /// The programs have the flows, but for those that are to rest.
@@ -120,8 +146,8 @@ impl Flows {
                     tables.leave(key);
                 }
                 (false, true) => {
-                    tables.let_send(&key.0, place)?;
                     tables.lead(key)?;
+                    tables.let_send(&key.0, place)?;
                 }
                 _ => continue,
             }
@@ -159,35 +185,38 @@ impl Flows {
 
 /// The flow that a request names.
 pub fn key(flow: &Request) -> Key {
-    let [a, b, c, d] = flow.destination;
-    let [p, q] = flow.port.to_bytes();
-    ([a, b, c, d, p, q, UDP, 0], flow.peer().map(|_| five(flow)))
+    (flow.local(), flow.peer())
 }
 
-fn five(flow: &Request) -> Five {
+/// As the programs read it of the kernel's socket.
+pub fn socket_key(own: SocketAddr, peer: Option<SocketAddr>) -> SocketKey {
     let mut key = [0; 16];
-    let pieces: [&[u8]; 5] = [
-        &flow.source,
-        &flow.destination,
-        &flow.source_port.to_bytes(),
-        &flow.port.to_bytes(),
-        &u32::from(UDP).to_ne_bytes(),
-    ];
-    for (place, byte) in key.iter_mut().zip(pieces.concat()) {
-        *place = byte;
+    let port = u32::from(own.port()) | if own.is_ipv6() { OF_IPV6 } else { 0 };
+    key[..4].copy_from_slice(&short(own.ip()));
+    key[4..8].copy_from_slice(&port.to_ne_bytes());
+    if let Some(peer) = peer {
+        key[8..12].copy_from_slice(&short(peer.ip()));
+        key[12..14].copy_from_slice(&peer.port().to_be_bytes());
     }
     key
 }
 
-/// As the programs read it of the kernel's socket.
-pub fn socket_key((address, port): (Ipv4Addr, u16), peer: Option<(Ipv4Addr, u16)>) -> SocketKey {
-    let mut key = [0; 16];
-    let (peer, peer_port) = peer.unwrap_or((Ipv4Addr::UNSPECIFIED, 0));
-    key[..4].copy_from_slice(&address.octets());
-    key[4..6].copy_from_slice(&port.to_ne_bytes());
-    key[8..12].copy_from_slice(&peer.octets());
-    key[12..14].copy_from_slice(&peer_port.to_be_bytes());
-    key
+/// Beside the port of a socket of AF_INET6.
+const OF_IPV6: u32 = 1 << 16;
+
+fn short(address: IpAddr) -> [u8; 4] {
+    match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => {
+            let [a, b, c, d] = [96, 64, 32, 0].map(|by| (u128::from(address) >> by) as u32);
+            fold([a, b, c, d]).to_ne_bytes()
+        }
+    }
+}
+
+/// As `fold` of shown.bpf.h.
+fn fold(words: [u32; 4]) -> u32 {
+    words.iter().fold(0, |sum: u32, word| sum.wrapping_mul(0x9e37_79b1).wrapping_add(*word))
 }
 
 #[cfg(test)]

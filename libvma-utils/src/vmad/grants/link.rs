@@ -1,13 +1,13 @@
 //! Questions to the kernel about the interfaces of a process's network, and orders for TAPs.
 
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use crate::namespace::Namespace;
 use crate::netlink::{Netlink, Refused};
 use anyhow::{Context, bail};
 use netlink_packet_route::RouteNetlinkMessage as Message;
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkFlags, LinkMessage,
 };
@@ -114,30 +114,46 @@ pub fn start(namespace: &Namespace, index: u32, alias: &str) -> anyhow::Result<(
     Ok(())
 }
 
-/// The IPv4 addresses of an interface.
+/// The addresses of an interface, but those of IPv6 that another host may have (RFC 4862 section 5.4).
 ///
 /// # Errors
 /// As of [`name`].
-pub fn addresses(namespace: &Namespace, interface: &str) -> anyhow::Result<HashSet<Ipv4Addr>> {
+pub fn addresses(namespace: &Namespace, interface: &str) -> anyhow::Result<HashSet<IpAddr>> {
     let index = find(namespace, interface)?.index;
     let told =
         namespace.inside(Netlink::open)??.dump(Message::GetAddress(AddressMessage::default()))?;
-    let attributes = told.into_iter().flat_map(|message| match message {
-        Message::NewAddress(told) if told.header.index == index => told.attributes,
-        _ => Vec::new(),
-    });
-    // On a point-to-point link `Address` is the other end.
-    let own = attributes.filter_map(|attribute| match attribute {
-        AddressAttribute::Local(IpAddr::V4(address)) => Some(address),
+    let own = told.into_iter().filter_map(|message| match message {
+        Message::NewAddress(told) if told.header.index == index => own(&told),
         _ => None,
     });
     Ok(own.collect())
 }
 
+const NOT_YET_OWN: AddressHeaderFlags =
+    AddressHeaderFlags::Tentative.union(AddressHeaderFlags::Dadfailed);
+
+fn own(told: &AddressMessage) -> Option<IpAddr> {
+    if told.header.flags.intersects(NOT_YET_OWN) {
+        return None;
+    }
+    let (mut local, mut address) = (None, None);
+    for attribute in &told.attributes {
+        match attribute {
+            AddressAttribute::Local(own) => local = Some(*own),
+            AddressAttribute::Address(own) => address = Some(*own),
+            _ => {}
+        }
+    }
+    // On a point-to-point link `Address` is the other end, and `Local` is there. Elsewhere IPv6 has no `Local`.
+    local.or(address.filter(IpAddr::is_ipv6))
+}
+
 /// Does the network forward packets, so that it may translate addresses, too?
 pub fn forwards(namespace: &Namespace) -> bool {
-    let read = || std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
-    namespace.inside(read).flatten().is_ok_and(|value| value.trim() == "1")
+    ["ipv4/ip_forward", "ipv6/conf/all/forwarding"].iter().any(|name| {
+        let read = || std::fs::read_to_string(format!("/proc/sys/net/{name}"));
+        namespace.inside(read).flatten().is_ok_and(|value| value.trim() == "1")
+    })
 }
 
 /// Is it there, and up, as far as the kernel can be asked?

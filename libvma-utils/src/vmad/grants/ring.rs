@@ -1,21 +1,23 @@
 //! One ring that was granted: the steering program at the interface, and the TAP with the program that looks at what is sent
 //! (granted.bpf.c). The process gets what it needs to read frames and to write them; the tables stay here.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 
-use anyhow::{Context, anyhow, ensure};
-use aya::maps::{Array, HashMap as Table, Map, MapData, ProgramArray, SockMap};
+use anyhow::{Context, ensure};
+use aya::maps::{Array, HashMap as Table, Map, MapData, ProgramArray};
 use aya::programs::tc::{NlOptions, TcAttachOptions};
 use aya::programs::{LinkOrder, SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader, Pod};
-use libvma_dev::grant::Request;
+use libvma_dev::grant::{MOST_STRANGERS, Request};
+use libvma_dev::ipv6_stand_ins;
 use rustix::io::Errno;
 
-use super::flows::{self, Five, Flows, Key, Socket, SocketKey, Tables, Three};
+use super::flows::{self, Flows, Key, Socket};
 use super::link::{self, Link};
-use super::shown::{Facts, Shown};
+use super::shown::Facts;
+use super::tables::ProgramTables;
 use super::tap::Tap;
 use super::{Place, Refused};
 use crate::namespace::Namespace;
@@ -36,9 +38,6 @@ const MOST_SHARERS: usize = 8;
 /// So many reviews in a row may fail, for lack of descriptors or memory.
 const MOST_FAILED: u32 = 5;
 
-/// Values of `flows5` and `flows3`: ours, of every peer.
-const OURS: u32 = 1;
-
 pub struct Ring {
     interface: String,
     memory: u64,
@@ -47,6 +46,8 @@ pub struct Ring {
     most_flows: u32,
     /// As the programs know it.
     described: Link,
+    /// Datagrams of IPv6 from peers that no flow names are the kernel's.
+    closed_to_strangers: bool,
     news: News,
     /// Reviews that failed, one after the other.
     failed: u32,
@@ -60,13 +61,7 @@ pub struct Ring {
 
 /// The programs at the interface's ingress hook, which is detached when this is dropped, and behind the TAP.
 struct Programs {
-    three: Table<MapData, Three, u32>,
-    five: Table<MapData, Five, u32>,
-    shown: Shown,
-    places: Table<MapData, SocketKey, u32>,
-    sources: Table<MapData, Three, u32>,
-    epoch: Array<MapData, u64>,
-    ended: u64,
+    tables: ProgramTables,
     about: Array<MapData, [u8; 16]>,
     way: Array<MapData, [u8; 40]>,
     chunks: Map,
@@ -109,6 +104,7 @@ impl Ring {
                 sizes: [asked.chunks, asked.slots],
                 most_flows,
                 described: Link::default(),
+                closed_to_strangers: false,
                 news,
                 failed: 0,
                 flows: Flows::default(),
@@ -168,6 +164,26 @@ impl Ring {
         self.describe(link).map_err(|error| Refused::failed(&error))
     }
 
+    /// The process has no room for a peer of IPv6, or for any more of them: what comes from there is the kernel's.
+    ///
+    /// # Errors
+    /// EINVAL: the request names no such peer; as of [`Ring::refresh`].
+    pub fn leave_to_kernel(&mut self, request: &Request) -> Result<(), Refused> {
+        let Some((IpAddr::V6(peer), _)) = request.peer() else {
+            return Err(Refused::new(Errno::INVAL, "a peer without room is one of IPv6"));
+        };
+        if self.closed_to_strangers {
+            return Ok(());
+        }
+        if self.programs.tables.leave_to_kernel(peer) < MOST_STRANGERS {
+            return Ok(());
+        }
+        self.closed_to_strangers = true;
+        let told = self.refresh();
+        self.closed_to_strangers = told.is_ok();
+        told
+    }
+
     fn describe(&mut self, link: Link) -> anyhow::Result<()> {
         let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX);
         // struct interface, struct way.
@@ -177,6 +193,7 @@ impl Ring {
             beginning[..6].copy_from_slice(&link.mac);
             beginning[6..].copy_from_slice(&mtu.to_ne_bytes());
         }
+        about[8..].copy_from_slice(&u64::from(self.closed_to_strangers).to_ne_bytes());
         way[8..16].copy_from_slice(&u64::from(link.index).to_ne_bytes());
         way[16..24].copy_from_slice(&u64::from(self.way).to_ne_bytes());
         let [chunks, slots] = self.sizes.map(|size| u64::from(size.saturating_sub(1)));
@@ -195,7 +212,7 @@ impl Ring {
     /// [`Flows::add`].
     pub fn add(&mut self, flow: &Request, shown: Vec<OwnedFd>) -> Result<(), Refused> {
         let key = flows::key(flow);
-        let facts = self.programs.shown.look(shown);
+        let facts = self.programs.tables.shown.look(shown);
         // The flow may be another socket's by now.
         self.forget(&key);
         let most = self.most_flows;
@@ -204,7 +221,7 @@ impl Ring {
             return Err(Refused::new(Errno::DQUOT, why));
         }
         let socket = self.judge(flow, facts?)?;
-        self.flows.add(key, &socket, &mut self.programs)
+        self.flows.add(key, &socket, &mut self.programs.tables)
     }
 
     /// Is the flow one that the kernel would give to the socket that is shown?
@@ -212,24 +229,23 @@ impl Ring {
         let no = |why: String| Err(Refused::new(Errno::ACCESS, why));
         let unserved = |why: String| Err(Refused::new(Errno::OPNOTSUPP, why));
         let (local, port) = flow.local();
-        let is_host = !local.is_multicast() && !local.is_loopback() && local.octets()[0] != 0;
-        if port == 0 || !is_host {
-            return unserved(format!("flows to {local}:{port} are not granted"));
+        let is_host = match local {
+            IpAddr::V4(own) => !own.is_multicast() && !own.is_loopback() && own.octets()[0] != 0,
+            IpAddr::V6(own) => ipv6_stand_ins::is_host(own),
+        };
+        let is_peer = |(peer, _): (IpAddr, u16)| peer.is_ipv4() == local.is_ipv4();
+        if port == 0 || !is_host || !flow.peer().is_none_or(is_peer) {
+            return unserved(format!("flows to {local}, port {port}, are not granted"));
         }
         let is_here = |file| self.namespace.is_that_of(file).unwrap_or(false);
         if !facts.namespace.as_ref().is_some_and(is_here) {
             return no("the socket shown is none of the process's network".into());
         }
-        let bound = match facts.local {
-            Some((address, bound))
-                if bound == port && (address.is_unspecified() || address == local) =>
-            {
-                address
-            }
-            _ => return no(format!("the socket shown is not bound to {local}:{port}")),
+        let Some(bound) = facts.bound_to((local, port)) else {
+            return no(format!("the socket shown is not bound to {local}, port {port}"));
         };
         // (A flow of any peer is led by what the kernel says.)
-        if facts.peer.is_some() && flow.peer().is_some() && flow.peer() != facts.peer {
+        if facts.peer.is_some() && flow.peer().is_some() && flow.peer() != facts.peer() {
             return no("the socket shown is connected to another peer".into());
         }
         let interface = &self.interface;
@@ -242,12 +258,16 @@ impl Ring {
         if !own.contains(&local) {
             return unserved(format!("{local} is not an address of {interface}"));
         }
-        Ok(Socket { key: flows::socket_key((bound, port), facts.peer), cookie: facts.cookie })
+        Ok(Socket {
+            key: flows::socket_key(bound, facts.peer),
+            cookie: facts.cookie,
+            takes_ipv4: facts.takes_ipv4,
+        })
     }
 
     /// Closes what was shown. False: that takes too long.
     pub fn close_shown(&mut self) -> bool {
-        self.programs.shown.close()
+        self.programs.tables.shown.close()
     }
 
     /// Nothing of the flow is kept when this returns.
@@ -262,7 +282,7 @@ impl Ring {
     }
 
     fn forget(&mut self, key: &Key) -> bool {
-        self.flows.remove(key, &mut self.programs)
+        self.flows.remove(key, &mut self.programs.tables)
     }
 
     /// Flows rest while their address is none of the interface, and what the programs know of that is brought up to date. False if
@@ -294,11 +314,8 @@ impl Ring {
             self.describe(link)?;
         }
         let own = link::addresses(&self.namespace, &self.interface)?;
-        let has = |(end, _): &Key| {
-            let [a, b, c, d, ..] = *end;
-            own.contains(&Ipv4Addr::new(a, b, c, d))
-        };
-        self.flows.let_rest(|flow| !has(flow), &mut self.programs)?;
+        let has = |((address, _), _): &Key| own.contains(address);
+        self.flows.let_rest(|flow| !has(flow), &mut self.programs.tables)?;
         Ok(link::may_be_up(&self.namespace, self.way))
     }
 
@@ -356,13 +373,7 @@ impl Programs {
             .attach_with_options(interface, TcAttachType::Ingress, options)
             .with_context(|| format!("the steering program cannot be attached to {interface}"))?;
         Ok(Programs {
-            three: table(&mut object, "flows3")?,
-            five: table(&mut object, "flows5")?,
-            shown: Shown::start(place, SockMap::try_from(map(&mut object, "sockets")?)?)?,
-            places: table(&mut object, "places")?,
-            sources: table(&mut object, "sources")?,
-            epoch: array(&mut object, "epoch")?,
-            ended: 0,
+            tables: ProgramTables::of(&mut object, place)?,
             about: array(&mut object, "interface")?,
             way: array(&mut object, "way_of")?,
             chunks: map(&mut object, "chunks")?,
@@ -373,51 +384,6 @@ impl Programs {
             _gate: gate,
             _object: object,
         })
-    }
-}
-
-impl Tables for Programs {
-    fn lead(&mut self, flow: &Key) -> anyhow::Result<()> {
-        match flow.1 {
-            Some(five) => self.five.insert(five, OURS, 0),
-            None => self.three.insert(flow.0, OURS, 0),
-        }?;
-        Ok(())
-    }
-
-    fn leave(&mut self, flow: &Key) {
-        // An entry that is not there is gone, as it should be.
-        let _ = match flow.1 {
-            Some(five) => self.five.remove(&five),
-            None => self.three.remove(&flow.0),
-        };
-        // From here on the programs do not trust what they remember of the tables.
-        self.ended += 1;
-        if let Err(error) = self.epoch.set(0, self.ended, 0) {
-            log::error!("a ring's program is not told of a change: {error}");
-        }
-    }
-
-    fn let_send(&mut self, source: &Three, place: Option<u32>) -> anyhow::Result<()> {
-        match place {
-            Some(place) => self.sources.insert(source, place, 0)?,
-            // An entry that is not there is gone, as it should be.
-            None => _ = self.sources.remove(source),
-        }
-        Ok(())
-    }
-
-    fn mark(&mut self, socket: &SocketKey, place: u32, again: bool) -> Result<(), Refused> {
-        self.shown.mark(place, again)?;
-        self.places.insert(socket, place, 0).map_err(|error| {
-            self.forget(socket, place);
-            Refused::failed(&anyhow!(error).context("the socket cannot be found"))
-        })
-    }
-
-    fn forget(&mut self, socket: &SocketKey, place: u32) {
-        let _ = self.places.remove(socket);
-        self.shown.clear(place);
     }
 }
 
@@ -444,15 +410,30 @@ fn program<'a>(object: &'a mut Ebpf, name: &str) -> anyhow::Result<&'a mut Sched
     Ok(program)
 }
 
-fn map(program: &mut Ebpf, name: &str) -> anyhow::Result<Map> {
+/// A map of an object, taken out of it.
+///
+/// # Errors
+/// In words: there is none of this name, or of this type.
+pub fn map(program: &mut Ebpf, name: &str) -> anyhow::Result<Map> {
     program.take_map(name).with_context(|| format!("no map {name}"))
 }
 
-fn array<V: Pod>(program: &mut Ebpf, name: &str) -> anyhow::Result<Array<MapData, V>> {
+/// As [`map`].
+///
+/// # Errors
+/// As of [`map`].
+pub fn array<V: Pod>(program: &mut Ebpf, name: &str) -> anyhow::Result<Array<MapData, V>> {
     Ok(Array::try_from(map(program, name)?)?)
 }
 
-fn table<K: Pod, V: Pod>(program: &mut Ebpf, name: &str) -> anyhow::Result<Table<MapData, K, V>> {
+/// As [`map`].
+///
+/// # Errors
+/// As of [`map`].
+pub fn table<K: Pod, V: Pod>(
+    program: &mut Ebpf,
+    name: &str,
+) -> anyhow::Result<Table<MapData, K, V>> {
     Ok(Table::try_from(map(program, name)?)?)
 }
 

@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use anyhow::anyhow;
 use aya::maps::{MapData, MapError, SockMap};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_cookie;
-use socket2::{Domain, Protocol, SockAddr, SockRef, Type};
+use socket2::{Domain, Protocol, SockRef, Type};
 
 use super::{Place, Refused, tap, thread};
 
@@ -44,11 +44,35 @@ enum Command {
 #[derive(Default)]
 pub struct Facts {
     pub namespace: Option<File>,
-    /// Own address and port, if it is one that takes packets of IPv4.
-    pub local: Option<(Ipv4Addr, u16)>,
-    pub peer: Option<(Ipv4Addr, u16)>,
+    /// Own address and port, of IPv6 for a socket of AF_INET6.
+    pub local: Option<SocketAddr>,
+    /// False: a socket of AF_INET6 that takes IPv6 only.
+    pub takes_ipv4: bool,
+    pub peer: Option<SocketAddr>,
     pub device: Option<Vec<u8>>,
     pub cookie: u64,
+}
+
+impl Facts {
+    /// The address and port that the socket is bound to, if datagrams to this address and port may be the socket's.
+    pub fn bound_to(&self, (address, port): (IpAddr, u16)) -> Option<SocketAddr> {
+        let bound = self.local.filter(|bound| bound.port() == port)?;
+        let takes = match (bound.ip(), address) {
+            (IpAddr::V6(own), IpAddr::V4(to)) => {
+                let is_that = |mapped: Ipv4Addr| mapped.is_unspecified() || mapped == to;
+                let is_own = own.is_unspecified() || own.to_ipv4_mapped().is_some_and(is_that);
+                self.takes_ipv4 && is_own
+            }
+            (IpAddr::V4(_), IpAddr::V6(_)) => false,
+            (own, to) => own.is_unspecified() || own == to,
+        };
+        takes.then_some(bound)
+    }
+
+    /// The peer that the socket is connected to.
+    pub fn peer(&self) -> Option<(IpAddr, u16)> {
+        self.peer.map(|peer| (peer.ip().to_canonical(), peer.port()))
+    }
 }
 
 impl Shown {
@@ -144,7 +168,7 @@ fn look(shown: &[OwnedFd]) -> Result<Facts, Refused> {
         && socket.r#type().is_ok_and(|kind| kind == Type::DGRAM)
         && socket.protocol().is_ok_and(|protocol| protocol == Some(Protocol::UDP));
     if !is_udp {
-        return Err(Refused::new(Errno::ACCESS, "what was shown is no socket of UDP over IPv4"));
+        return Err(Refused::new(Errno::ACCESS, "what was shown is no socket of UDP"));
     }
     let is_ipv6 = socket.domain().is_ok_and(|domain| domain == Domain::IPV6);
     let takes_ipv4 = !is_ipv6 || socket.only_v6().is_ok_and(|only| !only);
@@ -152,8 +176,9 @@ fn look(shown: &[OwnedFd]) -> Result<Facts, Refused> {
         .map_err(|errno| Refused::new(errno, format!("the socket shown has no cookie: {errno}")))?;
     Ok(Facts {
         namespace: tap::namespace_of(shown).ok(),
-        local: socket.local_addr().ok().and_then(|it| ipv4(&it)).filter(|_| takes_ipv4),
-        peer: socket.peer_addr().ok().and_then(|it| ipv4(&it)),
+        local: socket.local_addr().ok().and_then(|it| it.as_socket()),
+        takes_ipv4,
+        peer: socket.peer_addr().ok().and_then(|it| it.as_socket()),
         device: socket.device().ok().flatten(),
         cookie,
     })
@@ -177,11 +202,38 @@ fn mark(
     })
 }
 
-fn ipv4(address: &SockAddr) -> Option<(Ipv4Addr, u16)> {
-    let address = address.as_socket()?;
-    match address.ip() {
-        IpAddr::V4(ip) => Some((ip, address.port())),
-        IpAddr::V6(ip) if ip.is_unspecified() => Some((Ipv4Addr::UNSPECIFIED, address.port())),
-        IpAddr::V6(ip) => Some((ip.to_ipv4_mapped()?, address.port())),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_has_what_the_kernel_would_give_it() {
+        let facts = |local: &str, takes_ipv4| Facts {
+            local: Some(local.parse().unwrap()),
+            takes_ipv4,
+            ..Facts::default()
+        };
+        let takes = |facts: &Facts, to: &str| {
+            let to: SocketAddr = to.parse().unwrap();
+            facts.bound_to((to.ip(), to.port())).is_some()
+        };
+        let (four, six) = ("10.0.0.1:5000", "[2001:db8::1]:5000");
+        for (local, takes_ipv4, has) in [
+            ("0.0.0.0:5000", true, [true, false]),
+            ("10.0.0.1:5000", true, [true, false]),
+            ("10.0.0.2:5000", true, [false, false]),
+            ("[::]:5000", true, [true, true]),
+            ("[::]:5000", false, [false, true]),
+            ("[::]:5001", true, [false, false]),
+            ("[2001:db8::1]:5000", true, [false, true]),
+            ("[2001:db8::2]:5000", true, [false, false]),
+            ("[::ffff:10.0.0.1]:5000", true, [true, false]),
+            ("[::ffff:10.0.0.2]:5000", true, [false, false]),
+            ("[::ffff:0.0.0.0]:5000", true, [true, false]),
+        ] {
+            let facts = facts(local, takes_ipv4);
+            assert_eq!([takes(&facts, four), takes(&facts, six)], has, "{local}");
+        }
+        assert!(Facts::default().bound_to(([10, 0, 0, 1].into(), 0)).is_none());
     }
 }

@@ -3,13 +3,16 @@
 //! The daemon loads and attaches the steering program, and keeps its flows: each change of them is a question to it, of some
 //! 50 us. If it does not answer it is not asked again.
 
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Mutex;
 
-use libvma_dev::grant::{Answer, HANDED, Request, SOCKET, kind};
+use libvma_dev::grant::{Answer, HANDED, Request, SOCKET, address, kind};
+use libvma_dev::ipv6_stand_ins;
 use rustix::fd::{AsFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
+use super::flows::Flows;
 use super::ingress::Maps;
 use super::program::Sizes;
 use crate::device::{Flow, OpenError};
@@ -100,7 +103,7 @@ impl Grant {
             errno: errno.raw_os_error(),
         };
         // The daemon may have refused already, and closed the connection: its answer is read all the same.
-        let _ = unix_socket::send(&self.connection, request.as_bytes(), &[]);
+        let _ = unix_socket::send(&self.connection, request.message(), &[]);
         let end = time::monotonic_nanos() + RING_NANOS;
         let mut pairs = [const { [None, None] }; HANDED.len()];
         for pair in &mut pairs {
@@ -139,6 +142,14 @@ impl Grant {
         self.ask(&Request::new(kind::REFRESH), &[])
     }
 
+    /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
+    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
+        let mut request = Request::new(kind::STRANGER);
+        request.source = peer.octets();
+        // Without the daemon nothing comes any more.
+        let _ = self.ask(&request, &[]);
+    }
+
     /// Gives the ring back.
     pub fn end(&mut self) {
         self.is_lost = true;
@@ -155,7 +166,7 @@ impl Grant {
         if self.is_lost {
             return Err(Errno::NOTCONN);
         }
-        let sent = unix_socket::send(&self.connection, request.as_bytes(), shown);
+        let sent = unix_socket::send(&self.connection, request.message(), shown);
         let end = time::monotonic_nanos() + FLOW_NANOS;
         match sent.and_then(|()| self.answer(end)) {
             Ok((answer, _)) if answer.errno == 0 => Ok(()),
@@ -194,6 +205,16 @@ impl Grant {
     }
 }
 
+impl super::Ring {
+    /// The daemon, if it has granted the ring, has a peer's datagrams left to the kernel, for which the process has no stand-in.
+    #[cold]
+    pub fn tell_stranger(&mut self, peer: Ipv6Addr) {
+        if let Flows::Granted(granted) = &mut self.program.flows {
+            granted.grant().leave_to_kernel(peer);
+        }
+    }
+}
+
 const ENDED: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 fn about(kind: u32, flow: Flow) -> Result<Request, Errno> {
@@ -203,11 +224,19 @@ fn about(kind: u32, flow: Flow) -> Result<Request, Errno> {
     if protocol != UDP {
         return Err(Errno::OPNOTSUPP);
     }
-    request.destination = destination.octets();
+    request.destination = address(real(destination)?);
     request.port = port.into();
     if let Flow::FiveTuple { source, source_port, .. } = flow {
-        request.source = source.octets();
+        request.source = address(real(source)?);
         request.source_port = source_port.into();
     }
     Ok(request)
+}
+
+/// The address that a flow has outside this process.
+fn real(known: Ipv4Addr) -> Result<IpAddr, Errno> {
+    match ipv6_stand_ins::is_one(known) {
+        true => ipv6_stand_ins::real(known).map(IpAddr::V6).ok_or(Errno::OPNOTSUPP),
+        false => Ok(IpAddr::V4(known)),
+    }
 }

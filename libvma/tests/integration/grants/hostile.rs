@@ -11,7 +11,7 @@ use crate::harness::{PYTHON, Puppet, Side, wait_for};
 /// A program without the library that says to the daemon what it likes.
 const ASK: &str = r#"
 import array, struct
-OPEN, ADD, REMOVE, REFRESH = 1, 2, 3, 4
+OPEN, ADD, REMOVE, REFRESH, STRANGER = 1, 2, 3, 4, 5
 EPERM, EIO, EBADF, EACCES, ENODEV, EINVAL, EOPNOTSUPP, EDQUOT = 1, 5, 9, 13, 19, 22, 95, 122
 
 def meet():
@@ -27,11 +27,17 @@ def hear(c):
         fds.frombytes(some)
     return (struct.unpack('=i', data[:4])[0] if data else 'the end'), list(fds)
 
-def ask(c, kind, local=('0.0.0.0', 0), peer=('0.0.0.0', 0), shown=None, interface=0, chunks=1024, slots=512):
-    numbers = struct.pack('=5I', kind, 1, interface, chunks, slots)
-    flow = inet_aton(peer[0]) + inet_aton(local[0]) + struct.pack('!HH', peer[1], local[1])
+def wide(address):
+    return inet_pton(AF_INET6, address if ':' in address else '::ffff:' + address)
+
+def message(kind, local=('::', 0), peer=('::', 0), interface=0, chunks=1024, slots=512, version=2):
+    numbers = struct.pack('=5I', kind, version, interface, chunks, slots)
+    whole = numbers + struct.pack('!HH', peer[1], local[1]) + wide(peer[0]) + wide(local[0])
+    return whole[:32] if kind == OPEN else whole
+
+def ask(c, kind, shown=None, **about):
     rights = [] if shown is None else [(SOL_SOCKET, SCM_RIGHTS, array.array('i', [shown]))]
-    c.sendmsg([numbers + flow], rights)
+    c.sendmsg([message(kind, **about)], rights)
     return hear(c)[0]
 
 def granted(name):
@@ -77,11 +83,10 @@ def lingering():
     return k
 
 def show(c, k):
-    numbers = struct.pack('=5I', ADD, 1, 0, 0, 0) + bytes(12)
     try:
         # Behind what ends the connection, so that nobody takes it before it is closed here.
         c.sendmsg([bytes(3)])
-        c.sendmsg([numbers], [(SOL_SOCKET, SCM_RIGHTS, array.array('i', [k.fileno()]))])
+        c.sendmsg([message(ADD)], [(SOL_SOCKET, SCM_RIGHTS, array.array('i', [k.fileno()]))])
     except OSError:
         k.setsockopt(SOL_SOCKET, SO_LINGER, bytes(8))
     k.close()
@@ -90,7 +95,7 @@ def hold():
     while True:
         c = meet()
         try:
-            c.sendmsg([struct.pack('=5I', OPEN, 1, if_nametoindex('veth-a'), 1, 1) + bytes(12)])
+            c.sendmsg([message(OPEN, interface=if_nametoindex('veth-a'), chunks=1, slots=1)])
             said, fds = hear(c)
         except OSError:
             return False
@@ -106,14 +111,14 @@ def hold():
 "#;
 
 /// Where the datagrams came from that a socket has. (The kernel counts a datagram when it is read.)
-fn senders(socket: &UdpSocket) -> Vec<SocketAddr> {
+pub(super) fn senders(socket: &UdpSocket) -> Vec<SocketAddr> {
     socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
     std::iter::from_fn(|| socket.recv_from(&mut [0; 2000]).ok()).map(|(_, from)| from).collect()
 }
 
 impl Host {
     /// A program of that user that asks by itself.
-    fn asker(&self, user: u32) -> Puppet {
+    pub(super) fn asker(&self, user: u32) -> Puppet {
         let mut asker = Puppet::start(self.program(user, PYTHON).env("LD_PRELOAD", ""));
         asker.run(&format!("exec({ASK:?})"));
         asker
@@ -353,16 +358,18 @@ fn a_user_has_limits_and_rubbish_ends_the_connection() {
         asker.run("ask(c, ADD, local=('10.99.0.1', 6011), shown=bound('', 6011)) - EDQUOT"),
         "0"
     );
-    for rubbish in ["b'x'", "bytes(31)", "bytes(33)", "bytes(5000)"] {
+    for rubbish in
+        ["b'x'", "bytes(32)", "message(ADD)[:32]", "message(OPEN) + bytes(24)", "bytes(5000)"]
+    {
         asker.run("e = meet()");
         asker.run(&format!("e.send({rubbish})"));
         assert_eq!(asker.run("hear(e)[0]"), "'the end'", "{rubbish}");
     }
     // A process that does not read its answers loses its ring, and no other one waits.
     asker.run("d.setblocking(False)");
-    asker.run("request = struct.pack('=5I', REFRESH, 1, 0, 0, 0) + bytes(12)");
-    asker.run("exec(\"try:\\n while True: d.send(request)\\nexcept OSError: pass\")");
+    asker.run("exec(\"try:\\n while True: d.send(message(REFRESH))\\nexcept OSError: pass\")");
     assert_eq!(asker.run("ask(c, REFRESH)"), "0");
+    assert_eq!(asker.run("ask(c, STRANGER) - EINVAL"), "0");
     // A TAP that was made persistent goes with its ring.
     asker.run("import fcntl");
     asker.run("fcntl.ioctl(tap, 0x400454cb, 1)");

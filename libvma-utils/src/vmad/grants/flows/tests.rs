@@ -1,4 +1,5 @@
 use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::*;
 
@@ -6,7 +7,7 @@ use super::*;
 #[derive(Default)]
 struct Seen {
     flows: HashSet<Key>,
-    sources: HashMap<Three, u32>,
+    sources: HashMap<End, u32>,
     marked: HashMap<u32, SocketKey>,
     is_full: bool,
 }
@@ -22,7 +23,7 @@ impl Tables for Seen {
         self.flows.remove(flow);
     }
 
-    fn let_send(&mut self, source: &Three, place: Option<u32>) -> anyhow::Result<()> {
+    fn let_send(&mut self, source: &End, place: Option<u32>) -> anyhow::Result<()> {
         match place {
             Some(place) => self.sources.insert(*source, place),
             None => self.sources.remove(source),
@@ -48,11 +49,12 @@ struct Host {
     seen: Seen,
 }
 
-const A: Three = [10, 0, 0, 1, 0x13, 0x88, UDP, 0];
-const B: Three = [10, 0, 0, 2, 0x13, 0x88, UDP, 0];
+const A: End = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 5000);
+const B: End = (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 5000);
+const C: End = (IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 5000);
 const WILD: SocketKey = [0; 16];
 const CONNECTED: SocketKey = [1; 16];
-const PEER: Option<Five> = Some([7; 16]);
+const PEER: Option<End> = Some((IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7)), 7));
 
 impl Host {
     fn new() -> Host {
@@ -60,7 +62,10 @@ impl Host {
     }
 
     fn add(&mut self, flow: Key, key: SocketKey, cookie: u64) -> Result<(), Errno> {
-        let socket = Socket { key, cookie };
+        self.show(flow, Socket { key, cookie, takes_ipv4: true })
+    }
+
+    fn show(&mut self, flow: Key, socket: Socket) -> Result<(), Errno> {
         self.flows.add(flow, &socket, &mut self.seen).map_err(|refused| refused.errno)
     }
 
@@ -107,13 +112,45 @@ fn of_two_open_sockets_with_one_address_and_port_one_has_the_ring() {
     assert_eq!(host.add((A, None), WILD, 1), Ok(()));
     assert_eq!(host.add((B, None), WILD, 2), Err(Errno::ADDRINUSE));
     assert_eq!(host.seen.marked, HashMap::from([(0, WILD)]));
-    // Closed, the kernel has it no more; its flow goes later.
+    // Closed, the kernel has it no more; its flow goes with it.
     host.seen.marked.clear();
     assert_eq!(host.add((B, None), WILD, 2), Ok(()));
-    assert!(host.remove((A, None)));
+    assert_eq!(host.seen.sources, HashMap::from([(B, 0)]));
+    assert!(!host.remove((A, None)));
     assert_eq!(host.seen.marked, HashMap::from([(0, WILD)]));
     assert!(host.remove((B, None)));
     assert!(host.is_empty());
+}
+
+/// A socket may lose its port, be made one that takes IPv6 only, and have the port again.
+#[test]
+fn who_takes_ipv6_only_sends_from_no_address_of_ipv4() {
+    let mut host = Host::new();
+    let socket = |takes_ipv4| Socket { key: WILD, cookie: 1, takes_ipv4 };
+    assert_eq!(host.show((A, None), socket(true)), Ok(()));
+    assert_eq!(host.show((C, None), socket(true)), Ok(()));
+    assert_eq!(host.seen.sources, HashMap::from([(A, 0), (C, 0)]));
+    assert_eq!(host.show((C, PEER), socket(false)), Ok(()));
+    assert_eq!(host.seen.sources, HashMap::from([(C, 0)]));
+    assert_eq!(host.seen.flows, HashSet::from([(C, None), (C, PEER)]));
+    assert!(host.remove((C, None)) && host.remove((C, PEER)));
+    assert!(host.is_empty());
+}
+
+/// As shown.bpf.h puts keys together.
+#[test]
+fn sockets_of_ipv6_have_keys_of_their_own() {
+    let key = |own: &str, peer: Option<&str>| {
+        socket_key(own.parse().unwrap(), peer.map(|peer| peer.parse().unwrap()))
+    };
+    assert_eq!(key("10.0.0.1:5000", None), [10, 0, 0, 1, 0x88, 0x13, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(key("[::]:5000", None), [0, 0, 0, 0, 0x88, 0x13, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_ne!(key("[::]:5000", None), key("0.0.0.0:5000", None));
+    let peers: HashSet<_> = (0..=255)
+        .flat_map(|n| (0..=255).map(move |m| (n, m)))
+        .map(|(n, m)| key("[::1]:9", Some(&format!("[2001:db8::{n:x}:0:{m:x}]:7"))))
+        .collect();
+    assert_eq!(peers.len(), 65_536);
 }
 
 #[test]
@@ -129,7 +166,7 @@ fn a_flow_without_room_leaves_nothing_behind() {
 fn no_more_places_are_taken_than_there_are_sockets() {
     let mut host = Host::new();
     let key = |n: u8| [n; 16];
-    let flow = |n: u8| ([10, 0, 0, 1, 0, n, UDP, 0], None);
+    let flow = |n: u8| ((A.0, n.into()), None);
     for n in 0..100_u8 {
         assert_eq!(host.add(flow(n), key(n), n.into()), Ok(()));
         assert_eq!(host.add(flow(n + 100), key(n + 100), n.into()), Ok(()));

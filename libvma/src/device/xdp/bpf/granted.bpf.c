@@ -15,10 +15,11 @@
 static long (*csum_level)(struct __sk_buff *skb, __u64 what) = (void *)BPF_FUNC_csum_level;
 static long (*tail_call)(void *skb, void *programs, __u32 number) = (void *)BPF_FUNC_tail_call;
 
-// Of an Ethernet and an IPv4 header.
-#define BOTH_HEADERS (14 + 20)
+// Of Ethernet, IP and UDP.
+#define ALL_HEADERS (14 + 20 + 8)
+#define ALL_HEADERS_OF_IPV6 (14 + 40 + 8)
 
-// Which of `sockets` has an address and port (port << 32, protocol << 48): what may stand as a frame's source.
+// Which of `sockets` has an address, or its stand-in, and port (port << 32, protocol << 48): what may stand as a frame's source.
 struct bpf_map_def SEC("maps") sources = {
 	.type = BPF_MAP_TYPE_HASH,
 	.key_size = sizeof(__u64),
@@ -50,23 +51,46 @@ struct bpf_map_def SEC("maps") dropped = {
 	.max_entries = 1,
 };
 
+// The sender of a datagram, by its headers.
+struct source {
+	// An IPv4 address, or the stand-in of one of IPv6.
+	__u64 name;
+	__u64 port;
+	// Of IPv6, as it stands in the packet; zeros of IPv4.
+	struct ipv6_address address;
+};
+
+static __attribute__((always_inline)) int is_ipv6(const struct source *source)
+{
+	return (source->address.upper | source->address.lower) != 0;
+}
+
 // Is the socket at a place bound to that address and port?
-static __attribute__((always_inline)) int has(__u64 place, __u32 address, __u16 port)
+static __attribute__((always_inline)) int has(__u64 place, const struct source *source)
 {
 	struct bpf_sock *socket = map_lookup(&sockets, &place);
 	if (!socket)
 		return 0;
-	__u32 bound = socket->src_ip4;
-	int is = socket->src_port == __builtin_bswap16(port) && (!bound || bound == address);
+	int is = socket->src_port == __builtin_bswap16(source->port);
+	if (is_ipv6(source)) {
+		__u64 upper = socket->src_ip6[0] | (__u64)socket->src_ip6[1] << 32;
+		__u64 lower = socket->src_ip6[2] | (__u64)socket->src_ip6[3] << 32;
+		int is_any = !(upper | lower);
+		is = is && socket->family == AF_INET6 &&
+		     (is_any || (upper == source->address.upper && lower == source->address.lower));
+	} else {
+		__u32 bound = socket->src_ip4;
+		is = is && (!bound || bound == source->name);
+	}
 	sk_release(socket);
 	return is;
 }
 
 // Is there a socket that the process has shown, and is it bound to that address and port still?
-static __attribute__((always_inline)) int is_bound(__u32 address, __u16 port)
+static __attribute__((always_inline)) int is_bound(const struct source *by)
 {
-	__u64 source = address | (__u64)port << 32 | (__u64)IPPROTO_UDP << 48;
-	__u64 number = (port ^ port >> 8) % SENDERS;
+	__u64 source = by->name | by->port << 32 | (__u64)IPPROTO_UDP << 48;
+	__u64 number = (by->port ^ by->port >> 8) % SENDERS;
 	__u64 zero = 0;
 	const __u64 *current = map_lookup(&epoch, &zero);
 	struct sender *known = map_lookup(&senders, &number);
@@ -74,11 +98,11 @@ static __attribute__((always_inline)) int is_bound(__u32 address, __u16 port)
 		return 0;
 	// Read before the table.
 	__u64 now = *(const volatile __u64 *)current;
-	if (known->source == source && known->epoch == now && has(known->place, address, port))
+	if (known->source == source && known->epoch == now && has(known->place, by))
 		return 1;
 	source |= now >> 48;
 	const __u32 *place = map_lookup(&sources, &source);
-	if (!place || !has(*place, address, port))
+	if (!place || !has(*place, by))
 		return 0;
 	known->epoch = VOID;
 	barrier();
@@ -89,22 +113,56 @@ static __attribute__((always_inline)) int is_bound(__u32 address, __u16 port)
 	return 1;
 }
 
+// The source of a datagram of IPv4, in a packet of `len` bytes; 0 if it is none.
+static __attribute__((always_inline)) int read_ipv4(const struct ipv4_header *ip, const void *end, __u64 len,
+						    struct source *source)
+{
+	const struct ports *ports = (const void *)(ip + 1);
+	if ((const void *)(ports + 1) > end || ip->version_and_length != 0x45 || ip->protocol != IPPROTO_UDP ||
+	    __builtin_bswap16(ip->total_length) > len)
+		return 0;
+	// Whose port a later fragment is of nobody knows, and the receiver puts it to whatever datagram has its number.
+	if (ip->fragment & __builtin_bswap16(0x3fff))
+		return 0;
+	// Addresses of 0.0.0.0/8 are stand-ins in the tables.
+	if (!(ip->saddr & 0xff))
+		return 0;
+	source->name = ip->saddr;
+	source->port = ports->sport;
+	return 1;
+}
+
+// The same of IPv6. A header in front of that of UDP, of fragments or others, is none of those that the library writes.
+static __attribute__((always_inline)) int read_ipv6(const struct ipv6_header *ip, const void *end, __u64 len,
+						    struct source *source)
+{
+	const struct ports *ports = (const void *)(ip + 1);
+	if ((const void *)(ports + 1) > end || ip->version_and_class >> 4 != 6 || ip->next_header != IPPROTO_UDP ||
+	    __builtin_bswap16(ip->payload_length) + sizeof(*ip) > len)
+		return 0;
+	source->address.upper = ip->saddr[0];
+	source->address.lower = ip->saddr[1];
+	source->name = stand_in_of(ip->saddr);
+	source->port = ports->sport;
+	return source->name != 0;
+}
+
 // May the frame go, by its addresses?
-static __attribute__((always_inline)) int is_allowed(const struct ethernet_header *eth, const void *end,
+static __attribute__((always_inline)) int is_allowed(const struct ethernet_header *eth, const void *end, __u64 len,
 						     const struct way *way)
 {
 	const __u16 *want = (const __u16 *)way->mac;
 	const __u16 *have = (const __u16 *)eth->source;
 	if (want[0] != have[0] || want[1] != have[1] || want[2] != have[2])
 		return 0;
-	const struct ipv4_header *ip = (const void *)(eth + 1);
-	if (eth->type != __builtin_bswap16(0x0800) || ip->version_and_length != 0x45 || ip->protocol != IPPROTO_UDP)
+	struct source source = {};
+	if (eth->type == ETHERTYPE_IPV6) {
+		if (!read_ipv6((const void *)(eth + 1), end, len, &source))
+			return 0;
+	} else if (eth->type != __builtin_bswap16(0x0800) || !read_ipv4((const void *)(eth + 1), end, len, &source)) {
 		return 0;
-	// Whose port a later fragment is of nobody knows, and the receiver puts it to whatever datagram has its number.
-	if (ip->fragment & __builtin_bswap16(0x3fff))
-		return 0;
-	const struct ports *ports = (const void *)(ip + 1);
-	return (const void *)(ports + 1) <= end && is_bound(ip->saddr, ports->sport);
+	}
+	return is_bound(&source);
 }
 
 // Would the interface write a checksum to the frame, wherever its sender has said? Those that come by the TAP's descriptor are none of
@@ -125,17 +183,22 @@ int vma_outlet(struct __sk_buff *skb)
 	if (!way)
 		return DROP;
 	__u64 len = skb->len;
-	if (skb->data + BOTH_HEADERS > skb->data_end && skb_pull_data(skb, len < BOTH_HEADERS + 8 ? len : BOTH_HEADERS + 8))
-		return DROP;
+	__u64 wanted = skb->protocol == ETHERTYPE_IPV6 ? ALL_HEADERS_OF_IPV6 : ALL_HEADERS;
 	const void *data = (const void *)(long)skb->data;
 	const void *end = (const void *)(long)skb->data_end;
-	if (data + BOTH_HEADERS > end)
-		return DROP;
+	if (data + ALL_HEADERS > end || (wanted > ALL_HEADERS && data + ALL_HEADERS_OF_IPV6 > end)) {
+		if (skb_pull_data(skb, len < wanted ? len : wanted))
+			return DROP;
+	}
+	data = (const void *)(long)*(volatile __u32 *)&skb->data;
+	end = (const void *)(long)*(volatile __u32 *)&skb->data_end;
 	const struct ethernet_header *eth = data;
-	const struct ipv4_header *ip = (const void *)(eth + 1);
+	if ((const void *)(eth + 1) > end)
+		return DROP;
+	len -= sizeof(*eth);
 	// The tag of a VLAN is not among the bytes any more; a train would be cut behind this program.
-	if (!skb->vlan_present && !skb->gso_segs && !skb->gso_size && !is_to_be_summed(skb) && len - sizeof(*eth) <= way->mtu && __builtin_bswap16(ip->total_length) <= len - sizeof(*eth) &&
-	    is_allowed(eth, end, way))
+	if (!skb->vlan_present && !skb->gso_segs && !skb->gso_size && !is_to_be_summed(skb) && len <= way->mtu &&
+	    is_allowed(eth, end, len, way))
 		return redirect(way->interface, 0);
 	__u64 *count = map_lookup(&dropped, &zero);
 	if (count)

@@ -235,7 +235,7 @@ int vma_ingress(struct __sk_buff *skb)
 	if (judge(data, end, segment, &ends) != OURS || skb->vlan_present)
 		return PASS;
 #ifdef GRANTED
-	if (longer || !is_shown(skb, data, end, &ends))
+	if (!is_shown(skb, data, end, &ends))
 		return PASS;
 #endif
 	if (ends.protocol != IPPROTO_UDP)

@@ -12,7 +12,11 @@ static struct bpf_sock *(*sk_lookup_udp)(void *skb, struct bpf_sock_tuple *tuple
 static long (*sk_release)(void *socket) = (void *)BPF_FUNC_sk_release;
 static long (*redirect)(__u32 interface, __u64 flags) = (void *)BPF_FUNC_redirect;
 
-// The ends of a socket: bound to, and connected to. Addresses in the order of the wire, the own port in that of the host, as the kernel has them.
+// The ends of a socket: bound to, and connected to. IPv4 addresses in the order of the wire, the own port in that of the host, as the kernel
+// has them. The port of a socket of AF_INET6 has OF_IPV6 beside it, and its addresses, IPv4-mapped ones too, are folded: of two sockets
+// whose keys are the same one can be marked, and the kernel serves the other.
+#define AF_INET6 10
+#define OF_IPV6 (1U << 16)
 struct socket_key {
 	__u32 address;
 	__u32 port;
@@ -77,9 +81,26 @@ static __attribute__((always_inline)) int is_at(__u64 place, const struct bpf_so
 	return is;
 }
 
+// Addresses that differ in their last bytes, as those of one network do, differ in the sum. (vmad does the same: `fold` of flows.rs.)
+static __attribute__((always_inline)) __u32 fold(__u32 a, __u32 b, __u32 c, __u32 d)
+{
+	__u32 sum = __builtin_bswap32(a);
+	sum = sum * 0x9e3779b1U + __builtin_bswap32(b);
+	sum = sum * 0x9e3779b1U + __builtin_bswap32(c);
+	return sum * 0x9e3779b1U + __builtin_bswap32(d);
+}
+
 static __attribute__((always_inline)) int is_marked(const struct bpf_sock *found)
 {
 	struct socket_key key = {found->src_ip4, found->src_port, found->dst_ip4, found->dst_port};
+	if (found->family == AF_INET6) {
+		key.address = fold(found->src_ip6[0], found->src_ip6[1], found->src_ip6[2], found->src_ip6[3]);
+		key.port |= OF_IPV6;
+		// The kernel leaves the address of a former peer there.
+		key.peer = 0;
+		if (key.peer_port)
+			key.peer = fold(found->dst_ip6[0], found->dst_ip6[1], found->dst_ip6[2], found->dst_ip6[3]);
+	}
 	__u64 number = (key.port ^ key.peer_port ^ key.peer_port >> 8 ^ key.peer >> 24) % RECENT;
 	struct recent *recently = map_lookup(&recent, &number);
 	if (!recently)
@@ -97,16 +118,33 @@ static __attribute__((always_inline)) int is_marked(const struct bpf_sock *found
 
 static __attribute__((always_inline)) int is_shown(void *skb, const void *data, const void *end, const struct ends *ends)
 {
-	const struct ipv4_header *ip = data + sizeof(struct ethernet_header);
-	// Of a datagram in pieces nobody knows whose it is before the first one has come: the kernel puts it together.
-	if ((const void *)(ip + 1) > end || ip->fragment & __builtin_bswap16(0x3fff) || ends->protocol != IPPROTO_UDP)
+	if (ends->protocol != IPPROTO_UDP)
 		return 0;
+	const struct ethernet_header *eth = data;
 	struct bpf_sock_tuple tuple = {};
-	tuple.ipv4.saddr = ends->saddr;
-	tuple.ipv4.daddr = ends->daddr;
-	tuple.ipv4.sport = ends->ports;
-	tuple.ipv4.dport = ends->ports >> 16;
-	struct bpf_sock *found = sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	__u64 size = sizeof(tuple.ipv4);
+	if (eth->type == ETHERTYPE_IPV6) {
+		// A datagram in pieces has another header in front of the ports, and is the kernel's already.
+		const struct ipv6_header *ip = (const void *)(eth + 1);
+		if ((const void *)(ip + 1) > end)
+			return 0;
+		// (The kernel's structure has pieces of 32 bits.)
+		__builtin_memcpy(tuple.ipv6.saddr, ip->saddr, sizeof(ip->saddr));
+		__builtin_memcpy(tuple.ipv6.daddr, ip->daddr, sizeof(ip->daddr));
+		tuple.ipv6.sport = ends->ports;
+		tuple.ipv6.dport = ends->ports >> 16;
+		size = sizeof(tuple.ipv6);
+	} else {
+		const struct ipv4_header *ip = (const void *)(eth + 1);
+		// Of a datagram in pieces nobody knows whose it is before the first one has come: the kernel puts it together.
+		if ((const void *)(ip + 1) > end || ip->fragment & __builtin_bswap16(0x3fff))
+			return 0;
+		tuple.ipv4.saddr = ends->saddr;
+		tuple.ipv4.daddr = ends->daddr;
+		tuple.ipv4.sport = ends->ports;
+		tuple.ipv4.dport = ends->ports >> 16;
+	}
+	struct bpf_sock *found = sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!found)
 		return 0;
 	int is = is_marked(found);
