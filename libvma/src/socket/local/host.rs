@@ -2,6 +2,7 @@
 
 use rustix::fd::BorrowedFd;
 
+use super::answers;
 use super::search;
 use crate::control::rendezvous::Host;
 use crate::log::log_line;
@@ -134,6 +135,7 @@ impl Host for Owner<'_> {
         if let Ok(mut state) = self.stack.shard.lock() {
             state.next_answers();
         }
+        answers::wake_all(&self.stack.local);
     }
 
     fn void_answers(&mut self) {

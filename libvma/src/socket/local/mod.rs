@@ -8,12 +8,14 @@
 //! Lock order: the plane's, the one here, the shard's. No function here may be called with the
 //! shard locked.
 
+mod answers;
 mod host;
 mod listeners;
 mod mappings;
 mod search;
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 use libvma_dev::ipv6_loopback::{self, Shown};
@@ -22,6 +24,7 @@ use libvma_engine::wire::ipv4::protocol;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 
+use self::answers::Waiting;
 use self::host::Owner;
 use self::listeners::Listeners;
 use self::mappings::Mappings;
@@ -36,7 +39,7 @@ use crate::sys::above;
 use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};
 use crate::sys::time::monotonic_nanos;
-use crate::sys::wait::{PollFd, ppoll};
+use crate::sys::wait::{PollFd, Waker, ppoll};
 
 pub use self::search::{expects_offers, offer_came, seek};
 pub use crate::control::rendezvous::Key;
@@ -60,6 +63,8 @@ pub struct Local {
     looked: AtomicU64,
     /// Some thread lacks a bell of its own on a link.
     bells_wanted: AtomicBool,
+    /// Of the threads that wait for an answer.
+    waiting: Lock<Vec<Arc<Waker>>>,
 }
 
 /// Who serves an address.
@@ -120,6 +125,7 @@ impl Local {
             expected: Lock::new(Vec::new()),
             looked: AtomicU64::new(0),
             bells_wanted: AtomicBool::new(false),
+            waiting: Lock::new(Vec::new()),
         }
     }
 
@@ -249,7 +255,11 @@ pub fn find_patiently(
     source: SocketAddrV4,
     destination: SocketAddrV4,
 ) -> Option<Reach> {
-    let (key, mut known) = open(stack)?.as_mut()?.find(stack, protocol, source, destination);
+    let mut opened = open(stack)?;
+    let (key, mut known) = opened.as_mut()?.find(stack, protocol, source, destination);
+    let is_pending = matches!(known, Known::Pending { .. });
+    let waiting = if is_pending { Waiting::begin(&stack.local) } else { None };
+    drop(opened);
     loop {
         let since = match known {
             Known::Link(link) => return Some(Reach::Link(link)),
@@ -261,10 +271,14 @@ pub fn find_patiently(
         if left == 0 {
             return key.map(Reach::Late);
         }
-        let mut descriptor =
-            [PollFd { fd: stack.local.descriptor(), events: libc::POLLIN, revents: 0 }];
+        let waker = waiting.as_ref().map_or(-1, Waiting::raw);
+        let mut descriptors = [stack.local.descriptor(), waker].map(|fd| PollFd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
         // A signal handler runs and the wait goes on: connect() waits, for a short time.
-        if let Err(errno) = ppoll(&mut descriptor, Some(left), None)
+        if let Err(errno) = ppoll(&mut descriptors, Some(left), None)
             && errno != libc::EINTR
         {
             return None;
@@ -272,6 +286,9 @@ pub fn find_patiently(
         let mut slot = stack.local.finder.lock().ok()?;
         let finder = slot.as_mut()?;
         finder.attend(stack);
+        if let Some(waiting) = &waiting {
+            waiting.clear();
+        }
         known = finder.ask(stack, key?);
     }
 }

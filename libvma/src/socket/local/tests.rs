@@ -9,6 +9,7 @@ use crate::shard::pipe::{Offer, Pipe};
 use crate::socket::Socket;
 use crate::socket::fixture::{own_loopback, stack, stack_with};
 use crate::sys::shadow;
+use crate::sys::wait::poll_now;
 
 fn socket() -> (UdpSocket, SocketAddrV4) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -237,6 +238,60 @@ fn a_connection_waits_for_the_answer() {
         found
     });
     assert!(found.is_some());
+}
+
+/// The internal threads of both processes answer and read answers, as fast as they can.
+fn serving<T>(stacks: [&Stack; 2], call: impl FnOnce() -> T) -> T {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                stacks.iter().for_each(|stack| serve(stack));
+            }
+        });
+        let result = call();
+        done.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+#[test]
+fn an_answer_that_another_thread_reads_ends_the_wait() {
+    const ROUNDS: usize = 31;
+    let mut took: Vec<Duration> = Vec::new();
+    for _ in 0..ROUNDS {
+        let (server, client) = (stack(), stack());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = v4(listener.local_addr().unwrap());
+        post(&server, protocol::TCP, listener.as_raw_fd(), to).unwrap();
+        let from = SocketAddrV4::new([127, 0, 0, 1].into(), 9);
+        serving([&server, &client], || {
+            let start = Instant::now();
+            find_patiently(&client, protocol::TCP, from, to);
+            took.push(start.elapsed());
+        });
+        assert!(client.local.waiting.lock().unwrap().is_empty());
+    }
+    took.sort();
+    // Few of them are late on a busy machine.
+    assert!(took[ROUNDS / 2] < Duration::from_millis(10), "{took:?}");
+}
+
+#[test]
+fn every_thread_that_waits_is_woken_by_an_answer() {
+    let (server, client) = (stack(), stack());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = v4(listener.local_addr().unwrap());
+    post(&server, protocol::TCP, listener.as_raw_fd(), to).unwrap();
+    let from = SocketAddrV4::new([127, 0, 0, 1].into(), 9);
+    assert_eq!(find(&client, protocol::TCP, from, to), Found::Pending);
+    let waiting = [(); 2].map(|()| Waiting::begin(&client.local).unwrap());
+    let is_woken = |one: &Waiting| poll_now(one.raw(), libc::POLLIN) != 0;
+    serve(&client);
+    assert!(!waiting.iter().any(is_woken), "nobody has answered");
+    serve(&server);
+    serve(&client);
+    assert!(waiting.iter().all(is_woken));
 }
 
 #[test]
