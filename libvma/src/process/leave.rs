@@ -14,7 +14,8 @@ use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs};
-use crate::sys::{fd, thread};
+use crate::sys::time::monotonic_nanos;
+use crate::sys::{fd, thread, wait};
 
 /// What the internal thread is to do for a thread that leaves: nothing, hand over, or it has.
 static LEAVING: AtomicU32 = AtomicU32::new(STAYS);
@@ -22,7 +23,7 @@ const STAYS: u32 = 0;
 const LEAVES: u32 = 1;
 const HAS_LEFT: u32 = 2;
 /// More than the patience of what it does.
-const LONGEST_LEAVE_MILLIS: u32 = 3000;
+const LONGEST_LEAVE_NANOS: u64 = 3_000_000_000;
 
 impl Process {
     /// The process ends by a call that signal handlers may make, whatever they interrupted: this
@@ -33,11 +34,13 @@ impl Process {
         }
         LEAVING.store(LEAVES, Ordering::Release);
         fd::write_fully(self.stack.internal_waker_descriptor(), &1u64.to_ne_bytes());
-        for _ in 0..LONGEST_LEAVE_MILLIS {
-            if LEAVING.load(Ordering::Acquire) == HAS_LEFT {
+        let end = monotonic_nanos() + LONGEST_LEAVE_NANOS;
+        while LEAVING.load(Ordering::Acquire) != HAS_LEFT {
+            let left = end.saturating_sub(monotonic_nanos());
+            if left == 0 {
                 return;
             }
-            thread::nap_millis(1);
+            wait::sleep_while(&LEAVING, LEAVES, left);
         }
     }
 
@@ -46,6 +49,7 @@ impl Process {
         if LEAVING.load(Ordering::Acquire) == LEAVES {
             self.at_exit();
             LEAVING.store(HAS_LEFT, Ordering::Release);
+            wait::wake_all(&LEAVING);
         }
     }
 

@@ -1,7 +1,10 @@
 //! Sleeping until a descriptor is ready or a signal came, and waking such a sleeper.
 
+use std::sync::atomic::AtomicU32;
+
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::AsFd;
+use rustix::thread::futex;
 
 use super::thread::SavedMask;
 use super::{Fd, fd};
@@ -117,6 +120,20 @@ impl Waker {
         let _ = rustix::io::read(self.0.as_fd(), &mut count);
         u64::from_ne_bytes(count)
     }
+}
+
+/// Sleeps until [`wake_all`] is called for a word that has this value, at most so long.
+pub fn sleep_while(word: &AtomicU32, value: u32, longest_nanos: u64) {
+    let longest = futex::Timespec {
+        tv_sec: (longest_nanos / 1_000_000_000) as i64,
+        tv_nsec: (longest_nanos % 1_000_000_000) as _,
+    };
+    let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&longest));
+}
+
+/// Wakes all threads that sleep by [`sleep_while`].
+pub fn wake_all(word: &AtomicU32) {
+    let _ = futex::wake(word, futex::Flags::PRIVATE, u32::MAX >> 1);
 }
 
 /// A system call by its number, straight to the kernel. Returns what the kernel returns: a
