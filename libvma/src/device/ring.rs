@@ -126,6 +126,14 @@ impl Ring {
         }
     }
 
+    /// As [`xdp::Ring::leave`]; nothing of other kinds takes long to close.
+    pub fn leave(&self) -> Result<Option<BorrowedFd<'_>>, Errno> {
+        match self {
+            Ring::Xdp(ring) => ring.leave(),
+            Ring::Shm(_) => Ok(None),
+        }
+    }
+
     /// Packets of this flow come to us from now on (or still, if another socket has it already).
     /// What other processes send here needs no steering.
     pub fn add_flow(&mut self, flow: Flow) -> Result<(), Errno> {

@@ -77,6 +77,7 @@ impl Process {
         if let Some(capturing) = &self.capturing {
             capturing.finish();
         }
+        socket::leave_interfaces(&self.stack);
     }
 
     /// Another program is likely to take the place of this one, with those descriptors that are not

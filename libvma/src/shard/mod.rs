@@ -31,11 +31,12 @@ use libvma_dev::ipv6_stand_ins::alike_everywhere;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::ip::reassembly::Reassembler;
 use libvma_engine::udp::lookup::{Filter, Lookup};
+use rustix::io::Errno;
 
 use crate::capture::Capture;
 use crate::device::{OpenError, Ring, shm, xdp};
 use crate::sys::lock::{Guard, Lock, Reentered};
-use crate::sys::{errand, thread};
+use crate::sys::{errand, late_close, thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -399,6 +400,16 @@ impl<S> State<S> {
     /// Rings of interfaces, on which packets arrive whether anybody looks or not.
     pub fn has_interfaces(&self) -> bool {
         self.rings.iter().any(|ring| !ring.is_local())
+    }
+
+    /// The process ends: nothing is steered to its rings any more, and the kernel closes what takes long to close when
+    /// the process has ended. An error says that it does so before.
+    pub fn leave_interfaces(&self) -> Result<(), Errno> {
+        let mut links = Vec::new();
+        for ring in &self.rings {
+            links.extend(ring.leave()?);
+        }
+        late_close::leave(&links)
     }
 
     /// Before a sleep: the descriptors that become readable when a packet for any ring comes.

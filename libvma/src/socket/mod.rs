@@ -489,6 +489,14 @@ pub fn at_exit(stack: &Stack) {
     report::kernels::at_exit(stack);
 }
 
+/// At exit, as the last thing: interfaces are given up.
+pub fn leave_interfaces(stack: &Stack) {
+    let left = stack.shard.lock().map(|state| state.leave_interfaces());
+    if let Ok(Err(errno)) = left {
+        log_line!(Debug, "the process ends when the kernel has detached the interfaces: {errno}");
+    }
+}
+
 /// What a socket has counted that is about to be detached, before the lock is given up; None if that is
 /// not to be told yet.
 fn last_counters(

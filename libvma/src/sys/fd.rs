@@ -365,6 +365,11 @@ pub mod internal {
         LIST.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|fd| *fd >= from).min()
     }
 
+    /// Calls `of` with each of our numbers.
+    pub fn each(of: impl FnMut(RawFd)) {
+        LIST.iter().map(|slot| slot.load(Ordering::Acquire)).filter(|fd| *fd >= 0).for_each(of);
+    }
+
     /// In a forked child: closes the copies of the parent's descriptors, but for one.
     pub fn close_all_after_fork(keep: RawFd) {
         for slot in &LIST {

@@ -12,6 +12,7 @@ pub mod fork_cell;
 pub mod fork_gate;
 pub mod heap;
 pub mod kernel_start;
+pub mod late_close;
 pub mod load;
 pub mod lock;
 pub mod locked_memory;

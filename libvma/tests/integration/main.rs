@@ -28,6 +28,7 @@ mod ipv6_datagrams;
 mod ipv6_loopback;
 mod ipv6_loopback_datagrams;
 mod ipv6_multicast;
+mod leaving;
 mod live;
 mod local;
 mod members;

@@ -20,6 +20,7 @@ const OBJ_GET_INFO_BY_FD: usize = 15;
 const PROG_QUERY: usize = 16;
 const MAP_DELETE_BATCH: usize = 27;
 const LINK_CREATE: usize = 28;
+const LINK_UPDATE: usize = 29;
 const PROGRAM_TYPE_SCHED_CLS: u32 = 3;
 const PROGRAM_TYPE_XDP: u32 = 6;
 /// BPF_F_XDP_HAS_FRAGS: the program copes with packets in several buffers.
@@ -43,6 +44,8 @@ pub enum Hook {
     Ingress,
     /// The same hook, for the program that answers for connections which the kernel's listener is to take.
     Establish,
+    /// The same hook, for the program that takes the place of a steering program whose process ends.
+    Left,
 }
 
 /// A key or value of a map: plain bytes without padding.
@@ -146,6 +149,13 @@ struct LinkCreate {
 }
 
 #[repr(C)]
+struct LinkUpdate {
+    link: u32,
+    program: u32,
+    _rest: [u64; 7],
+}
+
+#[repr(C)]
 struct ProgramRun {
     program: u32,
     _result: u32,
@@ -207,6 +217,9 @@ pub fn program_load<I>(
         Hook::Ingress => (INGRESS_NAME, PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS),
         Hook::Establish => {
             (*b"vma_establish\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
+        }
+        Hook::Left => {
+            (*b"vma_left\0\0\0\0\0\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
         }
     };
     let address = |pointer: *const u8| pointer.expose_provenance() as u64;
@@ -308,7 +321,7 @@ fn element<K: Plain>(
 pub fn link_create(program: &Fd, interface: u32, hook: Hook) -> Result<Fd, Errno> {
     let (attach_type, flags) = match hook {
         Hook::Xdp(flags) => (ATTACH_TYPE_XDP, flags),
-        Hook::Ingress | Hook::Establish => (ATTACH_TYPE_TCX_INGRESS, BEFORE),
+        Hook::Ingress | Hook::Establish | Hook::Left => (ATTACH_TYPE_TCX_INGRESS, BEFORE),
     };
     let mut attributes = LinkCreate {
         program: program.raw() as u32,
@@ -320,6 +333,13 @@ pub fn link_create(program: &Fd, interface: u32, hook: Hook) -> Result<Fd, Errno
     let raw = bpf(LINK_CREATE, &mut attributes)?;
     // SAFETY: the kernel has just made this descriptor for us.
     Fd::adopt(unsafe { own(raw as i32) })
+}
+
+/// BPF_LINK_UPDATE: from now on another program runs at the attachment. The kernel waits for no grace period.
+pub fn link_update(link: &Fd, program: &Fd) -> Result<(), Errno> {
+    let mut attributes =
+        LinkUpdate { link: link.raw() as u32, program: program.raw() as u32, _rest: [0; 7] };
+    bpf(LINK_UPDATE, &mut attributes).map(|_| ())
 }
 
 /// The programs at the tc ingress hook of an interface.

@@ -7,7 +7,7 @@
 //! `send` what goes by them, `ipv6` the other headers of packets of IPv6,
 //! `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
 //! `inject` gives frames to the kernel, `establish` whole connections to its listeners, `count` what is told of
-//! all that. Works on any Linux interface.
+//! all that, `leave` the end of the process. Works on any Linux interface.
 
 mod bells;
 mod bpf;
@@ -21,6 +21,7 @@ mod ingress;
 mod inject;
 mod inlet;
 mod ipv6;
+mod leave;
 mod outlet;
 mod program;
 mod queue;

@@ -84,6 +84,9 @@ pub struct Sizes {
 pub struct Program {
     link: Option<Fd>,
     _program: Option<Fd>,
+    /// What takes the program's place at the link when the process ends. Loaded before that, because the process
+    /// may give up the rights.
+    left: Option<Fd>,
     /// The map that tells it of the interface; none if the daemon does.
     interface: Option<Fd>,
     /// The AF_XDP sockets that frames go to, if they go to sockets.
@@ -144,7 +147,7 @@ impl Program {
                 .map_err(system("mmap of the epoch"))?;
         let (sockets, memory) = match hook {
             Hook::Xdp(_) => (Some(map("sockets")?), None),
-            Hook::Ingress | Hook::Establish => {
+            Hook::Ingress | Hook::Establish | Hook::Left => {
                 let (chunks, slots) = (map("chunks")?, map("slots")?);
                 let (control, bells) = (map("control")?, map("bells")?);
                 (None, Some(Maps { chunks, slots, control, bells, waiters: map("waiters")? }))
@@ -162,6 +165,7 @@ impl Program {
         let mut program = Program {
             link,
             _program: Some(program),
+            left: (hook == Hook::Ingress).then(load_left).flatten(),
             interface: Some(interface),
             sockets,
             flows: Flows::Own(flows),
@@ -177,6 +181,7 @@ impl Program {
         Program {
             link: None,
             _program: None,
+            left: None,
             interface: None,
             sockets: None,
             flows: Flows::Granted(GrantedFlows::new(grant)),
@@ -205,6 +210,16 @@ impl Program {
         self.link = None;
     }
 
+    /// The process ends: nothing is steered from now on, and other processes see that the program is gone. What is
+    /// left is the link, None if there is none, which takes long to close. An error if the link still steers.
+    pub fn leave(&self) -> Result<Option<&Fd>, Errno> {
+        match (&self.link, &self.left) {
+            (Some(link), Some(left)) => bpf::link_update(link, left).map(|()| Some(link)),
+            (Some(_), None) => Err(Errno::OPNOTSUPP),
+            (None, _) => Ok(None),
+        }
+    }
+
     /// Tells the program the interface's MAC address and MTU, and whether it is closed to strangers.
     pub fn set_interface(&mut self, on: &Interface) -> Result<(), OpenError> {
         let map = match (&self.interface, &mut self.flows) {
@@ -228,6 +243,13 @@ impl Program {
         bpf::map_update(sockets, &queue, &(socket.raw() as u32))
             .map_err(system("bpf(MAP_UPDATE_ELEM)"))
     }
+}
+
+/// The program that lets everything pass, by another name than the steering program's.
+fn load_left() -> Option<Fd> {
+    // r0 = TCX_NEXT (-1); exit.
+    const NEXT: [u64; 2] = [0xffff_ffff_0000_00b7, 0x0000_0000_0000_0095];
+    bpf::program_load(Hook::Left, &NEXT.map(u64::to_le), c"Dual MIT/GPL", &mut []).ok()
 }
 
 /// The maps of a program that has been loaded, by their names.

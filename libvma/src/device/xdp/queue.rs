@@ -245,7 +245,6 @@ fn bind(
     // SG first: packets longer than a chunk arrive as chains instead of being dropped.
     let flags = [flags | SocketAddrXdpFlags::XDP_USE_SG, flags];
     let began = time::monotonic_nanos();
-    let mut patience = None;
     let mut last = Errno::INVAL;
     for flags in flags {
         loop {
@@ -266,13 +265,14 @@ fn bind(
             match result {
                 Ok(()) => return Ok(flags.contains(SocketAddrXdpFlags::XDP_USE_SG)),
                 Err(Errno::BUSY) => {
-                    let patience = *patience.get_or_insert_with(|| match program.rival() {
+                    // Asked again each time: what a dead process has left goes meanwhile.
+                    let patience = match program.rival() {
                         // Nothing to wait for: there is another way to send.
                         Rival::Living if !receives => 0,
                         Rival::Living => patience_nanos,
                         Rival::Possible => SHORT_PATIENCE_NANOS,
                         Rival::None => BIND_PATIENCE_NANOS,
-                    });
+                    };
                     if time::monotonic_nanos() >= began + patience {
                         return Err(OpenError::Busy);
                     }
