@@ -1,7 +1,7 @@
 //! Readiness over offloaded and other descriptors at once: poll, select, epoll.
 //!
 //! All three poll first and sleep then, by `socket::block`. The kernel is asked about its own
-//! descriptors every so many polls, and always before and by the sleep. Some of ours are among
+//! descriptors every so many polls, and always before or by the sleep. Some of ours are among
 //! them (`Seen::shared`): the shadow of a UDP socket or of a listener may have something of its
 //! own. The shadow of any other stream socket has nothing to say, and is not asked: the kernel sees
 //! an unconnected socket that hangs up all the time.

@@ -68,18 +68,18 @@ pub fn poll(
         patience,
         masked: mask.is_some(),
         asked: false,
+        slept: false,
         told_asleep: false,
         ours: 0,
         since: None,
     };
     let result = match block(stack, &mut polling, mask) {
         Ok(found) => found,
-        Err(Over::Interrupted) => Err(libc::EINTR),
         // The kernel looks once more, too; and it may not have been asked yet.
-        Err(Over::TimedOut) => {
-            polling.question.clear();
-            polling.question.ask_kernel(stack).map(|_| polling.question.ready())
-        }
+        Err(over) => polling.look_at_kernels(stack).and_then(|count| match over {
+            Over::Interrupted if count == 0 => Err(libc::EINTR),
+            _ => Ok(count),
+        }),
     };
     let (ours, since) = (polling.ours, polling.since);
     polling.counting.end(&result);
@@ -98,8 +98,10 @@ struct Polling<'q, 'd> {
     handled: u32,
     /// The call has a signal mask of its own.
     masked: bool,
-    /// The kernel has been asked since the call began, or slept.
+    /// The kernel has been asked since the call began, or by the sleep that has just ended.
     asked: bool,
+    /// The call sleeps, or has just slept.
+    slept: bool,
     /// The sleep that has just ended was told of descriptors of the kernel's: they stand in the question.
     told_asleep: bool,
     /// Sockets of ours that were ready at the last look.
@@ -115,6 +117,10 @@ impl<'a> Source<'a> for Polling<'_, '_> {
     #[inline]
     fn look(&mut self, stack: &'a Stack, round: Round) -> Look<'a, Result<usize, i32>> {
         let first = round == Round::First;
+        if round == Round::Woken {
+            // A receive callback may have kept the call from its sleep.
+            self.asked = self.slept && !stack.extra.callbacks.are_any();
+        }
         let told_asleep = core::mem::take(&mut self.told_asleep);
         if !told_asleep {
             self.question.clear();
@@ -125,9 +131,9 @@ impl<'a> Source<'a> for Polling<'_, '_> {
             return Look::Found(Ok(self.question.ready()));
         }
         // Never asked yet and nothing of ours: it may be the kernel's descriptor that is ready. With a zero timeout
-        // this is the only look there will be; a sleep asks as well.
+        // this is the only look there will be; a sleep that begins now asks as well.
         let turn = self.turn.turn.is_now(stack.config.select_poll_os_ratio, first);
-        let sleeps = || self.timeout != Some(0) && self.patience.sleeps_soon();
+        let sleeps = || first && self.timeout != Some(0) && self.patience.sleeps_soon();
         if turn || ours == 0 && !self.asked && !sleeps() {
             self.asked = true;
             match self.question.ask_kernel(stack) {
@@ -168,6 +174,7 @@ impl<'a> Source<'a> for Polling<'_, '_> {
         *fds = self.question.kernels();
         // What the sleep is told comes here.
         self.question.clear();
+        self.slept = !missed;
         if !missed {
             self.counting.sleeps();
         }
@@ -177,7 +184,6 @@ impl<'a> Source<'a> for Polling<'_, '_> {
     fn leave(&mut self, state: &mut Guard<'_>, sleeper: SleeperId, fds: &[PollFd]) {
         self.counting.wakes();
         self.told_asleep = self.question.hear(Some(state), fds);
-        self.asked = true;
         for member in self.question.members.iter() {
             state.leave(member.id, sleeper);
         }
@@ -185,6 +191,14 @@ impl<'a> Source<'a> for Polling<'_, '_> {
 }
 
 impl Polling<'_, '_> {
+    /// What the kernel alone has to tell; returns how many descriptors are ready.
+    #[cold]
+    fn look_at_kernels(&mut self, stack: &Stack) -> Result<usize, i32> {
+        self.question.clear();
+        self.question.ask_kernel(stack)?;
+        Ok(self.question.ready())
+    }
+
     /// Polls the rings and marks our ready sockets; returns how many.
     #[inline]
     fn look_at_ours(&mut self, stack: &Stack, first: bool) -> usize {

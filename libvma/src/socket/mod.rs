@@ -14,7 +14,7 @@ pub mod dump;
 pub mod egress;
 pub mod filter;
 #[cfg(test)]
-pub mod fixture;
+pub(crate) mod fixture;
 pub mod hand_over;
 pub mod local;
 pub mod lost_rings;

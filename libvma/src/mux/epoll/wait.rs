@@ -74,9 +74,14 @@ pub fn wait(stack: &Stack, epoll: &Epoll, out: &mut [Event], call: Call<'_>) -> 
     };
     let result = match block(stack, &mut waiting, mask) {
         Ok(found) => found,
-        Err(Over::Interrupted) => Err(libc::EINTR),
-        Err(Over::TimedOut) if waiting.asked || !waiting.kernel_spoke => Ok(0),
-        Err(Over::TimedOut) => waiting.ask_kernel(stack).map(|()| waiting.found.count),
+        Err(over) => {
+            let asked = waiting.asked || !waiting.kernel_spoke;
+            let looked = if asked { Ok(()) } else { waiting.ask_kernel(stack) };
+            looked.and(match (over, waiting.found.count) {
+                (Over::Interrupted, 0) => Err(libc::EINTR),
+                (_, count) => Ok(count),
+            })
+        }
     };
     waiting.counting.end(&result);
     let found = *result.as_ref().unwrap_or(&0);
@@ -222,8 +227,9 @@ impl Waiting<'_, '_> {
             self.ask_kernel(stack)?;
         }
         self.asked |= turn;
-        // A sleep asks the kernel as well.
-        let sleeps = |this: &Self| this.call.timeout != Some(0) && this.patience.sleeps_soon();
+        // A sleep that begins now asks the kernel as well. After one the kernel has been asked, or has something to tell.
+        let sleeps =
+            |this: &Self| first && this.call.timeout != Some(0) && this.patience.sleeps_soon();
         if self.found.count == 0 && !self.asked && !sleeps(self) {
             self.asked = true;
             self.ask_kernel(stack)?;
@@ -416,3 +422,6 @@ fn spend_by_data(stack: &Stack, epoll: &Epoll, fired: &mut [Event]) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -67,6 +67,7 @@ fn patience(stack: &Stack, ids: &[SocketId]) -> Patience {
         patience: Patience::Loops(1000),
         masked: false,
         asked: false,
+        slept: false,
         told_asleep: false,
         ours: 0,
         since: None,
