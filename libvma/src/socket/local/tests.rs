@@ -267,7 +267,8 @@ fn an_answer_that_another_thread_reads_ends_the_wait() {
         let from = SocketAddrV4::new([127, 0, 0, 1].into(), 9);
         serving([&server, &client], || {
             let start = Instant::now();
-            find_patiently(&client, protocol::TCP, from, to);
+            let found = find_patiently(&client, protocol::TCP, from, to);
+            assert!(found.is_some());
             took.push(start.elapsed());
         });
         assert!(client.local.waiting.lock().unwrap().is_empty());
