@@ -1,9 +1,10 @@
-//! Programs without any privilege to which `vmad` grants a ring. `ipv6` has those that talk over IPv6, `hostile` and `hostile_ipv6` those
-//! that want more.
+//! Programs without any privilege to which `vmad` grants a ring. `ipv6` has those that talk over IPv6, `hostile`, `hostile_ipv6` and `rebound`
+//! those that want more.
 
 mod hostile;
 mod hostile_ipv6;
 mod ipv6;
+mod rebound;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;

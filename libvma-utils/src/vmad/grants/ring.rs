@@ -249,8 +249,14 @@ impl Ring {
             return no("the socket shown is connected to another peer".into());
         }
         let interface = &self.interface;
-        if facts.device.is_some_and(|device| device != interface.as_bytes()) {
+        if facts.device.as_ref().is_some_and(|device| device != interface.as_bytes()) {
             return no(format!("the socket shown is bound to another interface than {interface}"));
+        }
+        // The program behind the TAP cannot tell whether such a socket takes IPv4 (`takes_ipv4` of granted.bpf.c).
+        let is_of_any = bound.is_ipv6() && bound.ip().to_canonical().is_unspecified();
+        if facts.device.is_some() && is_of_any && local.is_ipv4() {
+            let why = "IPv4 of a socket of IPv6 that is bound to an interface is not granted";
+            return unserved(why.into());
         }
         // Not one that the host forwards datagrams of, nor broadcast.
         let own =

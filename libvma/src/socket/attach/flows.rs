@@ -88,6 +88,13 @@ impl Place {
         if ipv6_stand_ins::is_one(address) { self.takes_ipv6 } else { !self.ipv6_only }
     }
 
+    /// The daemon grants no IPv4 to a socket of IPv6 that is bound to an interface and to any address. It may have granted it before
+    /// the socket was bound to the interface: then what is sent would be dropped.
+    fn is_refused(&self, address: Ipv4Addr) -> bool {
+        let is_of_any = self.family == Family::Ipv6 && self.local.ip().is_unspecified();
+        is_of_any && self.device.is_some() && !ipv6_stand_ins::is_one(address)
+    }
+
     /// The interfaces that the socket hears.
     fn interfaces(&self, control: &Control) -> Vec<u32> {
         match self.device {
@@ -169,12 +176,13 @@ impl Wanted {
                     continue;
                 }
             };
+            let is_kernels = |to| place.is_refused(to) && is_granted(stack, ring);
             let of_interface = plane
                 .control
                 .addresses()
                 .iter()
                 .filter(|own| local.is_unspecified() && own.ifindex == interface)
-                .filter(|own| place.takes(own.addr));
+                .filter(|own| place.takes(own.addr) && !is_kernels(own.addr));
             let named = Some(local)
                 .filter(|own| !own.is_unspecified() && !ipv6_stand_ins::is_multicast(*own));
             for address in of_interface.map(|own| own.addr).chain(named) {
@@ -227,6 +235,11 @@ impl Wanted {
         log_line!(Debug, "{at} is received by the kernel: {why}");
         true
     }
+}
+
+fn is_granted(stack: &Stack, ring: RingId) -> bool {
+    let state = stack.shard.lock();
+    state.is_ok_and(|state| state.ring(ring).is_some_and(|ring| ring.grant().is_some()))
 }
 
 #[cfg(test)]

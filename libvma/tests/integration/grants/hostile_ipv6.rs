@@ -34,7 +34,7 @@ def frame6(mac, source, port, to=('fd00:99::2', 7000), next=17, length=8, before
 "#;
 
 impl Host {
-    fn asker_of_ipv6(&self) -> Puppet {
+    pub(super) fn asker_of_ipv6(&self) -> Puppet {
         let mut asker = self.asker(NOBODY);
         asker.run(&format!("exec({SIX:?})"));
         asker.run("c, tap = granted('veth-a')");
@@ -42,7 +42,7 @@ impl Host {
     }
 
     /// A program of another user without the library.
-    fn other(&self) -> Puppet {
+    pub(super) fn other(&self) -> Puppet {
         let mut other = Puppet::start(self.net.program(Side::A, PYTHON));
         other.run(SOCKETS);
         other
@@ -50,7 +50,7 @@ impl Host {
 }
 
 /// Each frame that is written leaves unless the program behind the TAP drops it; an error of write(2) is no answer.
-fn write(asker: &mut Puppet, frame: &str) {
+pub(super) fn write(asker: &mut Puppet, frame: &str) {
     asker.run(&format!("exec(\"try: os.write(tap, {frame})\\nexcept OSError: pass\")"));
 }
 

@@ -89,6 +89,44 @@ fn a_socket_of_both_families_is_served_over_both() {
     assert_eq!(host.echoes(&mut program, 50), (0, 0));
 }
 
+/// Of both families and bound to the interface: the daemon cannot tell whether it takes IPv4, which is the kernel's.
+#[test]
+fn a_socket_that_is_bound_to_the_interface_has_ipv4_from_the_kernel() {
+    let host = Host::of_ipv6(&rule(Side::A.device(), NOBODY));
+    let mut program = host.puppet_of_ipv6();
+    let to_device = "s.setsockopt(SOL_SOCKET, SO_BINDTODEVICE, b'veth-a')";
+    program.run("s = six(('::', 5000))");
+    assert_eq!(host.echoes(&mut program, 50), (0, 0));
+    program.run(to_device);
+    for of in ["bound later", "bound before"] {
+        assert_eq!(host.echoes_of_ipv6(&mut program, 50), (0, 0), "{of}");
+        assert_eq!(host.echoes(&mut program, 50), (10, 10), "{of}");
+        program.run(&format!("s.close(); s = socket(AF_INET6, SOCK_DGRAM); {to_device}"));
+        program.run("s.bind(('::', 5000)); s.settimeout(15)");
+    }
+    // One of IPv4 is served, or of an address.
+    program.run(&format!("s.close(); s = socket(AF_INET, SOCK_DGRAM); {to_device}"));
+    program.run("s.bind(('', 5000)); s.settimeout(15)");
+    assert_eq!(host.echoes(&mut program, 50), (0, 0));
+}
+
+/// Several of one port: the kernel names one of them when it is asked for IPv4.
+#[test]
+fn each_of_several_with_a_port_may_send_over_both_families() {
+    let host = Host::of_ipv6(&rule(Side::A.device(), NOBODY));
+    let peer = host.net.socket_at(Side::B, Side::B.at(7000));
+    let mut asker = host.asker_of_ipv6();
+    let mut second = host.asker_of_ipv6();
+    for asker in [&mut asker, &mut second] {
+        asker.run("p = bound6('::', 6000, share=SO_REUSEPORT)");
+        assert_eq!(asker.run("ask(c, ADD, local=('10.99.0.1', 6000), shown=p)"), "0");
+    }
+    for asker in [&mut asker, &mut second] {
+        asker.run("os.write(tap, frame('0001', '10.99.0.1', 6000))");
+        assert_eq!(peer.recv(&mut [0; 100]).unwrap(), 0);
+    }
+}
+
 /// Connected, by each way to wait, more at once, and more than a packet.
 #[test]
 fn granted_sockets_of_ipv6_do_what_others_do() {

@@ -5,8 +5,9 @@
 //
 // The process writes frames to a TAP of its own, which the daemon has made, and `vma_outlet` stands at the TAP's tc ingress
 // hook. A frame goes on to the interface if it is one that the process could have the kernel send: from the
-// interface's MAC address, by UDP, from an address and port that a socket which it has shown is bound to now, and no longer than the
-// interface's MTU. Everything else is dropped. The maps are the daemon's; the process cannot write to them. Without
+// interface's MAC address, by UDP, from an address and port that a socket which it has shown is bound to now, at this interface or at none, and no
+// longer than the interface's MTU. Everything else is dropped. A socket stays shown when its process gives its port back and binds it
+// elsewhere: so it is looked at for each frame. The maps are the daemon's; the process cannot write to them. Without
 // the daemon nobody watches the host's addresses: then all is dropped.
 
 #define GRANTED
@@ -65,13 +66,33 @@ static __attribute__((always_inline)) int is_ipv6(const struct source *source)
 	return (source->address.upper | source->address.lower) != 0;
 }
 
-// Is the socket at a place bound to that address and port?
-static __attribute__((always_inline)) int has(__u64 place, const struct source *source)
+// Does a socket of AF_INET6 without an IPv4 address take IPv4? One of IPv6 only may stand beside another user's of IPv4, and the
+// fields of a socket do not tell. What the kernel finds for IPv4 does, among the sockets that are bound to any address: it is no socket of
+// IPv6 only. Of several with the port (SO_REUSEPORT) it may be another one; if that takes both families there is no room
+// for another user's of IPv4. As the frame has come by the TAP, a socket that is bound to an interface is not found: vmad grants it no IPv4.
+static __attribute__((always_inline)) int takes_ipv4(void *skb, const struct bpf_sock *socket)
+{
+	struct bpf_sock_tuple tuple = {};
+	tuple.ipv4.dport = __builtin_bswap16(socket->src_port);
+	struct bpf_sock *found = sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return 0;
+	// (Whoever has the TAP may bind a socket to it; and one that is bound to ::ffff:0.0.0.0 takes IPv4 only.)
+	int is_of_both = found->family == AF_INET6 && !found->bound_dev_if &&
+			 !(found->src_ip6[0] | found->src_ip6[1] | found->src_ip6[2] | found->src_ip6[3]);
+	int is = is_of_both || found == socket;
+	sk_release(found);
+	return is;
+}
+
+// Is the socket at a place bound to that address and port, and to no other interface?
+static __attribute__((always_inline)) int has(void *skb, __u64 place, const struct source *source, const struct way *way)
 {
 	struct bpf_sock *socket = map_lookup(&sockets, &place);
 	if (!socket)
 		return 0;
-	int is = socket->src_port == __builtin_bswap16(source->port);
+	__u32 device = socket->bound_dev_if;
+	int is = socket->src_port == __builtin_bswap16(source->port) && (!device || device == way->interface);
 	if (is_ipv6(source)) {
 		__u64 upper = socket->src_ip6[0] | (__u64)socket->src_ip6[1] << 32;
 		__u64 lower = socket->src_ip6[2] | (__u64)socket->src_ip6[3] << 32;
@@ -81,13 +102,15 @@ static __attribute__((always_inline)) int has(__u64 place, const struct source *
 	} else {
 		__u32 bound = socket->src_ip4;
 		is = is && (!bound || bound == source->name);
+		if (is && !bound && socket->family == AF_INET6)
+			is = takes_ipv4(skb, socket);
 	}
 	sk_release(socket);
 	return is;
 }
 
 // Is there a socket that the process has shown, and is it bound to that address and port still?
-static __attribute__((always_inline)) int is_bound(const struct source *by)
+static __attribute__((always_inline)) int is_bound(void *skb, const struct source *by, const struct way *way)
 {
 	__u64 source = by->name | by->port << 32 | (__u64)IPPROTO_UDP << 48;
 	__u64 number = (by->port ^ by->port >> 8) % SENDERS;
@@ -98,11 +121,11 @@ static __attribute__((always_inline)) int is_bound(const struct source *by)
 		return 0;
 	// Read before the table.
 	__u64 now = *(const volatile __u64 *)current;
-	if (known->source == source && known->epoch == now && has(known->place, by))
+	if (known->source == source && known->epoch == now && has(skb, known->place, by, way))
 		return 1;
 	source |= now >> 48;
 	const __u32 *place = map_lookup(&sources, &source);
-	if (!place || !has(*place, by))
+	if (!place || !has(skb, *place, by, way))
 		return 0;
 	known->epoch = VOID;
 	barrier();
@@ -148,8 +171,8 @@ static __attribute__((always_inline)) int read_ipv6(const struct ipv6_header *ip
 }
 
 // May the frame go, by its addresses?
-static __attribute__((always_inline)) int is_allowed(const struct ethernet_header *eth, const void *end, __u64 len,
-						     const struct way *way)
+static __attribute__((always_inline)) int is_allowed(void *skb, const struct ethernet_header *eth, const void *end,
+						     __u64 len, const struct way *way)
 {
 	const __u16 *want = (const __u16 *)way->mac;
 	const __u16 *have = (const __u16 *)eth->source;
@@ -162,7 +185,7 @@ static __attribute__((always_inline)) int is_allowed(const struct ethernet_heade
 	} else if (eth->type != __builtin_bswap16(0x0800) || !read_ipv4((const void *)(eth + 1), end, len, &source)) {
 		return 0;
 	}
-	return is_bound(&source);
+	return is_bound(skb, &source, way);
 }
 
 // Would the interface write a checksum to the frame, wherever its sender has said? Those that come by the TAP's descriptor are none of
@@ -198,7 +221,7 @@ int vma_outlet(struct __sk_buff *skb)
 	len -= sizeof(*eth);
 	// The tag of a VLAN is not among the bytes any more; a train would be cut behind this program.
 	if (!skb->vlan_present && !skb->gso_segs && !skb->gso_size && !is_to_be_summed(skb) && len <= way->mtu &&
-	    is_allowed(eth, end, len, way))
+	    is_allowed(skb, eth, end, len, way))
 		return redirect(way->interface, 0);
 	__u64 *count = map_lookup(&dropped, &zero);
 	if (count)
