@@ -49,6 +49,22 @@ impl Host {
     }
 }
 
+/// All that comes out of the host, whatever a receiver would make of it.
+const WIRE: &str = r#"
+wire = socket(AF_PACKET, SOCK_RAW, 0x0300)
+wire.bind(('veth-b', 3))
+wire.settimeout(15)
+
+def seen(last):
+    frames = []
+    while last not in frames:
+        f, about = wire.recvfrom(70000)
+        # What the kernels say to their neighbours (ARP, ICMPv6 with the largest hop limit, groups) and side B by itself is not asked for.
+        is_kernels = f[12:14] == b'\x08\x06' or (f[12:14] == b'\x86\xdd' and f[21] == 255) or f[0] & 1
+        if about[2] != 4 and not is_kernels: frames.append(f.hex())
+    return frames
+"#;
+
 /// Each frame that is written leaves unless the program behind the TAP drops it; an error of write(2) is no answer.
 pub(super) fn write(asker: &mut Puppet, frame: &str) {
     asker.run(&format!("exec(\"try: os.write(tap, {frame})\\nexcept OSError: pass\")"));
@@ -223,6 +239,8 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     host.net.ip(Side::A, "-6 addr add fd00:99::7/64 dev veth-a nodad");
     let peer = host.peer_of_ipv6(7000);
     let four = host.net.socket_at(Side::B, Side::B.at(7000));
+    let mut wire = Puppet::start(host.net.program(Side::B, PYTHON));
+    wire.run(&format!("exec({WIRE:?})"));
     let mut asker = host.asker_of_ipv6();
     asker.run("p = bound6('fd00:99::1', 6000); w = bound6('::', 6003)");
     let good = "frame6('0001', 'fd00:99::1', 6000)";
@@ -265,8 +283,12 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
         write(&mut asker, forged);
     }
     write(&mut asker, good);
-    write(&mut asker, "frame6('0001', 'fd00:99::1', 6003)");
-    assert_eq!(senders(&peer), [own(6000).into(), own(6003).into()], "its own and nothing else");
+    let last = "frame6('0001', 'fd00:99::1', 6003)";
+    write(&mut asker, last);
+    let [good_bytes, last_bytes] = [good, last].map(|own| asker.run(&format!("{own}.hex()")));
+    let seen = wire.run(&format!("seen({last_bytes})"));
+    assert_eq!(seen, format!("[{good_bytes}, {last_bytes}]"), "its own and nothing else");
+    assert_eq!(senders(&peer), [own(6000).into(), own(6003).into()]);
     assert_eq!(senders(&four), []);
     // Not after the flow was given up.
     assert_eq!(asker.run("ask(c, REMOVE, local=('fd00:99::1', 6000))"), "0");
@@ -276,6 +298,12 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     assert_eq!(asker.run("ask(c, ADD, local=('10.99.0.1', 6003), shown=w)"), "0");
     write(&mut asker, "frame('0001', '10.99.0.1', 6003)");
     assert_eq!(senders(&four), [Side::A.at(6003).into()]);
+    // Not from what stands for its address of IPv6 in the tables.
+    wire.run(&format!("seen({})", asker.run("frame('0001', '10.99.0.1', 6003).hex()")));
+    write(&mut asker, &format!("frame('0001', '{stand_in}', 6003)"));
+    write(&mut asker, last);
+    assert_eq!(wire.run(&format!("seen({last_bytes})")), format!("[{last_bytes}]"));
+    senders(&peer);
     // Not any more when another socket has the port, which takes IPv6 only.
     asker.run("os.close(w); w = bound6('::', 6003, only=1)");
     assert_eq!(asker.run("ask(c, ADD, local=('fd00:99::1', 6003), shown=w)"), "0");
