@@ -90,7 +90,7 @@ impl Flows {
         let known = self.sockets.get(&socket.key);
         let is_same = known.is_some_and(|shared| shared.cookie == socket.cookie);
         let place = known.map_or_else(|| self.free_place(), |shared| shared.place);
-        // The socket may have lost its mark with its port, and have the port again.
+        // A socket that is open keeps its mark, also without its port. The same one may be marked again, another one not.
         tables.mark(&socket.key, place, is_same)?;
         self.free.retain(|free| *free != place);
         let shared =
@@ -113,8 +113,8 @@ impl Flows {
     }
 
     /// Of the flows that were installed for the key of a socket, those that the socket does not have go. Another socket had the key before, and
-    /// is closed; or the socket has lost its port, takes IPv6 only since then, and has the port again. The program behind the TAP knows a socket
-    /// that is bound to any address by its port alone, and would let the socket send from addresses that are not its own.
+    /// is closed; or the socket takes IPv6 only, which it may since it gave its port back (connect() to AF_UNSPEC) and bound it again. Until it
+    /// is shown again the flows are there, and nothing is sent by them: the program behind the TAP asks the kernel.
     fn remove_former(&mut self, socket: &Socket, tables: &mut impl Tables) {
         let is_former = |(own, _): &Key, flow: &Flow| {
             let takes = own.0.is_ipv6() || socket.takes_ipv4;
@@ -132,28 +132,34 @@ impl Flows {
     /// The programs have the flows, but for those that are to rest.
     ///
     /// # Errors
-    /// In words: what is left undone is tried again the next time.
+    /// In words, the first one: what is left undone is tried again the next time.
     pub fn let_rest(
         &mut self,
         is_to: impl Fn(&Key) -> bool,
         tables: &mut impl Tables,
     ) -> anyhow::Result<()> {
-        for (key, flow) in &mut self.flows {
-            let place = self.sockets.get(&flow.socket).map(|shared| shared.place);
-            match (is_to(key), flow.rests) {
-                (true, false) => {
-                    tables.let_send(&key.0, None)?;
+        let mut done = Ok(());
+        // Whatever fails, what is not to be sent any more goes, and before others come.
+        for (key, flow) in self.flows.iter_mut().filter(|(key, flow)| is_to(key) && !flow.rests) {
+            match tables.let_send(&key.0, None) {
+                Ok(()) => {
                     tables.leave(key);
+                    flow.rests = true;
                 }
-                (false, true) => {
-                    tables.lead(key)?;
-                    tables.let_send(&key.0, place)?;
-                }
-                _ => continue,
+                Err(error) => done = done.and(Err(error)),
             }
-            flow.rests = !flow.rests;
         }
-        Ok(())
+        for (key, flow) in self.flows.iter_mut().filter(|(key, flow)| !is_to(key) && flow.rests) {
+            let place = self.sockets.get(&flow.socket).map(|shared| shared.place);
+            match tables.lead(key).and_then(|()| tables.let_send(&key.0, place)) {
+                Ok(()) => flow.rests = false,
+                Err(error) => {
+                    tables.leave(key);
+                    done = done.and(Err(error));
+                }
+            }
+        }
+        done
     }
 
     fn free_place(&self) -> u32 {

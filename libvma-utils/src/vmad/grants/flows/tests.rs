@@ -10,6 +10,8 @@ struct Seen {
     sources: HashMap<End, u32>,
     marked: HashMap<u32, SocketKey>,
     is_full: bool,
+    /// Nothing more may be sent.
+    is_closed: bool,
 }
 
 impl Tables for Seen {
@@ -24,6 +26,7 @@ impl Tables for Seen {
     }
 
     fn let_send(&mut self, source: &End, place: Option<u32>) -> anyhow::Result<()> {
+        anyhow::ensure!(place.is_none() || !self.is_closed, "no room");
         match place {
             Some(place) => self.sources.insert(*source, place),
             None => self.sources.remove(source),
@@ -194,4 +197,31 @@ fn flows_rest_and_come_back() {
     host.flows.let_rest(|_| true, &mut host.seen).expect("it can");
     assert!(host.remove((A, None)));
     assert!(host.is_empty());
+}
+
+/// What fails holds up nothing else: an address that the interface has lost is another host's.
+#[test]
+fn what_is_to_rest_rests_if_others_cannot_come_back() {
+    let mut host = Host::new();
+    let flow = |own: End, port| ((own.0, port), None);
+    for port in 0..8_u8 {
+        let key = |n| [port + n; 16];
+        assert_eq!(host.add(flow(A, port.into()), key(0), port.into()), Ok(()));
+        assert_eq!(host.add(flow(B, port.into()), key(100), port.into()), Ok(()));
+    }
+    let mut away = |address: IpAddr, seen: &mut Seen| {
+        host.flows.let_rest(|flow| flow.0.0 == address, seen).is_ok()
+    };
+    assert!(away(A.0, &mut host.seen));
+    host.seen.is_full = true;
+    assert!(!away(B.0, &mut host.seen));
+    assert!(host.seen.flows.is_empty() && host.seen.sources.is_empty());
+    // Nor is one led that may not send.
+    (host.seen.is_full, host.seen.is_closed) = (false, true);
+    assert!(!away(B.0, &mut host.seen));
+    assert!(host.seen.flows.is_empty());
+    host.seen.is_closed = false;
+    assert!(away(B.0, &mut host.seen));
+    assert_eq!((host.seen.flows.len(), host.seen.sources.len()), (8, 8));
+    assert!(host.seen.flows.iter().all(|flow| flow.0.0 == A.0));
 }
