@@ -44,8 +44,9 @@ pub mod kind {
     pub const REMOVE: u32 = 3;
     /// The interface has another MAC address or MTU.
     pub const REFRESH: u32 = 4;
-    /// Datagrams of the IPv6 address `source` are the kernel's until the ring ends, unless a flow names it: the process has no room for
-    /// the address. After [`MOST_STRANGERS`](super::MOST_STRANGERS) of them those of every address that no flow names are.
+    /// Datagrams of the IPv6 address `source` are the kernel's, because the process has no room for the address: until the ring ends,
+    /// or a flow names it, whose end does not bring this back. After [`MOST_STRANGERS`](super::MOST_STRANGERS) of them those of every
+    /// address that no flow names are.
     pub const STRANGER: u32 = 5;
 }
 
