@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use libvma_dev::grant::MOST_STRANGERS;
+use libvma_dev::ipv6_stand_ins;
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
@@ -21,6 +23,8 @@ pub struct GrantedFlows {
     users: HashMap<Flow, User>,
     /// Only TCP has any, which is not granted.
     exceptions: HashSet<Flow>,
+    /// Peers of which the daemon knows that they are the kernel's. Not more than `MOST_STRANGERS`.
+    strangers: HashSet<Ipv6Addr>,
 }
 
 struct User {
@@ -30,11 +34,29 @@ struct User {
 
 impl GrantedFlows {
     pub fn new(grant: Grant) -> GrantedFlows {
-        GrantedFlows { grant, users: HashMap::new(), exceptions: HashSet::new() }
+        GrantedFlows {
+            grant,
+            users: HashMap::new(),
+            exceptions: HashSet::new(),
+            strangers: HashSet::new(),
+        }
     }
 
     pub fn grant(&mut self) -> &mut Grant {
         &mut self.grant
+    }
+
+    /// The daemon has a peer's datagrams left to the kernel. Each question takes the time of a frame or more, so there is one for a peer, of
+    /// whose frames more may be under way, and none when the daemon leaves all strangers to the kernel.
+    pub fn tell_stranger(&mut self, peer: Ipv6Addr) {
+        let is_known = self.is_closed_to_strangers() || self.strangers.contains(&peer);
+        if !is_known && !self.grant.is_over() && self.grant.leave_to_kernel(peer).is_ok() {
+            self.strangers.insert(peer);
+        }
+    }
+
+    fn is_closed_to_strangers(&self) -> bool {
+        self.strangers.len() >= MOST_STRANGERS as usize
     }
 
     fn add(&mut self, flow: Flow, shown: Option<i32>) -> Result<(), Errno> {
@@ -46,6 +68,13 @@ impl GrantedFlows {
             None => {
                 self.grant.add(flow, shown)?;
                 self.users.insert(flow, User { shown, count: 1 });
+                // When the flow ends the daemon knows nothing of its peer.
+                if let Flow::FiveTuple { source, .. } = flow
+                    && !self.is_closed_to_strangers()
+                    && let Some(peer) = ipv6_stand_ins::real(source)
+                {
+                    self.strangers.remove(&peer);
+                }
             }
         }
         Ok(())
@@ -122,7 +151,10 @@ impl Flows {
     }
 
     pub fn is_closed_to_strangers(&self) -> bool {
-        matches!(self, Flows::Own(table) if table.is_closed_to_strangers())
+        match self {
+            Flows::Own(table) => table.is_closed_to_strangers(),
+            Flows::Granted(granted) => granted.is_closed_to_strangers(),
+        }
     }
 
     /// The connection that a ring lasts with which was granted.
@@ -138,3 +170,6 @@ impl Flows {
         matches!(self, Flows::Granted(granted) if granted.grant.is_over())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,12 @@ pub fn is_daemon_there() -> bool {
 }
 
 impl Grant {
+    /// By a connection to somebody who answers as the daemon does.
+    #[cfg(test)]
+    pub fn by(connection: Fd) -> Grant {
+        Grant { connection, is_lost: false }
+    }
+
     /// Readable when the ring has ended.
     pub fn connection(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
@@ -143,11 +149,10 @@ impl Grant {
     }
 
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
-    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
+    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) -> Result<(), Errno> {
         let mut request = Request::new(kind::STRANGER);
         request.source = peer.octets();
-        // Without the daemon nothing comes any more.
-        let _ = self.ask(&request, &[]);
+        self.ask(&request, &[])
     }
 
     /// Gives the ring back.
@@ -210,7 +215,7 @@ impl super::Ring {
     #[cold]
     pub fn tell_stranger(&mut self, peer: Ipv6Addr) {
         if let Flows::Granted(granted) = &mut self.program.flows {
-            granted.grant().leave_to_kernel(peer);
+            granted.tell_stranger(peer);
         }
     }
 }
