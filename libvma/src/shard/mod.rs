@@ -142,6 +142,8 @@ pub struct State<S> {
     filters: Option<Box<filter::Filters>>,
     /// All packets are captured.
     captures: Option<Box<capture::Captures>>,
+    /// See [`State::has_left`].
+    has_left: bool,
 }
 
 impl<S> Default for Shard<S> {
@@ -177,6 +179,7 @@ impl<S> Default for Shard<S> {
                 answers: 0,
                 filters: None,
                 captures: None,
+                has_left: false,
             }),
             live: AtomicBool::new(false),
         }
@@ -342,6 +345,8 @@ impl<S> State<S> {
     /// Steers a flow to the shard; the errno if the kernel refuses.
     pub fn add_flow(&mut self, ring: RingId, flow: Flow) -> Result<(), i32> {
         match self.rings.get_mut(usize::from(ring.0)) {
+            // Its program runs no more: what answers would go to the kernel.
+            Some(ring) if self.has_left && !ring.is_local() => Err(libc::EOPNOTSUPP),
             Some(ring) => ring.add_flow(flow).map_err(|errno| errno.raw_os_error()),
             None => Err(libc::ENODEV),
         }
@@ -350,6 +355,8 @@ impl<S> State<S> {
     /// The same for the kernel's socket that has the flow's destination.
     pub fn add_flow_of(&mut self, shown: i32, ring: RingId, flow: Flow) -> Result<(), i32> {
         match self.rings.get_mut(usize::from(ring.0)) {
+            // Its program runs no more: what answers would go to the kernel.
+            Some(ring) if self.has_left && !ring.is_local() => Err(libc::EOPNOTSUPP),
             Some(ring) => ring.add_flow_of(shown, flow).map_err(|errno| errno.raw_os_error()),
             None => Err(libc::ENODEV),
         }
@@ -404,12 +411,21 @@ impl<S> State<S> {
 
     /// The process ends: nothing is steered to its rings any more, and the kernel closes what takes long to close when
     /// the process has ended. An error says that it does so before.
-    pub fn leave_interfaces(&self) -> Result<(), Errno> {
+    pub fn leave_interfaces(&mut self) -> Result<(), Errno> {
+        self.has_left = true;
+        // Datagrams go by the kernel, too, which gets their answers.
+        self.next_epoch();
         let mut links = Vec::new();
         for ring in &self.rings {
             links.extend(ring.leave()?);
         }
         late_close::leave(&links)
+    }
+
+    /// The process ends, and its interfaces have been given up: what begins now (another library's destructor may
+    /// connect) is the kernel's.
+    pub fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Before a sleep: the descriptors that become readable when a packet for any ring comes.

@@ -383,6 +383,7 @@ pub(super) fn ring(
     interface: u32,
     need: Need,
 ) -> Result<RingId, WhyOs> {
+    stays(stack)?;
     if plane.rings.contains_key(&interface) || !stack.attaching.is_in_background(&stack.config) {
         return open_ring(stack, plane, interface, 0);
     }
@@ -392,6 +393,12 @@ pub(super) fn ring(
         stack.wake_internal_thread();
     }
     Err(WhyOs::Attaching)
+}
+
+/// An error once the process has given up its interfaces, at its end: none serves anything new.
+fn stays(stack: &Stack) -> Result<(), WhyOs> {
+    let state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
+    if state.has_left() { Err(WhyOs::ProcessEnds) } else { Ok(()) }
 }
 
 /// The same for TCP.
@@ -415,6 +422,7 @@ fn open_ring(
     interface: u32,
     patience_nanos: u64,
 ) -> Result<RingId, WhyOs> {
+    stays(stack)?;
     if let Some(known) = plane.rings.get(&interface) {
         return *known;
     }
@@ -435,6 +443,7 @@ const MOST_SHARERS: u32 = 8;
 /// Opens the ring of an interface: tens of milliseconds, in which the caller may hold the plane, but not the
 /// shard.
 pub fn attach(stack: &Stack, spec: Interface, patience_nanos: u64) -> Result<RingId, WhyOs> {
+    stays(stack)?;
     let name = spec.name.clone();
     let mode = match stack.config.xdp_mode {
         XdpMode::Auto => Mode::Auto,

@@ -491,7 +491,7 @@ pub fn at_exit(stack: &Stack) {
 
 /// At exit, as the last thing: interfaces are given up.
 pub fn leave_interfaces(stack: &Stack) {
-    let left = stack.shard.lock().map(|state| state.leave_interfaces());
+    let left = stack.shard.lock().map(|mut state| state.leave_interfaces());
     if let Ok(Err(errno)) = left {
         log_line!(Debug, "the process ends when the kernel has detached the interfaces: {errno}");
     }

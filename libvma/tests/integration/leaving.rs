@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Side, wait_for};
+use crate::harness::{Namespaces, PYTHON, Puppet, Side, compile, library, wait_for};
 
 /// The kernel closes the link of a steering program, a packet socket and an AF_XDP socket by a grace period each, of
 /// some 10 ms.
@@ -94,4 +94,25 @@ fn a_successor_has_the_queue_of_its_predecessor() {
         end(&mut program, &ending("os._exit(0)"));
     }
     wait_for("the packet sockets are closed", || (packet_sockets() == 0).then_some(()));
+}
+
+/// Another library's destructor may run after ours: the interface serves nothing any more then, and the kernel does.
+#[test]
+fn a_connection_after_the_librarys_end_is_the_kernels() {
+    let net = Namespaces::new();
+    let mut server = Puppet::start(net.program(Side::B, PYTHON));
+    server.run("l = create_server(('10.99.0.2', 7000)); l.settimeout(15)");
+    let options = ["-shared", "-fPIC"];
+    let late = compile(&net, "late_connect.so", include_str!("late_connect.c"), &options);
+    let both = format!("{}:{}", library().display(), late.display());
+    let program = net.program(Side::A, PYTHON).with_library().env("LD_PRELOAD", &both);
+    let mut program = Puppet::start(program);
+    program.run(LIBC);
+    program.run("u = udp(('10.99.0.1', 5000))");
+    assert!(net.is_steered(Side::A), "it is offloaded");
+    program.begin(&ending("libc.exit(0)"));
+    program.end("exit()");
+    server.run("c, _ = l.accept(); c.settimeout(15)");
+    assert_eq!(server.run("c.recv(10)"), "b'late'");
+    program.finish();
 }

@@ -261,3 +261,25 @@ fn a_flow_that_no_ring_has_is_not_held() {
     assert!(exchange(Vec::new()));
     assert!(udp.with(|_, socket| socket.flows.is_empty()));
 }
+
+/// A destructor that runs after the library's may connect, or send.
+#[test]
+fn interfaces_serve_nothing_new_once_the_process_has_left_them() {
+    let stack = stack_with_plane(&[]);
+    let mut plane = stack.plane.lock().unwrap();
+    let plane = plane.as_mut().unwrap();
+    plane.rings.insert(1, Ok(RingId::nowhere()));
+    let found = |plane: &mut Plane| {
+        [
+            ring(&stack, plane, 1, Need::Socket),
+            stream_ring(&stack, plane, 1, Need::Connection),
+            open_ring(&stack, plane, 1, 0),
+        ]
+    };
+    assert_eq!(found(plane), [Ok(RingId::nowhere()); 3]);
+    let epoch = || stack.shard.lock().unwrap().epoch();
+    let before = epoch();
+    crate::socket::leave_interfaces(&stack);
+    assert_eq!(found(plane), [Err(WhyOs::ProcessEnds); 3]);
+    assert_ne!(epoch(), before, "routes by a ring are void");
+}
