@@ -32,8 +32,10 @@ const ATTACH_TYPE_TCX_INGRESS: u32 = 46;
 /// BPF_F_BEFORE: in front of what is attached already.
 const BEFORE: u32 = 1 << 3;
 
-/// The name of our program at the tc ingress hook, as bpftool(8) shows it.
+/// The names of our programs at the tc ingress hook, as bpftool(8) shows them: the one that steers, and the one that takes
+/// its place when its process ends.
 const INGRESS_NAME: [u8; 16] = *b"vma_ingress\0\0\0\0\0";
+const LEFT_NAME: [u8; 16] = *b"vma_left\0\0\0\0\0\0\0\0";
 
 /// Where a program is attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,9 +220,7 @@ pub fn program_load<I>(
         Hook::Establish => {
             (*b"vma_establish\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
         }
-        Hook::Left => {
-            (*b"vma_left\0\0\0\0\0\0\0\0", PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS)
-        }
+        Hook::Left => (LEFT_NAME, PROGRAM_TYPE_SCHED_CLS, 0, ATTACH_TYPE_TCX_INGRESS),
     };
     let address = |pointer: *const u8| pointer.expose_provenance() as u64;
     let mut attributes = ProgramLoad {
@@ -350,6 +350,8 @@ pub struct AtIngress {
     /// Steering programs of this library, of any process. None if the process may not ask for names
     /// (CAP_SYS_ADMIN).
     pub ours: Option<u32>,
+    /// Those of processes that have ended, which the kernel is about to close; 0 if names are not told.
+    pub left: u32,
 }
 
 /// BPF_PROG_QUERY of the tc ingress hook.
@@ -370,16 +372,17 @@ pub fn programs_at_ingress(interface: u32) -> Result<AtIngress, Errno> {
         Err(errno) => return Err(errno),
     }
     let told = ids.iter().take(attributes.count as usize);
-    let mut ours = Some(0);
+    let (mut ours, mut left) = (Some(0), 0);
     for id in told {
         match name_of(*id) {
             Ok(INGRESS_NAME) => ours = ours.map(|count| count + 1),
+            Ok(LEFT_NAME) => left += 1,
             Err(Errno::PERM) => ours = None,
             // Another program, or one that was detached meanwhile.
             Ok(_) | Err(_) => {}
         }
     }
-    Ok(AtIngress { all: attributes.count, ours })
+    Ok(AtIngress { all: attributes.count, ours, left })
 }
 
 /// The name of a loaded program.

@@ -11,7 +11,7 @@ use aya_obj::generated::bpf_insn;
 use rustix::io::Errno;
 
 use super::Limits;
-use super::bpf::{self, Hook};
+use super::bpf::{self, AtIngress, Hook};
 use super::flow::FlowTable;
 use super::flows::{Flows, GrantedFlows};
 use super::grant::Grant;
@@ -65,11 +65,19 @@ impl Mode {
 pub enum Rival {
     /// A process that is alive steers packets to itself.
     Living,
+    /// What one that has ended had is about to be closed, perhaps beside one that is alive.
+    Leaving,
+    /// The kernel tells no names: either of them.
+    Nameless,
     /// There is a program of which nothing is known.
     Possible,
     /// No program of a living process is there.
     None,
 }
+
+/// How long to wait for what a process that has ended holds, where a living one may hold it, too, which will not give
+/// it up.
+pub const SHORT_PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How much memory a program that writes to it shares with us.
 #[derive(Clone, Copy)]
@@ -127,16 +135,23 @@ impl Program {
         // The hook takes any number of programs, but every packet of the interface goes through those before
         // the one that it is for.
         let began = time::monotonic_nanos();
-        let may_wait = || {
-            let waits = time::monotonic_nanos() < began.saturating_add(limits.patience_nanos);
+        let may_wait = |patience_nanos: u64| {
+            let waits = time::monotonic_nanos() < began.saturating_add(patience_nanos);
             if waits {
                 thread::nap_millis(2);
             }
             waits
         };
-        while hook == Hook::Ingress && sharers(on)? >= limits.most_sharers {
-            if !may_wait() {
-                return Err(OpenError::Shared(limits.most_sharers));
+        let query = || bpf::programs_at_ingress(on.index).map_err(no_ingress);
+        if hook == Hook::Ingress {
+            let mut there = query()?;
+            while sharers(there) >= limits.most_sharers {
+                // Without names that of a dead process counts.
+                let least = if there.ours.is_none() { SHORT_PATIENCE_NANOS } else { 0 };
+                if !may_wait(limits.patience_nanos.max(least)) {
+                    return Err(OpenError::Shared(limits.most_sharers));
+                }
+                there = query()?;
             }
         }
         let (program, mut maps) = load(name, object, hook, memory, |_| Ok(()))?;
@@ -157,7 +172,7 @@ impl Program {
         let link = loop {
             match bpf::link_create(&program, on.index, hook) {
                 Ok(link) => break Some(link),
-                Err(Errno::BUSY | Errno::EXIST) if may_wait() => {}
+                Err(Errno::BUSY | Errno::EXIST) if may_wait(limits.patience_nanos) => {}
                 Err(Errno::BUSY | Errno::EXIST) => return Err(OpenError::Busy),
                 Err(errno) => return Err(system("bpf(LINK_CREATE)")(errno)),
             }
@@ -196,8 +211,10 @@ impl Program {
         match bpf::programs_at_ingress(self.on) {
             Err(_) => Rival::None,
             Ok(there) if there.all <= own => Rival::None,
-            // The kernel may not tell the programs' names: then another program is likely a process of ours.
-            Ok(there) if there.ours.is_none_or(|ours| ours > own) => Rival::Living,
+            Ok(there) if there.left > 0 => Rival::Leaving,
+            // Another program is likely a process of ours, but whether that is alive is not known.
+            Ok(there) if there.ours.is_none() => Rival::Nameless,
+            Ok(there) if there.ours > Some(own) => Rival::Living,
             Ok(_) => Rival::Possible,
         }
     }
@@ -210,8 +227,9 @@ impl Program {
         self.link = None;
     }
 
-    /// The process ends: nothing is steered from now on, and other processes see that the program is gone. What is
-    /// left is the link, None if there is none, which takes long to close. An error if the link still steers.
+    /// The process ends: its own program steers nothing from now on, and other processes see that it is gone. What is
+    /// left is the link, which takes long to close. None if the program is the daemon's, which steers on until the
+    /// process has ended; an error if a program of its own does.
     pub fn leave(&self) -> Result<Option<&Fd>, Errno> {
         match (&self.link, &self.left) {
             (Some(link), Some(left)) => bpf::link_update(link, left).map(|()| Some(link)),
@@ -295,9 +313,8 @@ pub(super) fn system(call: &'static str) -> impl Fn(Errno) -> OpenError {
 
 /// How many programs of ours are at the tc ingress hook. If the kernel does not tell the programs' names, all
 /// may be. Two processes that attach at the same time may not see each other.
-fn sharers(on: &Interface) -> Result<u32, OpenError> {
-    let there = bpf::programs_at_ingress(on.index).map_err(no_ingress)?;
-    Ok(there.ours.unwrap_or(there.all))
+fn sharers(there: AtIngress) -> u32 {
+    there.ours.unwrap_or(there.all)
 }
 
 /// Why the kernel does not say what is attached to the tc ingress hook.

@@ -15,7 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use super::ingress::Ingress;
 use super::inlet::Inlet;
 use super::outlet::{Outlet, Packets};
-use super::program::{Program, Rival};
+use super::program::{Program, Rival, SHORT_PATIENCE_NANOS};
 use super::ring::Cursor;
 use super::tx_rings::{self, TxRings};
 use super::umem::{CHUNK, Umem};
@@ -25,8 +25,6 @@ use crate::sys::{Fd, thread, time};
 /// The kernel releases the pool of a dead process asynchronously: bind answers EBUSY for some
 /// 50 ms after the last holder is gone.
 const BIND_PATIENCE_NANOS: u64 = 300_000_000;
-/// The same where a living process may hold the interface, which will not give it up.
-const SHORT_PATIENCE_NANOS: u64 = 100_000_000;
 
 pub struct Queue {
     pub inlet: Inlet,
@@ -245,6 +243,7 @@ fn bind(
     // SG first: packets longer than a chunk arrive as chains instead of being dropped.
     let flags = [flags | SocketAddrXdpFlags::XDP_USE_SG, flags];
     let began = time::monotonic_nanos();
+    let mut freed_by = 0;
     let mut last = Errno::INVAL;
     for flags in flags {
         loop {
@@ -266,14 +265,22 @@ fn bind(
                 Ok(()) => return Ok(flags.contains(SocketAddrXdpFlags::XDP_USE_SG)),
                 Err(Errno::BUSY) => {
                     // Asked again each time: what a dead process has left goes meanwhile.
+                    let now = time::monotonic_nanos();
                     let patience = match program.rival() {
+                        Rival::Leaving => {
+                            // The queue may come free after the program has gone.
+                            let end = began + BIND_PATIENCE_NANOS;
+                            freed_by = end.min(now + SHORT_PATIENCE_NANOS);
+                            BIND_PATIENCE_NANOS
+                        }
                         // Nothing to wait for: there is another way to send.
                         Rival::Living if !receives => 0,
                         Rival::Living => patience_nanos,
+                        Rival::Nameless => patience_nanos.max(SHORT_PATIENCE_NANOS),
                         Rival::Possible => SHORT_PATIENCE_NANOS,
                         Rival::None => BIND_PATIENCE_NANOS,
                     };
-                    if time::monotonic_nanos() >= began + patience {
+                    if now >= freed_by.max(began + patience) {
                         return Err(OpenError::Busy);
                     }
                     thread::nap_millis(5);
