@@ -126,8 +126,21 @@ impl Ring {
         }
     }
 
+    /// The process ends, and all of its rings are left: what is left of them takes long to close. One that refuses goes
+    /// on steering until the process has ended; the others are left all the same, and the error is told.
+    pub fn leave_all(rings: &[Ring]) -> (Vec<BorrowedFd<'_>>, Result<(), Errno>) {
+        let (mut links, mut result) = (Vec::new(), Ok(()));
+        for ring in rings {
+            match ring.leave() {
+                Ok(link) => links.extend(link),
+                Err(errno) => result = Err(errno),
+            }
+        }
+        (links, result)
+    }
+
     /// As [`xdp::Ring::leave`]; nothing of other kinds takes long to close.
-    pub fn leave(&self) -> Result<Option<BorrowedFd<'_>>, Errno> {
+    fn leave(&self) -> Result<Option<BorrowedFd<'_>>, Errno> {
         match self {
             Ring::Xdp(ring) => ring.leave(),
             Ring::Shm(_) => Ok(None),

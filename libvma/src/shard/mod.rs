@@ -415,11 +415,8 @@ impl<S> State<S> {
         self.has_left = true;
         // Datagrams go by the kernel, too, which gets their answers.
         self.next_epoch();
-        let mut links = Vec::new();
-        for ring in &self.rings {
-            links.extend(ring.leave()?);
-        }
-        late_close::leave(&links)
+        let (links, left) = Ring::leave_all(&self.rings);
+        late_close::leave(&links).and(left)
     }
 
     /// The process ends, and its interfaces have been given up: what begins now (another library's destructor may

@@ -116,3 +116,28 @@ fn a_connection_after_the_librarys_end_is_the_kernels() {
     assert_eq!(server.run("c.recv(10)"), "b'late'");
     program.finish();
 }
+
+/// A kernel that refuses something of the way closes the interface with the process, and nothing is lost by that: here a
+/// process that may open no more descriptors, so that there is no socket to send those of the interface to.
+#[test]
+fn a_process_that_may_not_leave_its_interface_ends_all_the_same() {
+    let net = Namespaces::new();
+    let mut server = Puppet::start(net.program(Side::B, PYTHON));
+    server.run("l = create_server(('10.99.0.2', 7000), backlog=64)");
+    let peer = net.socket(Side::B);
+    let program = net.program(Side::A, PYTHON).with_library().env("VMA_TRACELEVEL", "debug");
+    let mut program = Puppet::start(program);
+    program.run("u = udp(('10.99.0.1', 5000)); import resource");
+    program.run("s = create_connection(('10.99.0.2', 7000)); s.send(b'x' * 1000)");
+    assert!(net.is_steered(Side::A), "it is offloaded");
+    program.run("resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))");
+    end(&mut program, &ending("os._exit(0)"));
+    let printed = program.stderr();
+    assert!(printed.contains("when the kernel has detached the interfaces"), "{printed}");
+    server.run("c, _ = l.accept(); c.settimeout(15)");
+    assert_eq!(server.run("len(c.recv(2000, MSG_WAITALL))"), "1000");
+    assert!(!net.is_steered(Side::A), "its program is gone");
+    let successor = net.socket_at(Side::A, Side::A.at(5000));
+    peer.send_to(b"hello", Side::A.at(5000)).unwrap();
+    assert_eq!(successor.recv(&mut [0; 10]).unwrap(), 5);
+}
