@@ -172,7 +172,7 @@ impl<'a> Source<'a> for Polling<'_, '_> {
             };
         }
         *fds = self.question.kernels();
-        // What the sleep is told comes here.
+        // The answers of the sleep come here.
         self.question.clear();
         self.slept = !missed;
         if !missed {
@@ -191,7 +191,7 @@ impl<'a> Source<'a> for Polling<'_, '_> {
 }
 
 impl Polling<'_, '_> {
-    /// What the kernel alone has to tell; returns how many descriptors are ready.
+    /// Asks the kernel alone; returns how many descriptors are ready.
     #[cold]
     fn look_at_kernels(&mut self, stack: &Stack) -> Result<usize, i32> {
         self.question.clear();

@@ -93,7 +93,7 @@ fn domain(number: i32) -> Option<i32> {
 mod tests {
     use super::*;
 
-    /// One that another thread has closed does not keep the others.
+    /// A file that another thread has closed does not keep the others.
     #[test]
     fn files_are_sent_without_those_that_are_closed() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();

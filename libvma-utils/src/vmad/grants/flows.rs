@@ -46,7 +46,7 @@ pub struct Flows {
 
 struct Flow {
     socket: SocketKey,
-    /// That of the socket that was shown for it.
+    /// Of the socket that was shown for the flow: SO_COOKIE.
     cookie: u64,
     /// The programs do not have it.
     rests: bool,

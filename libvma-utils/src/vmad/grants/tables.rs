@@ -45,7 +45,7 @@ pub struct ProgramTables {
 }
 
 impl ProgramTables {
-    /// Those of a loaded object, for the ring of a connection's place.
+    /// The tables of a loaded object, for the ring of a connection's place.
     ///
     /// # Errors
     /// In words: of the object, and of making a thread.

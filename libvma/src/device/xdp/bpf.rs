@@ -350,7 +350,7 @@ pub struct AtIngress {
     /// Steering programs of this library, of any process. None if the process may not ask for names
     /// (CAP_SYS_ADMIN).
     pub ours: Option<u32>,
-    /// Those of processes that have ended, which the kernel is about to close; 0 if names are not told.
+    /// Programs of processes that have ended, which the kernel is about to close; 0 if names are not told.
     pub left: u32,
 }
 

@@ -65,7 +65,7 @@ impl Mode {
 pub enum Rival {
     /// A process that is alive steers packets to itself.
     Living,
-    /// What one that has ended had is about to be closed, perhaps beside one that is alive.
+    /// The ring of a process that has ended is about to be closed, perhaps beside one that is alive.
     Leaving,
     /// The kernel tells no names: either of them.
     Nameless,
@@ -92,7 +92,7 @@ pub struct Sizes {
 pub struct Program {
     link: Option<Fd>,
     _program: Option<Fd>,
-    /// What takes the program's place at the link when the process ends. Loaded before that, because the process
+    /// Takes the program's place at the link when the process ends. Loaded at the beginning, because the process
     /// may give up the rights.
     left: Option<Fd>,
     /// The map that tells it of the interface; none if the daemon does.

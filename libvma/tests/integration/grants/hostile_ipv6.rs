@@ -90,7 +90,7 @@ fn a_flow_takes_the_socket_that_has_it() {
             "EACCES",
             "ADD, local=('fd00:99::1', 6102), shown=bound6('::ffff:10.99.0.1', 6102)".into(),
         ),
-        // One of IPv6 only has no datagrams of IPv4.
+        // A socket of IPv6 only has no datagrams of IPv4.
         ("EACCES", "ADD, local=('10.99.0.1', 6100), shown=bound6('::', 6100, only=1)".into()),
         // Not its own address, those of groups, links, the host itself, and of all.
         ("EOPNOTSUPP", "ADD, local=('fd00:99::2', 6000), shown=bound6('::', 6000)".into()),

@@ -104,7 +104,7 @@ fn a_socket_that_is_bound_to_the_interface_has_ipv4_from_the_kernel() {
         program.run(&format!("s.close(); s = socket(AF_INET6, SOCK_DGRAM); {to_device}"));
         program.run("s.bind(('::', 5000)); s.settimeout(15)");
     }
-    // One of IPv4 is served, or of an address.
+    // A socket of IPv4 is served, or of an address.
     program.run(&format!("s.close(); s = socket(AF_INET, SOCK_DGRAM); {to_device}"));
     program.run("s.bind(('', 5000)); s.settimeout(15)");
     assert_eq!(host.echoes(&mut program, 50), (0, 0));

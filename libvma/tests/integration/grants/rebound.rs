@@ -116,7 +116,7 @@ fn who_is_bound_to_another_interface_sends_nothing_by_this_one() {
     assert_eq!(asker.run("ask(c, ADD, local=('10.99.0.1', 6001), shown=s.fileno())"), "0");
     write(&mut asker, "frame('0001', '10.99.0.1', 6001)");
     assert_eq!(senders(&four), [Side::A.at(6001).into()]);
-    // Which of both families such a socket takes the program cannot tell.
+    // The program at the hook cannot tell which of both families such a socket takes.
     asker.run("s = socket(AF_INET6, SOCK_DGRAM); to_device(s, b'veth-a'); s.bind(('::', 6002))");
     assert_eq!(
         asker.run("ask(c, ADD, local=('10.99.0.1', 6002), shown=s.fileno()) - EOPNOTSUPP"),

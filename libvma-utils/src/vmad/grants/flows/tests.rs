@@ -199,7 +199,7 @@ fn flows_rest_and_come_back() {
     assert!(host.is_empty());
 }
 
-/// What fails holds up nothing else: an address that the interface has lost is another host's.
+/// A failure holds up nothing else: an address that the interface has lost is another host's.
 #[test]
 fn what_is_to_rest_rests_if_others_cannot_come_back() {
     let mut host = Host::new();

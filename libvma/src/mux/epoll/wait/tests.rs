@@ -11,7 +11,7 @@ use crate::socket::fixture::stack_with;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What the kernel has of the instance now; it calls all of it 7.
+/// The kernel's events of the instance that are there now, all with the data 7.
 fn kernels(instance: &OwnedFd, room: &mut [Event]) -> usize {
     let mut found = Vec::with_capacity(room.len());
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
