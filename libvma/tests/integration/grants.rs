@@ -7,6 +7,7 @@ mod ipv6;
 mod rebound;
 
 use std::fs::Permissions;
+use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -145,6 +146,46 @@ fn a_program_in_another_network_than_the_daemon_is_served() {
     assert_eq!(host.taps(), 1);
 }
 
+/// The program's `s`, which `e` watches, gets datagrams while the program sleeps.
+fn wakes_by_epoll(program: &mut Puppet, peer: &UdpSocket, own: impl ToSocketAddrs + Copy) {
+    for _ in 0..3 {
+        program.begin("e.poll(15)");
+        program.wait_until_asleep();
+        peer.send_to(b"wakes", own).unwrap();
+        assert!(program.end("e.poll(15)").contains(", 1)"));
+        assert_eq!(program.run("s.recv(100)"), "b'wakes'");
+    }
+}
+
+/// The program's `c`, which is connected to the peer, sends and is answered; returns its address.
+fn answers(program: &mut Puppet, peer: &UdpSocket) -> SocketAddr {
+    program.run("c.send(b'connected')");
+    let (_, from) = peer.recv_from(&mut [0; 100]).unwrap();
+    peer.send_to(b"back", from).unwrap();
+    assert_eq!(program.run("c.recv(100)"), "b'back'");
+    from
+}
+
+/// Many datagrams come to the program's `s` at once.
+fn loses_none(program: &mut Puppet, peer: &UdpSocket, own: impl ToSocketAddrs + Copy) {
+    program.run("s.setblocking(True)");
+    for n in 0..200u16 {
+        peer.send_to(&n.to_ne_bytes(), own).unwrap();
+    }
+    assert_eq!(
+        program.run("[struct.unpack('=H', s.recv(9))[0] for _ in range(200)] == list(range(200))"),
+        "True"
+    );
+}
+
+/// A datagram of several fragments goes from the program's `c` to the peer, and another one back.
+fn sends_fragments(program: &mut Puppet, peer: &UdpSocket, own: SocketAddr) {
+    program.run("c.send(bytes(3000))");
+    assert_eq!(peer.recv(&mut [0; 4000]).unwrap(), 3000);
+    peer.send_to(&[1; 3000], own).unwrap();
+    assert_eq!(program.run("len(c.recv(4000))"), "3000");
+}
+
 /// Connected and not, by each way to wait, more than a frame, and to itself.
 #[test]
 fn granted_sockets_do_what_others_do() {
@@ -154,33 +195,12 @@ fn granted_sockets_do_what_others_do() {
     program.run("s.setblocking(False); e = select.epoll(); e.register(s, select.EPOLLIN)");
     let peer = host.net.socket_at(Side::B, Side::B.at(7000));
     let watch = host.net.watch(Side::A);
-    for _ in 0..3 {
-        program.begin("e.poll(15)");
-        program.wait_until_asleep();
-        peer.send_to(b"wakes", Side::A.at(5000)).unwrap();
-        assert!(program.end("e.poll(15)").contains(", 1)"));
-        assert_eq!(program.run("s.recv(100)"), "b'wakes'");
-    }
+    wakes_by_epoll(&mut program, &peer, Side::A.at(5000));
     program.run("c = udp(peer=('10.99.0.2', 7000))");
-    program.run("c.send(b'connected')");
-    let (_, from) = peer.recv_from(&mut [0; 100]).unwrap();
-    peer.send_to(b"back", from).unwrap();
-    assert_eq!(program.run("c.recv(100)"), "b'back'");
+    let from = answers(&mut program, &peer);
     watch.still();
-    // Many at once, of which none is lost.
-    program.run("s.setblocking(True)");
-    for n in 0..200u16 {
-        peer.send_to(&n.to_ne_bytes(), Side::A.at(5000)).unwrap();
-    }
-    assert_eq!(
-        program.run("[struct.unpack('=H', s.recv(9))[0] for _ in range(200)] == list(range(200))"),
-        "True"
-    );
-    // Fragments, either way.
-    program.run("c.send(bytes(3000))");
-    assert_eq!(peer.recv(&mut [0; 4000]).unwrap(), 3000);
-    peer.send_to(&[1; 3000], from).unwrap();
-    assert_eq!(program.run("len(c.recv(4000))"), "3000");
+    loses_none(&mut program, &peer, Side::A.at(5000));
+    sends_fragments(&mut program, &peer, from);
     // TCP works by the kernel.
     program.run("l = create_server(('10.99.0.1', 6000))");
     let client =

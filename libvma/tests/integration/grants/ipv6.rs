@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 
 use rustix::process::Signal;
 
-use super::{Host, NOBODY, rule, start};
+use super::{Host, NOBODY, answers, loses_none, rule, sends_fragments, start, wakes_by_epoll};
 use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{PATIENCE, Puppet, Side, wait_for};
 use crate::ipv6_datagrams::SOCKETS;
@@ -136,39 +136,16 @@ fn granted_sockets_of_ipv6_do_what_others_do() {
     program.run("s.setblocking(False); e = select.epoll(); e.register(s, select.EPOLLIN)");
     let peer = host.peer_of_ipv6(7000);
     let watch = host.net.watch_ipv6(Side::A);
-    for _ in 0..3 {
-        program.begin("e.poll(15)");
-        program.wait_until_asleep();
-        peer.send_to(b"wakes", own(5000)).unwrap();
-        assert!(program.end("e.poll(15)").contains(", 1)"));
-        assert_eq!(program.run("s.recv(100)"), "b'wakes'");
-    }
+    wakes_by_epoll(&mut program, &peer, own(5000));
     // A socket that gets its address by connect().
     program.run("c = six(peer=('fd00:99::2', 7000))");
-    program.run("c.send(b'connected')");
-    let (_, from) = peer.recv_from(&mut [0; 100]).unwrap();
-    peer.send_to(b"back", from).unwrap();
-    assert_eq!(program.run("c.recv(100)"), "b'back'");
-    // Another peer now, and none.
+    answers(&mut program, &peer);
     let other = host.peer_of_ipv6(7001);
-    program.run("c.connect(('fd00:99::2', 7001)); c.send(b'to another')");
-    let (_, from) = other.recv_from(&mut [0; 100]).unwrap();
-    other.send_to(b"from another", from).unwrap();
-    assert_eq!(program.run("c.recv(100)"), "b'from another'");
+    program.run("c.connect(('fd00:99::2', 7001))");
+    let from = answers(&mut program, &other);
     watch.still();
-    program.run("s.setblocking(True)");
-    for n in 0..200u16 {
-        peer.send_to(&n.to_ne_bytes(), own(5000)).unwrap();
-    }
-    assert_eq!(
-        program.run("[struct.unpack('=H', s.recv(9))[0] for _ in range(200)] == list(range(200))"),
-        "True"
-    );
-    // Fragments, either way.
-    program.run("c.send(bytes(3000))");
-    assert_eq!(other.recv(&mut [0; 4000]).unwrap(), 3000);
-    other.send_to(&[1; 3000], from).unwrap();
-    assert_eq!(program.run("len(c.recv(4000))"), "3000");
+    loses_none(&mut program, &peer, own(5000));
+    sends_fragments(&mut program, &other, from);
 }
 
 /// The kernel finds the peer, and says where it is (RFC 4861).

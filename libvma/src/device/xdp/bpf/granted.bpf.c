@@ -77,7 +77,7 @@ static __attribute__((always_inline)) int takes_ipv4(void *skb, const struct bpf
 	struct bpf_sock *found = sk_lookup_udp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	if (!found)
 		return 0;
-	// (Whoever has the TAP may bind a socket to it; and one that is bound to ::ffff:0.0.0.0 takes IPv4 only.)
+	// (The process that has the TAP may bind a socket to it, and a socket that is bound to ::ffff:0.0.0.0 takes IPv4 only.)
 	int is_of_both = found->family == AF_INET6 && !found->bound_dev_if &&
 			 !(found->src_ip6[0] | found->src_ip6[1] | found->src_ip6[2] | found->src_ip6[3]);
 	int is = is_of_both || found == socket;
@@ -144,7 +144,7 @@ static __attribute__((always_inline)) int read_ipv4(const struct ipv4_header *ip
 	if ((const void *)(ports + 1) > end || ip->version_and_length != 0x45 || ip->protocol != IPPROTO_UDP ||
 	    __builtin_bswap16(ip->total_length) > len)
 		return 0;
-	// Whose port a later fragment is of nobody knows, and the receiver puts it to whatever datagram has its number.
+	// A later fragment has no port, and its receiver puts it to whatever datagram has the same number: no socket can be named for it.
 	if (ip->fragment & __builtin_bswap16(0x3fff))
 		return 0;
 	// Addresses of 0.0.0.0/8 are stand-ins in the tables.

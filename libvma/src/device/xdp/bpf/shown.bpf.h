@@ -136,7 +136,7 @@ static __attribute__((always_inline)) int is_shown(void *skb, const void *data, 
 		size = sizeof(tuple.ipv6);
 	} else {
 		const struct ipv4_header *ip = (const void *)(eth + 1);
-		// Of a datagram in pieces nobody knows whose it is before the first one has come: the kernel puts it together.
+		// The later pieces of a datagram have no ports: the kernel puts it together, and knows its socket then.
 		if ((const void *)(ip + 1) > end || ip->fragment & __builtin_bswap16(0x3fff))
 			return 0;
 		tuple.ipv4.saddr = ends->saddr;
