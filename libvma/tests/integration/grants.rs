@@ -67,14 +67,7 @@ impl Host {
     fn echoes(&self, program: &mut Puppet, len: usize) -> (u64, u64) {
         let peer = self.net.socket(Side::B);
         let watch = self.net.watch(Side::A);
-        for n in 0..10u8 {
-            peer.send_to(&vec![n; len], Side::A.at(5000)).unwrap();
-            program.run("d, peer = s.recvfrom(65536)");
-            program.run("s.sendto(d, peer)");
-            let mut answer = vec![0; len + 1];
-            assert_eq!(peer.recv(&mut answer).unwrap(), len);
-            assert!(answer[..len].iter().all(|byte| *byte == n));
-        }
+        echo(program, &peer, Side::A.at(5000), len);
         watch.moved()
     }
 
@@ -144,6 +137,19 @@ fn a_program_in_another_network_than_the_daemon_is_served() {
     program.run("s = udp(('', 5000))");
     assert_eq!(host.echoes(&mut program, 50), (0, 0));
     assert_eq!(host.taps(), 1);
+}
+
+/// Datagrams of so many bytes come to the program's `s`, and back.
+#[track_caller]
+fn echo(program: &mut Puppet, peer: &UdpSocket, own: impl ToSocketAddrs + Copy, len: usize) {
+    for n in 0..10u8 {
+        peer.send_to(&vec![n; len], own).unwrap();
+        program.run("d, peer = s.recvfrom(65536)");
+        program.run("s.sendto(d, peer)");
+        let mut answer = vec![0; len + 1];
+        assert_eq!(peer.recv(&mut answer).unwrap(), len);
+        assert!(answer[..len].iter().all(|byte| *byte == n));
+    }
 }
 
 /// The program's `s`, which `e` watches, gets datagrams while the program sleeps.

@@ -4,7 +4,9 @@ use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 
 use rustix::process::Signal;
 
-use super::{Host, NOBODY, answers, loses_none, rule, sends_fragments, start, wakes_by_epoll};
+use super::{
+    Host, NOBODY, answers, echo, loses_none, rule, sends_fragments, start, wakes_by_epoll,
+};
 use crate::dual_stack::{of, with_ipv6};
 use crate::harness::{PATIENCE, Puppet, Side, wait_for};
 use crate::ipv6_datagrams::SOCKETS;
@@ -36,14 +38,7 @@ impl Host {
     fn echoes_of_ipv6(&self, program: &mut Puppet, len: usize) -> (u64, u64) {
         let peer = self.peer_of_ipv6(0);
         let watch = self.net.watch_ipv6(Side::A);
-        for n in 0..10u8 {
-            peer.send_to(&vec![n; len], own(5000)).unwrap();
-            program.run("d, peer = s.recvfrom(65536)");
-            program.run("s.sendto(d, peer)");
-            let mut answer = vec![0; len + 1];
-            assert_eq!(peer.recv(&mut answer).unwrap(), len);
-            assert!(answer[..len].iter().all(|byte| *byte == n));
-        }
+        echo(program, &peer, own(5000), len);
         watch.moved()
     }
 }
