@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long anything may take that is sure to happen.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -74,11 +74,21 @@ impl Network {
         network
     }
 
-    /// Gives both sides an address of IPv6, too.
+    /// Gives both sides an address of IPv6, too, and waits until the kernel has it: `ip` returns before the kernel's own work puts
+    /// the address into the local table, and what is sent there meanwhile is lost.
     pub fn add_ipv6(&self) {
         for side in [Side::A, Side::B] {
             let (address, device) = (side.ipv6(), side.device());
             self.ip(side, &format!("-6 address add {address}/64 dev {device} nodad"));
+            let is_local = || {
+                let local = self.ip(side, &format!("-6 route show table local {address}"));
+                local.starts_with("local ")
+            };
+            let end = Instant::now() + PATIENCE;
+            while !is_local() {
+                assert!(Instant::now() < end, "{address} does not become local");
+                std::thread::sleep(Duration::from_millis(2));
+            }
         }
     }
 

@@ -142,7 +142,7 @@ fn add_ipv6(net: &Namespaces) {
     let ip = |side, words: &str| net.ip(side, &format!("-6 {words}"));
     for (side, other, last) in [(Side::A, Side::B, 1), (Side::B, Side::A, 2), (Side::B, Side::A, 3)]
     {
-        ip(side, &format!("address add fd00:99::{last}/64 dev {} nodad", side.device()));
+        net.add_ipv6(side, format_args!("fd00:99::{last}"));
         ip(
             other,
             &format!(

@@ -1,5 +1,6 @@
 //! The two namespaces, and what their kernels count.
 
+use std::fmt::Display;
 use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsFd;
@@ -160,6 +161,17 @@ impl Namespaces {
         let mut all = vec!["-n", &name];
         all.extend(words.split_whitespace());
         run_ip(&all)
+    }
+
+    /// Gives the side's end of the cable an address of IPv6 with 64 bits of network, and waits until the kernel has it: `ip` returns
+    /// before the kernel's own work puts the address into the local table, and what is sent there meanwhile is lost.
+    #[track_caller]
+    pub fn add_ipv6(&self, side: Side, address: impl Display) {
+        self.ip(side, &format!("-6 address add {address}/64 dev {} nodad", side.device()));
+        wait_for(&format!("{address} is local"), || {
+            let local = self.ip(side, &format!("-6 route show table local {address}"));
+            local.starts_with("local ").then_some(())
+        });
     }
 
     /// Does `work` on a thread in the namespace: sockets it makes and processes it starts are and

@@ -38,7 +38,7 @@ pub(crate) fn of(side: Side) -> Ipv6Addr {
 pub(crate) fn with_ipv6(net: &Namespaces) {
     for side in [Side::A, Side::B] {
         let (device, peer, mac) = (side.device(), of(side.other()), side.other().mac());
-        net.ip(side, &format!("-6 address add {}/64 dev {device} nodad", of(side)));
+        net.add_ipv6(side, of(side));
         net.ip(side, &format!("-6 neigh replace {peer} lladdr {mac} nud permanent dev {device}"));
     }
 }

@@ -230,8 +230,8 @@ fn quic_like_calls_are_served() {
 fn a_link_local_peer_is_the_kernels_and_told_once() {
     let net = Namespaces::new();
     with_ipv6(&net);
-    net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
-    net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
+    net.add_ipv6(Side::A, "fe80::a");
+    net.add_ipv6(Side::B, "fe80::b");
     let mut peer = net.puppet(Side::B);
     peer.run("link = if_nametoindex('veth-b'); p = socket(AF_INET6, SOCK_DGRAM); p.settimeout(15)");
     peer.run("p.bind(('fe80::b', 6000, 0, link))");

@@ -364,7 +364,7 @@ fn addresses_come_and_go() {
         program.end("echo");
     };
     ask("fd00:99::1", 10);
-    net.ip(Side::A, "-6 address add fd00:99::11/64 dev veth-a nodad");
+    net.add_ipv6(Side::A, "fd00:99::11");
     // The neighbours find each other, and the library the address.
     ask("fd00:99::11", 1);
     wait_for("the new address is served", || {
@@ -387,8 +387,7 @@ fn addresses_come_and_go() {
 fn the_path_is_followed() {
     let net = Namespaces::with_arp();
     for side in [Side::A, Side::B] {
-        let device = side.device();
-        net.ip(side, &format!("-6 address add {}/64 dev {device} nodad", of(side)));
+        net.add_ipv6(side, of(side));
     }
     let mut program = puppet(&net, Side::A);
     program.run("s = six(('::', 5000))");

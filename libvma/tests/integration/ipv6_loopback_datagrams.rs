@@ -480,7 +480,7 @@ fn the_host_may_get_and_lose_another_address() {
     for round in 0..5 {
         let own = format!("fd00:99::7{round}");
         let to = format!("('{own}', 5000)");
-        net.ip(Side::A, &format!("-6 address add {own}/64 dev {} nodad", Side::A.device()));
+        net.add_ipv6(Side::A, &own);
         client.run(&format!("c = six(('{own}', 0))"));
         for number in 0..40 {
             client.run(&format!("c.sendto(b'{number}', {to})"));

@@ -100,7 +100,7 @@ fn members_hear_and_answer_by_the_library() {
 #[test]
 fn memberships_and_sources_are_the_sockets() {
     let net = namespaces();
-    net.ip(Side::B, &format!("-6 address add fd00:99::22/64 dev {} nodad", Side::B.device()));
+    net.add_ipv6(Side::B, "fd00:99::22");
     net.ip(Side::B, &format!("route add 224.0.0.0/4 dev {}", Side::B.device()));
     let (mut program, mut peer) = (under_library(&net, Side::A), plain(&net, Side::B));
     program.run("s = member(5000, 'ff05::1:3')");

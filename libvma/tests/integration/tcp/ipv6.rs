@@ -184,8 +184,8 @@ fn wrong_segments_and_a_flood_do_no_harm() {
 #[test]
 fn a_link_local_client_of_a_served_listener_is_the_kernels() {
     let ends = ends(Library::Server);
-    ends.net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
-    ends.net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
+    ends.net.add_ipv6(Side::A, "fe80::a");
+    ends.net.add_ipv6(Side::B, "fe80::b");
     let mut program = Puppet::start(ends.server(PYTHON));
     program.run("l = create_server(('::', 7000), family=AF_INET6); l.settimeout(15)");
     program.run("select.select([l], [], [], 0)");

@@ -44,9 +44,9 @@ fn threads_that_connect_at_once_all_learn_the_neighbours_address_of_ipv6() {
 fn all_learn(prefix: &str, bits: &str, any: &str) {
     let net = Namespaces::with_arp();
     // Of IPv6 the kernel asks from its link-local address.
-    net.ip(Side::A, "-6 address add fe80::a/64 dev veth-a nodad");
-    net.ip(Side::B, "-6 address add fe80::b/64 dev veth-b nodad");
-    net.ip(Side::A, "-6 address add fd00:99::1/64 dev veth-a nodad");
+    net.add_ipv6(Side::A, "fe80::a");
+    net.add_ipv6(Side::B, "fe80::b");
+    net.add_ipv6(Side::A, "fd00:99::1");
     for n in 0..ADDRESSES {
         net.ip(Side::B, &format!("address add {prefix}{}/{bits} dev veth-b", 100 + n));
     }
