@@ -5,6 +5,7 @@ mod hostile;
 mod hostile_ipv6;
 mod ipv6;
 mod rebound;
+mod wire;
 
 use std::fs::Permissions;
 use std::net::{SocketAddr, ToSocketAddrs, UdpSocket};

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::hostile::senders;
 use super::ipv6::own;
+use super::wire::write;
 use super::{Host, NOBODY, rule};
 use crate::dual_stack::of;
 use crate::harness::{PYTHON, Puppet, Side, wait_for};
@@ -49,34 +50,13 @@ impl Host {
     }
 }
 
-/// All that comes out of the host, whatever a receiver would make of it.
-const WIRE: &str = r#"
-wire = socket(AF_PACKET, SOCK_RAW, 0x0300)
-wire.bind(('veth-b', 3))
-wire.settimeout(15)
-
-def seen(last):
-    frames = []
-    while last not in frames:
-        f, about = wire.recvfrom(70000)
-        # What the kernels say to their neighbours (ARP, ICMPv6 with the largest hop limit, groups) and side B by itself is not asked for.
-        is_kernels = f[12:14] == b'\x08\x06' or (f[12:14] == b'\x86\xdd' and f[21] == 255) or f[0] & 1
-        if about[2] != 4 and not is_kernels: frames.append(f.hex())
-    return frames
-"#;
-
-/// Each frame that is written leaves unless the program behind the TAP drops it; an error of write(2) is no answer.
-pub(super) fn write(asker: &mut Puppet, frame: &str) {
-    asker.run(&format!("exec(\"try: os.write(tap, {frame})\\nexcept OSError: pass\")"));
-}
-
 #[test]
 fn a_flow_takes_the_socket_that_has_it() {
     let host = Host::of_ipv6(&rule(Side::A.device(), NOBODY));
     let mut other = host.other();
     other.run("s = six(('fd00:99::1', 5000))");
     let mut asker = host.asker_of_ipv6();
-    host.net.ip(Side::A, "-6 addr add fe80::5/64 dev veth-a nodad");
+    host.net.add_ipv6(Side::A, "fe80::5");
     let flow = "local=('fd00:99::1', 5000)";
     for (wanted, asked) in [
         ("EBADF", format!("ADD, {flow}")),
@@ -236,11 +216,10 @@ fn headers_in_front_of_a_datagram_are_the_kernels() {
 #[test]
 fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     let host = Host::of_ipv6(&rule(Side::A.device(), NOBODY));
-    host.net.ip(Side::A, "-6 addr add fd00:99::7/64 dev veth-a nodad");
+    host.net.add_ipv6(Side::A, "fd00:99::7");
     let peer = host.peer_of_ipv6(7000);
     let four = host.net.socket_at(Side::B, Side::B.at(7000));
-    let mut wire = Puppet::start(host.net.program(Side::B, PYTHON));
-    wire.run(&format!("exec({WIRE:?})"));
+    let mut wire = host.wire();
     let mut asker = host.asker_of_ipv6();
     asker.run("p = bound6('fd00:99::1', 6000); w = bound6('::', 6003)");
     let good = "frame6('0001', 'fd00:99::1', 6000)";
@@ -286,8 +265,7 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     let last = "frame6('0001', 'fd00:99::1', 6003)";
     write(&mut asker, last);
     let [good_bytes, last_bytes] = [good, last].map(|own| asker.run(&format!("{own}.hex()")));
-    let seen = wire.run(&format!("seen({last_bytes})"));
-    assert_eq!(seen, format!("[{good_bytes}, {last_bytes}]"), "its own and nothing else");
+    assert_eq!(wire.until(&last_bytes), [&*good_bytes, &last_bytes], "its own and nothing else");
     assert_eq!(senders(&peer), [own(6000).into(), own(6003).into()]);
     assert_eq!(senders(&four), []);
     // Not after the flow was given up.
@@ -299,10 +277,10 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
     write(&mut asker, "frame('0001', '10.99.0.1', 6003)");
     assert_eq!(senders(&four), [Side::A.at(6003).into()]);
     // Not from what stands for its address of IPv6 in the tables.
-    wire.run(&format!("seen({})", asker.run("frame('0001', '10.99.0.1', 6003).hex()")));
+    wire.until(&asker.run("frame('0001', '10.99.0.1', 6003).hex()"));
     write(&mut asker, &format!("frame('0001', '{stand_in}', 6003)"));
     write(&mut asker, last);
-    assert_eq!(wire.run(&format!("seen({last_bytes})")), format!("[{last_bytes}]"));
+    assert_eq!(wire.until(&last_bytes), [&*last_bytes]);
     senders(&peer);
     // Not any more when another socket has the port, which takes IPv6 only.
     asker.run("os.close(w); w = bound6('::', 6003, only=1)");
@@ -319,7 +297,7 @@ fn nothing_is_sent_that_the_program_could_not_have_the_kernel_send() {
 #[test]
 fn an_address_may_be_away_for_a_while() {
     let host = Host::of_ipv6(&rule(Side::A.device(), NOBODY));
-    host.net.ip(Side::A, "-6 addr add fd00:99::7/64 dev veth-a nodad");
+    host.net.add_ipv6(Side::A, "fd00:99::7");
     let peer = host.peer_of_ipv6(7000);
     let mut asker = host.asker_of_ipv6();
     asker.run("p = bound6('::', 6000)");
@@ -335,7 +313,7 @@ fn an_address_may_be_away_for_a_while() {
     assert_eq!(leaves(&mut asker), 2);
     host.net.ip(Side::A, "-6 addr del fd00:99::7/64 dev veth-a");
     wait_for("its address is gone", || (leaves(&mut asker) == 1).then_some(()));
-    host.net.ip(Side::A, "-6 addr add fd00:99::7/64 dev veth-a nodad");
+    host.net.add_ipv6(Side::A, "fd00:99::7");
     wait_for("it is back", || (leaves(&mut asker) == 2).then_some(()));
 }
 

@@ -1,8 +1,8 @@
 //! Sockets that were shown to `vmad`, and are bound elsewhere since then, so that another user may have what they had.
 
 use super::hostile::senders;
-use super::hostile_ipv6::write;
 use super::ipv6::own;
+use super::wire::write;
 use super::{Host, NOBODY, rule};
 use crate::harness::{Puppet, Side};
 
