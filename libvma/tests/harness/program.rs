@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Namespaces, PATIENCE, Sandbox, Side, Traffic, library};
+use super::{Namespaces, PATIENCE, Sandbox, Side, Traffic, compile_in, library};
 
 /// Where a program runs.
 #[derive(Clone, Copy)]
@@ -43,6 +43,8 @@ pub struct Program<'a> {
     place: Place<'a>,
     name: String,
     command: Command,
+    /// Joined by colons.
+    preloaded: String,
 }
 
 /// What a program left behind.
@@ -82,15 +84,42 @@ impl<'a> Program<'a> {
                 command.env_remove(variable);
             }
         }
-        Program { place, name: name.to_owned(), command }
+        Program { place, name: name.to_owned(), command, preloaded: String::new() }
+    }
+
+    fn preload(&mut self, library: &Path) {
+        if !self.preloaded.is_empty() {
+            self.preloaded.push(':');
+        }
+        self.preloaded.push_str(&library.to_string_lossy());
+        let variable = match self.place {
+            Place::Side(..) => "LD_PRELOAD",
+            Place::Sandbox(_) => "PRELOAD",
+        };
+        self.command.env(variable, &self.preloaded);
+    }
+
+    /// Shortens each sleep() of the program to 100 ms. A client of sockperf sleeps for 2 s until its thread that
+    /// receives has started.
+    pub fn with_short_sleeps(mut self) -> Self {
+        const SOURCE: &str = "#include <unistd.h>\n\
+            unsigned int sleep(unsigned int seconds) { usleep(seconds ? 100000 : 0); return 0; }\n";
+        let mut library = self.place.file("short_sleeps.so");
+        // Another program of the test may have it mapped.
+        if !library.exists() {
+            let options = ["-shared", "-fPIC"];
+            library = compile_in(self.place.dir(), "short_sleeps.so", SOURCE, &options);
+        }
+        self.preload(&library);
+        self
     }
 
     /// Preloads the library; its counters go to a file that [`Running::wait`] reads.
     pub fn with_library(mut self) -> Self {
         match self.place {
-            Place::Side(..) => self.command.env("LD_PRELOAD", library()),
-            Place::Sandbox(sandbox) => self.command.env("PRELOAD", sandbox.library()),
-        };
+            Place::Side(..) => self.preload(library()),
+            Place::Sandbox(sandbox) => self.preload(&sandbox.library()),
+        }
         self.command.env("VMA_STATS_FILE", self.place.file("stats.%d"));
         // Those of programs that are killed stay there.
         self.command.env("VMA_STATS_SHMEM_DIR", self.place.dir());
@@ -130,7 +159,7 @@ impl<'a> Program<'a> {
     /// Starts it with its output in files.
     #[track_caller]
     pub fn start(self) -> Running {
-        let Program { place, name, mut command } = self;
+        let Program { place, name, mut command, .. } = self;
         let (stdout, stderr) = (output_file(place), output_file(place));
         let file = |path: &PathBuf| Stdio::from(File::create(path).expect("an output file"));
         command.stdout(file(&stdout)).stderr(file(&stderr));

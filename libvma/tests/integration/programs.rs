@@ -47,7 +47,7 @@ fn ping_pong(library: Library, server_words: &str, client_words: &str) {
     let mut server = library.prepare(server, true).start();
     server.wait_for_text("using ");
     let client = sockperf(&net, Side::B).args("ping-pong -t 1 -m 64");
-    let client = library.prepare(client.args(client_words), false).run().ok();
+    let client = library.prepare(client.args(client_words), false).with_short_sleeps().run().ok();
     let server = server.interrupt().ok();
 
     let sent = field(&client, "SentMessages=");
@@ -132,7 +132,7 @@ fn feed(library: Library, mux: &str) {
     }
     server.wait_for_text("using ");
     let client = sockperf(&net, Side::B).args("ping-pong -t 1").args(&words);
-    let client = library.prepare(client, false).run().ok();
+    let client = library.prepare(client, false).with_short_sleeps().run().ok();
     let server = server.interrupt().ok();
 
     let sent = field(&client, "SentMessages=");
@@ -181,7 +181,7 @@ fn sockperf_throughput_at_a_moderate_rate_loses_nothing() {
     let server = sockperf(&net, Side::A).args("server -i 10.99.0.1 -g").with_library();
     let mut server = server.start();
     server.wait_for_text("using ");
-    let client = sockperf(&net, Side::B).with_library();
+    let client = sockperf(&net, Side::B).with_library().with_short_sleeps();
     let client = client.args("throughput -i 10.99.0.1 -t 1 -m 100 --mps 5000").run().ok();
     let sent = field(&client, "Total of ");
     let server = server.interrupt().ok();

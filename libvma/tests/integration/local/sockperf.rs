@@ -41,7 +41,7 @@ impl Case {
         server.wait_for_text("using ");
         let watch = local.sandbox.watch();
         let client = local.client("prlimit").args(PINNED[1]).args(self.client).args(&self.words);
-        let client = client.run().ok();
+        let client = client.with_short_sleeps().run().ok();
         let count = if self.client.contains("throughput") {
             client.number("Total of ")
         } else {

@@ -174,7 +174,8 @@ fn example_1_totals_of_one_socket() {
 
     let server = serve(&net, "-i 10.99.0.1", &[("VMA_RX_POLL", "-1")]);
     let watch = net.watch(Side::A);
-    let client = sockperf(&net, Side::B).args("ping-pong -i 10.99.0.1 -m 2048 -t 1").run().ok();
+    let client = sockperf(&net, Side::B).args("ping-pong -i 10.99.0.1 -m 2048 -t 1");
+    let client = client.with_short_sleeps().run().ok();
     let (sent, _) = sent_and_received(&client);
     let words = format!("-p {} -c 1", server.id());
     let text = settled(&net, &words, sent);
@@ -213,9 +214,9 @@ fn example_2_differences_of_three_sockets_under_select() {
     let server = serve(&net, &words, &environment);
     let watching = Watching::begin(&net, &format!("-p {} -d 2", server.id()));
     let client = sockperf(&net, Side::B).args("ping-pong -t 1 -m 2000");
-    let client = client.args(&feed(&net, "own", &own, "s")).start();
+    let client = client.args(&feed(&net, "own", &own, "s")).with_short_sleeps().start();
     let within = "-c 0 sockperf ping-pong -t 1 -m 1500 -i 127.0.0.1 -p 7003";
-    let within = net.program(Side::A, "taskset").args(within).run().ok();
+    let within = net.program(Side::A, "taskset").args(within).with_short_sleeps().run().ok();
     let client = client.wait().ok();
     let ((sent, _), (sent_within, _)) = (sent_and_received(&client), sent_and_received(&within));
     let reports = watching.end();
@@ -275,7 +276,7 @@ fn example_3_everything_about_a_multicast_receiver() {
     let server = serve(&net, "-i 224.7.7.7 -g", &[]);
     let watching = Watching::begin(&net, &format!("-p {} -v 3 -d 2", server.id()));
     let words = "throughput -i 224.7.7.7 -m 1470 --mps 1000 -t 1 --dontwarmup";
-    let client = sockperf(&net, Side::B).args(words).run().ok();
+    let client = sockperf(&net, Side::B).args(words).with_short_sleeps().run().ok();
     let sent = client.number("Total of ") as u64;
     let reports = watching.end();
     assert!(sent > 500, "{}", client.stdout);
@@ -443,7 +444,8 @@ fn inodes(process: u32) -> Vec<u64> {
 fn example_6_counters_in_a_file_at_the_end() {
     let net = Namespaces::new();
     let server = serve(&net, "-i 10.99.0.1", &[]);
-    let client = sockperf(&net, Side::B).args("ping-pong -i 10.99.0.1 -m 200 -t 1").run().ok();
+    let client = sockperf(&net, Side::B).args("ping-pong -i 10.99.0.1 -m 200 -t 1");
+    let client = client.with_short_sleeps().run().ok();
     let (sent, _) = sent_and_received(&client);
     let shown = settled(&net, &format!("-p {} -c 1", server.id()), sent);
     let [(descriptor, _)] = rows(&[shown])[..] else { panic!("one socket") };

@@ -23,7 +23,8 @@ fn run(ends: &Ends, ports: &[u16], words: &str, client_words: &str) {
         ends.net.wait_for_listener(Side::A, *last);
     }
     server.wait_for_text("using ");
-    let client = sockperf(ends, Side::B).args(client_words).args(words).run().ok();
+    let client = sockperf(ends, Side::B).args(client_words).args(words);
+    let client = client.with_short_sleeps().run().ok();
     watch.still(ports.len() as u64);
     if client_words.contains("throughput") {
         assert!(client.number("Total of ") > 1000.0, "{}", client.stdout);
