@@ -8,10 +8,13 @@
 //! Whether bytes went past the kernel is for the programs in `integration` to say: a case is over
 //! before two processes have found each other, or it is not. Here only what a program sees counts.
 
+use std::cell::Cell;
+
 use crate::harness::{Output, Sandbox, Traffic};
 use crate::prober::{Build, LIMIT, Run, kept, plain, program, traffic};
 use crate::transcript::{Difference, Kind, Transcript, case_of, compare, same};
-use crate::{ATTENTIVE, SLEEPING, SPINNING, TURN};
+use crate::turns::{both, each, is_apart};
+use crate::{ATTENTIVE, SLEEPING, SPINNING};
 
 /// Who has the library in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,25 +145,40 @@ fn probe(run: &Run<'_>, under: Under) -> (Output, Traffic) {
 }
 
 #[track_caller]
-fn check(run: &Run<'_>, under: &[Under]) {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+fn check(runs: &[(Run<'_>, Under)]) {
+    each(runs, runs.iter().any(|(run, _)| is_apart(run)), |(run, under)| check_one(run, *under));
+}
+
+#[track_caller]
+fn check_one(run: &Run<'_>, under: Under) {
     let known = KNOWN.iter().filter(|(group, _)| *group == run.group).map(|(_, case)| *case);
     let except: Vec<&str> = known.chain(run.except.iter().copied()).collect();
     let run = &Run { except: &except, ..*run };
-    let kernel = kept(run, || probe(run, Under::Neither).0);
-    for &who in under {
-        let probe = || {
-            println!("the library at {who:?}");
-            let (output, traffic) = probe(run, who);
-            let mut library = Transcript::new(&output, traffic);
-            forgive_larger_buffers(&kernel, &mut library);
-            (library, String::new())
-        };
-        compare(run, &kernel, probe, may_be_late);
+    let of_kernel = || kept(run, || probe(run, Under::Neither).0);
+    let (kernel, first) = both(is_apart(run), of_kernel, || probe(run, under));
+    let first = Cell::new(Some(first));
+    let probe = || {
+        println!("the library at {under:?}");
+        let (output, traffic) = first.take().unwrap_or_else(|| probe(run, under));
+        let mut library = Transcript::new(&output, traffic);
+        forgive_larger_buffers(&kernel, &mut library);
+        (library, String::new())
+    };
+    compare(run, &kernel, probe, may_be_late);
+}
+
+/// Groups with the library in other places than at both ends.
+#[track_caller]
+fn alike_at(build: Build, groups: &[&str], places: &[Under]) {
+    let mut runs = Vec::new();
+    for group in groups {
+        runs.extend(places.iter().map(|under| (Run { build, ..plain(group) }, *under)));
     }
+    check(&runs);
 }
 
 const EVERYWHERE: &[Under] = &[Under::Both, Under::Prober, Under::Peer];
+const AT_ONE_END: &[Under] = &[Under::Prober, Under::Peer];
 
 /// With the library at both ends.
 #[track_caller]
@@ -170,17 +188,18 @@ fn alike(groups: &[&str], environments: &[&[(&str, &str)]]) {
 
 #[track_caller]
 fn alike_in(build: Build, groups: &[&str], environments: &[&[(&str, &str)]]) {
+    let mut runs = Vec::new();
     for group in groups {
-        for environment in environments {
-            check(&Run { environment, build, ..plain(group) }, &[Under::Both]);
-        }
+        let run = |&environment| (Run { environment, build, ..plain(group) }, Under::Both);
+        runs.extend(environments.iter().map(run));
     }
+    check(&runs);
 }
 
 // covers: API-06, LIM-17
 #[test]
 fn the_hosts_own_rules_are_the_same() {
-    check(&Run { build: Build::Local, ..plain("local") }, EVERYWHERE);
+    alike_at(Build::Local, &["local"], EVERYWHERE);
     alike(&["local"], &[SLEEPING]);
 }
 
@@ -193,7 +212,7 @@ fn the_hosts_own_rules_are_the_same_while_spinning() {
 // covers: API-34, API-35
 #[test]
 fn processes_die_and_hand_on_alike() {
-    check(&Run { build: Build::Local, ..plain("local_death") }, EVERYWHERE);
+    alike_at(Build::Local, &["local_death"], EVERYWHERE);
     alike(&["local_death"], &[SLEEPING]);
 }
 
@@ -205,7 +224,7 @@ fn spinning_processes_die_and_hand_on_alike() {
 
 #[test]
 fn ends_with_bytes_unread_are_alike() {
-    check(&Run { build: Build::Local, ..plain("local_ends") }, EVERYWHERE);
+    alike_at(Build::Local, &["local_ends"], EVERYWHERE);
     alike(&["local_ends"], &[SLEEPING]);
 }
 
@@ -314,18 +333,16 @@ fn options_of_local_streams_are_alike() {
 /// The library at one end only: nothing that the end sees may change, nor what its peer sees.
 #[test]
 fn streams_to_plain_processes_of_the_host_are_alike() {
-    for group in ["tcp_connect", "tcp_accept", "tcp_send", "tcp_receive", "tcp_close"] {
-        let run = Run { build: Build::Local, ..plain(group) };
-        check(&run, &[Under::Prober, Under::Peer]);
-    }
+    alike_at(
+        Build::Local,
+        &["tcp_connect", "tcp_accept", "tcp_send", "tcp_receive", "tcp_close"],
+        AT_ONE_END,
+    );
 }
 
 #[test]
 fn datagrams_to_plain_processes_of_the_host_are_alike() {
-    for group in ["names", "send", "receive", "trains", "limits"] {
-        let run = Run { build: Build::Local, ..plain(group) };
-        check(&run, &[Under::Prober, Under::Peer]);
-    }
+    alike_at(Build::Local, &["names", "send", "receive", "trains", "limits"], AT_ONE_END);
 }
 
 // covers: API-02, API-07
@@ -366,7 +383,7 @@ fn datagrams_over_the_loopback_address_of_ipv6_are_sent_and_received_alike() {
     alike_in(build, &["send", "receive", "ancillary"], &[SLEEPING]);
     // How many datagrams a receiver that comes late has to read from the kernel first is not known of trains.
     let run = Run { build, environment: SLEEPING, except: &["said_wrongly"], ..plain("trains") };
-    check(&run, &[Under::Both]);
+    check(&[(run, Under::Both)]);
 }
 
 #[test]
@@ -376,7 +393,7 @@ fn datagrams_over_the_loopback_address_of_ipv6_are_received_alike_while_spinning
 
 #[test]
 fn the_hosts_own_rules_over_the_loopback_address_of_ipv6_are_the_same() {
-    check(&Run { build: Build::LocalDatagramsIpv6, ..plain("local") }, EVERYWHERE);
+    alike_at(Build::LocalDatagramsIpv6, &["local"], EVERYWHERE);
     alike_in(Build::LocalDatagramsIpv6, &["local"], &[SLEEPING]);
 }
 
@@ -387,10 +404,7 @@ fn options_of_datagrams_over_the_loopback_address_of_ipv6_are_alike() {
 
 #[test]
 fn datagrams_over_the_loopback_address_of_ipv6_to_plain_processes_are_alike() {
-    for group in ["names", "send", "receive", "trains"] {
-        let run = Run { build: Build::LocalDatagramsIpv6, ..plain(group) };
-        check(&run, &[Under::Prober, Under::Peer]);
-    }
+    alike_at(Build::LocalDatagramsIpv6, &["names", "send", "receive", "trains"], AT_ONE_END);
 }
 
 #[test]
@@ -408,12 +422,12 @@ fn processes_share_sockets_at_the_loopback_address_of_ipv6_alike() {
 #[test]
 fn streams_over_the_hosts_own_addresses_of_ipv6_are_alike() {
     alike_in(Build::OwnIpv6, &["tcp_connect", "tcp_accept", "tcp_processes"], &[&[]]);
-    check(&Run { build: Build::OwnIpv6, ..plain("tcp_connect") }, &[Under::Prober, Under::Peer]);
+    alike_at(Build::OwnIpv6, &["tcp_connect"], AT_ONE_END);
 }
 
 #[test]
 fn datagrams_over_the_hosts_own_addresses_of_ipv6_are_alike() {
     let build = Build::OwnIpv6;
     alike_in(build, &["receive", "ancillary", "names", "local"], &[SLEEPING]);
-    check(&Run { build, ..plain("receive") }, &[Under::Prober, Under::Peer]);
+    alike_at(build, &["receive"], AT_ONE_END);
 }

@@ -17,7 +17,7 @@
 //! a group is asked once in a run of the tests ([`prober::kept`]).
 //!
 //! A test whose name has "spinning" has a lane of its own in `.config/nextest.toml`; others run two at
-//! a time.
+//! a time. Within such a test several probers run at the same time ([`turns`]).
 //!
 //! What no run compares, because the kernel's behaviour is its own affair:
 //!
@@ -39,11 +39,13 @@ mod local;
 mod option_table;
 mod prober;
 mod transcript;
+mod turns;
 
-use std::sync::Mutex;
+use std::cell::Cell;
 
 use prober::{Build, Run, of_kernel, of_library, plain};
 use transcript::{Kind, compare, fallen_back};
+use turns::{both, each, is_apart};
 
 /// Polls for ever, before every sleep.
 const SPINNING: &[(&str, &str)] = &[("VMA_RX_POLL", "-1"), ("VMA_SELECT_POLL", "-1")];
@@ -65,15 +67,17 @@ const KNOWN: &[(&str, &str)] = &[
     ("option_table", "tcp_SO_PEERNAME"),
 ];
 
-/// Groups measure time: in a process of several tests, as cargo test has them, one at a time.
-static TURN: Mutex<()> = Mutex::new(());
+#[track_caller]
+fn check(runs: &[Run<'_>]) {
+    each(runs, runs.iter().any(is_apart), check_one);
+}
 
 #[track_caller]
-fn check(run: &Run<'_>) {
-    let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let kernel = of_kernel(run);
+fn check_one(run: &Run<'_>) {
+    let (kernel, first) = both(is_apart(run), || of_kernel(run), || of_library(run));
+    let first = Cell::new(Some(first));
     let probe = || {
-        let library = of_library(run);
+        let library = first.take().unwrap_or_else(|| of_library(run));
         let trouble = fallen_back(run, &kernel, &library);
         (library, trouble)
     };
@@ -82,17 +86,18 @@ fn check(run: &Run<'_>) {
 
 #[track_caller]
 fn alike(group: &str) {
-    check(&plain(group));
+    check(&[plain(group)]);
 }
 
 #[track_caller]
 fn alike_in(group: &str, environment: &[(&str, &str)]) {
-    check(&Run { environment, ..plain(group) });
+    check(&[Run { environment, ..plain(group) }]);
 }
 
 #[track_caller]
-fn alike_fortified(group: &str, environment: &[(&str, &str)]) {
-    check(&Run { environment, build: Build::Fortified, ..plain(group) });
+fn alike_fortified(groups: &[(&str, &[(&str, &str)])]) {
+    let run = |&(group, environment)| Run { environment, build: Build::Fortified, ..plain(group) };
+    check(&groups.iter().map(run).collect::<Vec<_>>());
 }
 
 // covers: API-01, API-04, API-05, API-16, API-30, FIX-10, FIX-21, LIM-34, LIM-79, NET-41
@@ -152,9 +157,7 @@ fn datagrams_are_received_alike_while_spinning() {
 // covers: API-12, FIX-12
 #[test]
 fn fortified_programs_see_the_same() {
-    alike_fortified("send", &[]);
-    alike_fortified("receive", &[]);
-    alike_fortified("wait", ATTENTIVE);
+    alike_fortified(&[("send", &[]), ("receive", &[]), ("wait", ATTENTIVE)]);
 }
 
 // covers: API-25, NET-28
@@ -166,14 +169,15 @@ fn control_messages_are_the_same() {
 // covers: LIM-23
 #[test]
 fn ipv6_sockets_have_ipv4_datagrams_alike() {
-    alike("udp_dual");
-    alike("udp_dual_options");
+    check(&["udp_dual", "udp_dual_options"].map(plain));
 }
 
 #[test]
 fn ipv6_sockets_have_ipv4_datagrams_alike_asleep() {
-    alike_in("udp_dual", SLEEPING);
-    alike_in("udp_dual_options", SLEEPING);
+    check(
+        &["udp_dual", "udp_dual_options"]
+            .map(|group| Run { environment: SLEEPING, ..plain(group) }),
+    );
 }
 
 #[test]
@@ -187,11 +191,14 @@ fn options_are_kept_and_told_alike() {
     alike("options");
 }
 
+/// It sends 2000 datagrams before it looks; a ring loses what it has no frame for, uncounted.
+const LIMITS: Run<'_> =
+    Run { environment: &[("VMA_RX_WRE", "4096")], apart: true, ..plain("limits") };
+
 // covers: API-15
 #[test]
 fn a_socket_holds_as_much() {
-    // It sends 2000 datagrams before it looks; a ring loses what it has no frame for, uncounted.
-    alike_in("limits", &[("VMA_RX_WRE", "4096")]);
+    check(&[LIMITS]);
 }
 
 // covers: API-17, API-18, API-19, API-20, API-41, LIM-12, LIM-14, NET-02, NET-11
@@ -208,20 +215,28 @@ fn poll_and_select_tell_the_same() {
 
 /// By default the kernel is not asked in every call; asleep and spinning are compared so.
 #[track_caller]
-fn waiting_is_alike(group: &str, except: &[&str], environment: &[(&str, &str)]) {
-    check(&Run { environment, except, ..plain(group) });
+fn waiting_is_alike(groups: &[&str], except: &[&str], environments: &[&[(&str, &str)]]) {
+    let mut runs = Vec::new();
+    for group in groups {
+        runs.extend(environments.iter().map(|environment| Run {
+            environment,
+            except,
+            ..plain(group)
+        }));
+    }
+    check(&runs);
 }
 
 // covers: MUX-04
 #[test]
 fn poll_and_select_tell_the_same_asleep() {
-    waiting_is_alike("wait", &["poll_mixed", "select_mixed"], SLEEPING);
+    waiting_is_alike(&["wait"], &["poll_mixed", "select_mixed"], &[SLEEPING]);
 }
 
 // covers: MUX-07
 #[test]
 fn poll_and_select_tell_the_same_while_spinning() {
-    waiting_is_alike("wait", &["poll_mixed", "select_mixed"], SPINNING);
+    waiting_is_alike(&["wait"], &["poll_mixed", "select_mixed"], &[SPINNING]);
 }
 
 // covers: MUX-03, MUX-10, MUX-11, LIM-31
@@ -233,14 +248,13 @@ fn epoll_tells_the_same() {
 // covers: MUX-04
 #[test]
 fn epoll_tells_the_same_by_default_and_asleep() {
-    waiting_is_alike("epoll", &["mixed"], &[]);
-    waiting_is_alike("epoll", &["mixed"], SLEEPING);
+    waiting_is_alike(&["epoll"], &["mixed"], &[&[], SLEEPING]);
 }
 
 // covers: MUX-07
 #[test]
 fn epoll_tells_the_same_while_spinning() {
-    waiting_is_alike("epoll", &["mixed"], SPINNING);
+    waiting_is_alike(&["epoll"], &["mixed"], &[SPINNING]);
 }
 
 // covers: API-39, FIX-09
@@ -264,8 +278,7 @@ fn signals_interrupt_alike_while_spinning() {
 // covers: API-39
 #[test]
 fn a_handler_may_jump_out_of_a_call() {
-    alike("longjmp");
-    alike_in("longjmp", SLEEPING);
+    waiting_is_alike(&["longjmp"], &[], &[&[], SLEEPING]);
 }
 
 // covers: API-39
@@ -348,9 +361,9 @@ fn epoll_tells_the_same_of_streams() {
 
 #[track_caller]
 fn streams_are_alike(environment: &[(&str, &str)]) {
-    for group in ["tcp_send", "tcp_receive", "tcp_urgent"] {
-        alike_in(group, environment);
-    }
+    check(
+        &["tcp_send", "tcp_receive", "tcp_urgent"].map(|group| Run { environment, ..plain(group) }),
+    );
 }
 
 #[test]
@@ -365,9 +378,8 @@ fn streams_are_alike_while_spinning() {
 
 #[track_caller]
 fn streams_begin_and_end_alike(environment: &[(&str, &str)]) {
-    for group in ["tcp_connect", "tcp_accept", "tcp_close"] {
-        alike_in(group, environment);
-    }
+    let run = |group| Run { environment, apart: true, ..plain(group) };
+    check(&["tcp_connect", "tcp_accept", "tcp_close"].map(run));
 }
 
 #[test]
@@ -382,16 +394,12 @@ fn streams_begin_and_end_alike_while_spinning() {
 
 #[test]
 fn waiting_for_streams_is_alike_by_default_and_asleep() {
-    for environment in [&[], SLEEPING] {
-        waiting_is_alike("tcp_ready", &["mixed"], environment);
-        waiting_is_alike("tcp_epoll", &["mixed"], environment);
-    }
+    waiting_is_alike(&["tcp_ready", "tcp_epoll"], &["mixed"], &[&[], SLEEPING]);
 }
 
 #[test]
 fn waiting_for_streams_is_alike_while_spinning() {
-    waiting_is_alike("tcp_ready", &["mixed"], SPINNING);
-    waiting_is_alike("tcp_epoll", &["mixed"], SPINNING);
+    waiting_is_alike(&["tcp_ready", "tcp_epoll"], &["mixed"], &[SPINNING]);
 }
 
 // covers: API-27, FIX-02
@@ -413,8 +421,7 @@ fn streams_within_the_host_are_alike() {
 
 #[test]
 fn threads_are_cancelled_alike() {
-    alike("cancel");
-    alike_in("cancel", SLEEPING);
+    waiting_is_alike(&["cancel"], &[], &[&[], SLEEPING]);
 }
 
 #[test]
@@ -429,16 +436,17 @@ fn unusual_calls_are_alike() {
 
 #[test]
 fn fortified_programs_see_the_same_streams() {
-    alike_fortified("calls", &[]);
-    alike_fortified("tcp_send", &[]);
-    alike_fortified("tcp_receive", &[]);
+    alike_fortified(&[("calls", &[]), ("tcp_send", &[]), ("tcp_receive", &[])]);
 }
 
 #[track_caller]
-fn alike_over_ipv6(groups: &[&str], environment: &[(&str, &str)], except: &[&str]) {
-    for group in groups {
-        check(&Run { environment, build: Build::Ipv6, except, ..plain(group) });
-    }
+fn alike_over_ipv6<'a>(
+    groups: &[&'a str],
+    environment: &'a [(&'a str, &'a str)],
+    except: &'a [&'a str],
+) {
+    let run = |group: &&'a str| Run { environment, build: Build::Ipv6, except, ..plain(group) };
+    check(&groups.iter().map(run).collect::<Vec<_>>());
 }
 
 // covers: NET-03
@@ -456,7 +464,7 @@ fn multicast_over_ipv6_is_alike() {
 #[test]
 fn names_and_options_over_ipv6_are_alike() {
     alike_over_ipv6(&["names", "options"], &[], &[]);
-    alike_over_ipv6(&["limits"], &[("VMA_RX_WRE", "4096")], &[]);
+    check(&[Run { build: Build::Ipv6, ..LIMITS }]);
 }
 
 #[test]

@@ -47,10 +47,12 @@ pub struct Run<'a> {
     pub build: Build,
     /// Cases that are not compared in this run.
     pub except: &'a [&'a str],
+    /// No other run goes on at the same time. One whose environment makes it spin needs no word.
+    pub apart: bool,
 }
 
-pub fn plain(group: &str) -> Run<'_> {
-    Run { group, environment: &[], build: Build::Plain, except: &[] }
+pub const fn plain(group: &str) -> Run<'_> {
+    Run { group, environment: &[], build: Build::Plain, except: &[], apart: false }
 }
 
 /// The prober, compiled once for all test processes.

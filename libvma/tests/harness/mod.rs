@@ -50,6 +50,7 @@ pub use stats::Traffic;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long a condition may take to come true before a test gives up. Far beyond what it takes:
@@ -70,6 +71,23 @@ pub fn wait_for<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// Does `work` for each item, so many at the same time. For work that sleeps most of the time, each item in namespaces of
+/// its own.
+pub fn at_once<T: Sync>(at_most: usize, items: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(item);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..at_most.min(items.len()) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
 }
 
 /// Is this `ci/test --long`? Then tests with draws, repetitions or directions take all of theirs.
