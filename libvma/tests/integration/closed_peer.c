@@ -14,6 +14,10 @@
 
 #define ROUNDS 20
 #define TRIES 8
+/* The server's, after it has closed: more than twice as long as a client waits and sends. The client's, before it connects
+ * again: until the server waits for it. */
+#define SERVER_MICROS 80000
+#define CLIENT_MICROS 100000
 /* A send buffer holds fewer. */
 #define MOST 1000000
 
@@ -43,7 +47,7 @@ static void serve(int listening)
 		recv(fd, &byte, 1, 0);
 		close(fd);
 		/* Nothing of the program's looks at the network meanwhile. */
-		usleep(150000);
+		usleep(SERVER_MICROS);
 	}
 }
 
@@ -86,7 +90,7 @@ int main(int count, char **words)
 		if (i % 2 == 0 && took < shortest)
 			shortest = took;
 		close(fd);
-		usleep(200000);
+		usleep(CLIENT_MICROS);
 		fd = socket(AF_INET, SOCK_STREAM, 0);
 	}
 	printf("most sends but one %ld\nshortest soon after %ld\n", second, shortest);
