@@ -72,6 +72,8 @@ const OTHERWISE: [&str; 24] = [
 /// Lines after this are not waited for.
 const LONGEST_MILLIS: f64 = 4000.0;
 const ATTEMPTS: usize = 4;
+/// They sleep most of the time.
+const AT_ONCE: usize = 16;
 
 /// A time line as the sources have it.
 struct TimeLine {
@@ -93,10 +95,13 @@ fn linux_follows_the_time_lines() {
         Some(name) => name.split(',').any(|name| line.name == name),
         None => !OTHERWISE.contains(&line.name),
     };
-    let queue = Mutex::new(lines.iter().filter(fits).collect::<Vec<_>>());
+    let mut chosen: Vec<&TimeLine> = lines.iter().filter(fits).collect();
+    // The longest one is begun first.
+    chosen.sort_by(|one, other| one.last().total_cmp(&other.last()));
+    let queue = Mutex::new(chosen);
     let wrong = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for _ in 0..8 {
+        for _ in 0..AT_ONCE {
             scope.spawn(|| {
                 loop {
                     let Some(line) = queue.lock().unwrap().pop() else { break };
@@ -218,6 +223,11 @@ impl TimeLine {
         Sent { at, text: text.join(" "), more }
     }
 
+    /// The time of its last line that is waited for.
+    fn last(&self) -> f64 {
+        self.lines.iter().map(|(at, _)| *at).fold(0.0, f64::max).min(LONGEST_MILLIS)
+    }
+
     fn follow(&self, peer: &mut Peer) -> Result<(), String> {
         let mut expected: Vec<Sent> = Vec::new();
         let mut wrong = String::new();
@@ -236,7 +246,7 @@ impl TimeLine {
             }
             peer.receive();
         }
-        let last = self.lines.iter().map(|(at, _)| *at).fold(0.0, f64::max).min(LONGEST_MILLIS);
+        let last = self.last();
         peer.wait_until(last + allowance(last));
         // What follows after the end is not what the time line is about.
         let known = peer.sent.len().min(expected.len());
