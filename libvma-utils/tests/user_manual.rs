@@ -200,14 +200,19 @@ fn tools_without_a_server_say_what_the_manual_explains() {
     let words = "No messages were received from the server. Is the server down?";
     assert!(manual().contains(words));
     let udp_lat = env!("CARGO_BIN_EXE_udp_lat");
-    for call in
-        [format!("{udp_lat} -c -i 127.0.0.1"), "sockperf ping-pong -t 1 -i 127.0.0.1".into()]
-    {
+    let calls =
+        [format!("{udp_lat} -c -i 127.0.0.1"), "sockperf ping-pong -t 1 -i 127.0.0.1".into()];
+    let check = |call: &str| {
         let output =
             shell(&format!("unshare --net bash -c 'ip link set lo up; timeout 20 {call}'"));
         let said = text_of(&output.stdout) + &text_of(&output.stderr);
         assert!(said.contains(words), "{call}: {said}");
-    }
+    };
+    std::thread::scope(|scope| {
+        for call in &calls {
+            scope.spawn(|| check(call));
+        }
+    });
 }
 
 // covers: TOOL-24

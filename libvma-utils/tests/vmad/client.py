@@ -18,6 +18,8 @@ Reads one command per line and answers each with one line:
     accept                     the listener's next connection
     vanish                     lets the kernel forget its connection without a word: so a library's looks
     reset                      waits for two seconds for the accepted connection to be reset
+
+With wait=SECONDS a command waits so long for its answer instead of two seconds.
 """
 import os
 import socket
@@ -52,7 +54,6 @@ class Client:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         if bind:
             self.socket.bind(name + ".sock")
-        self.socket.settimeout(WAIT)
 
     def send(self, datagram):
         self.socket.sendto(datagram, self.daemon)
@@ -166,6 +167,7 @@ def main():
     for line in sys.stdin:
         name, *words = line.split()
         named = dict(word.split("=", 1) for word in words if "=" in word)
+        client.socket.settimeout(float(named.pop("wait", WAIT)))
         plain = [word for word in words if "=" not in word]
         print(getattr(client, "do_" + name)(*plain, **named), flush=True)
 

@@ -203,6 +203,11 @@ impl Client {
         self.answer()
     }
 
+    /// Gives a command that the daemon does not answer; its answers come within milliseconds.
+    pub fn gets_no_answer(&mut self, command: &str) -> bool {
+        self.say(&format!("{command} wait=0.5")) == "silence"
+    }
+
     fn answer(&mut self) -> String {
         let mut line = String::new();
         self.answers.read_line(&mut line).expect("text");
