@@ -26,6 +26,10 @@ const HOLDER: &str = r#"
 PATH=$PATH:/usr/sbin:/sbin
 ip link set lo up || exit
 for n in 1 2 3; do ip -6 address add "fd00:98::$n/128" dev lo nodad || exit; done
+# The kernel loses what is sent to an address before it is in the local table, which is later than ip returns.
+for n in 1 2 3; do
+    until ip -6 route show table local "fd00:98::$n" | grep -q ^local; do sleep 0.002; done
+done
 echo ready
 read _
 own=$(readlink /proc/$$/ns/net)
