@@ -82,7 +82,13 @@ fn many(under: Under, protocol: &str) {
         let feed = local.sandbox.file("feed");
         std::fs::write(&feed, lines).unwrap();
         let words = format!("-f {} -F e", feed.display());
-        let (client, tcp) = ("ping-pong -t 2 --mps=4000000", protocol == "T");
+        // A second longer, for as many messages of each.
+        let client = if sockets > MOST_FOUND {
+            "ping-pong -t 2 --mps=4000000"
+        } else {
+            "ping-pong -t 1 --mps=4000000"
+        };
+        let tcp = protocol == "T";
         Case { words, client, sockets, tcp }.run(&local);
     }
 }
