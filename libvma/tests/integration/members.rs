@@ -4,7 +4,7 @@ use std::net::{SocketAddrV6, UdpSocket};
 use std::time::Duration;
 
 use crate::dual_stack::{of, with_ipv6};
-use crate::harness::{Namespaces, Offload, PYTHON, Puppet, Side, wait_for};
+use crate::harness::{Namespaces, Offload, PYTHON, Puppet, Side, at_once, wait_for};
 
 /// The group's family.
 #[derive(Clone, Copy)]
@@ -184,7 +184,7 @@ fn a_member_that_comes_later_gets_everything_once_it_was_seen() {
 
 #[test]
 fn members_that_come_and_go_cost_the_others_nothing() {
-    Family::BOTH.into_iter().for_each(come_and_go);
+    at_once(2, &Family::BOTH, |&family| come_and_go(family));
 }
 
 fn come_and_go(family: Family) {

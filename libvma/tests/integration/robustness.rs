@@ -28,7 +28,7 @@ fn a_killed_process_leaves_the_interface_to_the_next() {
         let server = server.start();
         net.wait_for_port(Side::A, 11111);
         let client = net.program(Side::B, "sockperf").args("ping-pong -i 10.99.0.1 -t 30");
-        let client = client.with_library().start();
+        let client = client.with_library().with_short_sleeps().start();
         // In the middle of traffic: both ends are attached and the server's kernel counts nothing.
         wait_for("both are attached", || {
             (net.is_steered(Side::A) && net.is_steered(Side::B)).then_some(())

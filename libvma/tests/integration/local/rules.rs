@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Local, Under};
-use crate::harness::{PYTHON, Program, Puppet};
+use crate::harness::{PYTHON, Program, Puppet, at_once};
 
 /// Bytes of a connection, sent at once.
 const PART: u64 = 1 << 20;
@@ -91,30 +91,32 @@ impl Pair {
 fn datagrams_within_the_host_obey_the_rules() {
     let loopback = "use os udp_receiver 127.0.0.1:7000\n";
     let others = "use os udp_receiver *:7001\nuse os udp_sender *:7001\n";
-    for (own, of_server, of_client, kernel) in [
+    let all = [
         ("127.0.0.1", others, others, false),
         ("127.0.0.1", loopback, "", true),
         ("0.0.0.0", loopback, "", true),
         ("127.0.0.1", "", "use os udp_sender 127.0.0.0/8:7000\n", true),
-    ] {
+    ];
+    at_once(4, &all, |&(own, of_server, of_client, kernel)| {
         let mut pair = Pair::new(of_server, of_client);
         pair.server.run(&format!("s = udp(('{own}', 7000)); s.settimeout(15)"));
         pair.client.run("c = udp()");
         let rules = format!("{of_server}{of_client}");
         assert_eq!(pair.keeps_to_kernel(), kernel, "{own}: {rules}");
-    }
+    });
 }
 
 // covers: CONF-11, CONF-12
 #[test]
 fn connections_within_the_host_obey_the_rules() {
     let others = "use os tcp_server *:7001\nuse os tcp_client *:7000:10.99.0.0/24:*\n";
-    for (of_server, of_client, kernel) in [
+    let all = [
         (others, others, false),
         ("use os tcp_server 127.0.0.1:7000\n", "", true),
         ("", "use os tcp_client 127.0.0.1:7000:127.0.0.0/8:*\n", true),
-    ] {
+    ];
+    at_once(3, &all, |&(of_server, of_client, kernel)| {
         let kept = Pair::new(of_server, of_client).connection_keeps_to_kernel();
         assert_eq!(kept, kernel, "{of_server}{of_client}");
-    }
+    });
 }

@@ -2,20 +2,25 @@
 //! and as fast as over the kernel's TCP.
 
 use crate::dual_stack::with_ipv6;
-use crate::harness::{Ends, Faults, Library, Namespaces, PYTHON, Relay, Side};
+use crate::harness::{Ends, Faults, Library, Namespaces, PYTHON, Relay, Side, at_once};
 
 use super::curl::{assert_same, random_file};
 
 /// A file each way at once; the library is at one end only, so that its peer is the kernel.
 #[track_caller]
-fn transfer(faults: &str, len: u64, happened: impl Fn(&Faults) -> bool) {
+fn transfer(faults: &str, len: u64, happened: impl Fn(&Faults) -> bool + Sync) {
     transfer_to("10.99.0.1", faults, len, happened);
 }
 
 /// The same to an address of either family.
 #[track_caller]
-pub fn transfer_to(address: &str, faults: &str, len: u64, happened: impl Fn(&Faults) -> bool) {
-    for library in [Library::Server, Library::Client] {
+pub fn transfer_to(
+    address: &str,
+    faults: &str,
+    len: u64,
+    happened: impl Fn(&Faults) -> bool + Sync,
+) {
+    at_once(2, &[Library::Server, Library::Client], |&library| {
         let ends = Ends::new(library);
         let relay = Relay::splice(&ends.net, faults);
         with_ipv6(&ends.net);
@@ -37,7 +42,7 @@ pub fn transfer_to(address: &str, faults: &str, len: u64, happened: impl Fn(&Fau
         assert_same(&file("down"), &file("down.got"));
         assert_same(&file("up"), &file("up.got"));
         assert!(happened(&what), "{faults}: {what:?}");
-    }
+    });
 }
 
 const MIB: u64 = 1 << 20;

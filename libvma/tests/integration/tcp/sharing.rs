@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use crate::harness::{Ends, Library, Output, PATIENCE, PYTHON, Puppet, Side};
+use crate::harness::{Ends, Library, Output, PATIENCE, PYTHON, Puppet, Side, at_once};
 
 /// Sends and receives at once, as echo.py's clients do.
 const COMMON: &str = "
@@ -250,9 +250,7 @@ fn workers(count: u32) -> u64 {
 // covers: API-34, LIM-22
 #[test]
 fn a_single_worker_has_the_listener_offloaded_and_several_share_the_kernels() {
-    let alone = workers(1);
-    assert_eq!(alone, 0);
-    assert_eq!(workers(3), 20);
+    at_once(2, &[(1, 0), (3, 20)], |&(count, by_kernel)| assert_eq!(workers(count), by_kernel));
 }
 
 /// A server that gives up its rights between listen() and the first wait, and forks for each client.
