@@ -2,7 +2,7 @@
 //!
 //! | moment | what | may call |
 //! |---|---|---|
-//! | constructor | find libc's functions, watch quick_exit() and fork() for the memory of children | dlsym, at_quick_exit, pthread_atfork: std is not ready before `main` |
+//! | constructor | find libc's functions, watch quick_exit() and fork() for the memory of children, make room for descriptors | dlsym, at_quick_exit, pthread_atfork, system calls: std is not ready before `main` |
 //! | first Internet socket | `process::first_socket`: configuration, banner, tables | everything |
 //! | the same | fork and signal hooks | pthread_atfork, sigaction |
 //! | first UDP socket | `Process::ensure_plane`: netlink, internal thread | everything |
@@ -14,13 +14,35 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{crash, fork, real, signal};
 use crate::process::{self, Process};
+use crate::sys::{above, thread};
 
-/// Finds libc's functions, and is told of quick_exit() and of forks. A call that comes before this (another library's constructor) finds its
-/// function by itself.
+/// Finds libc's functions, is told of quick_exit() and of forks, and makes room for the library's descriptors while there are no
+/// threads. A call that comes before this (another library's constructor) finds its function by itself.
 extern "C" fn constructor() {
     real::resolve_all();
     super::leave::watch_quick_exit();
     fork::hook_memory();
+    make_room();
+}
+
+/// Out of line, as it is taken once.
+#[cold]
+#[inline(never)]
+fn make_room() {
+    if is_single_threaded() {
+        above::make_room();
+    }
+}
+
+/// The C library's word, which is quick. Before version 2.32 it has none.
+fn is_single_threaded() -> bool {
+    // SAFETY: a NUL-terminated name, as dlsym(3) wants.
+    let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    match core::ptr::NonNull::new(word.cast::<u8>()) {
+        // SAFETY: a char of the C library's (sys/single_threaded.h). It changes only where threads begin and end.
+        Some(word) => unsafe { word.read_volatile() != 0 },
+        None => thread::is_alone(),
+    }
 }
 
 extern "C" fn destructor() {

@@ -14,8 +14,10 @@
 use core::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
 
+use super::fd::FLOORS;
 use super::thread;
 use super::wait::raw_syscall;
 
@@ -40,6 +42,26 @@ pub fn copy(fd: BorrowedFd<'_>) -> Option<RawFd> {
     let arguments = [fd.as_raw_fd() as usize, command, raised.floor as usize, 0, 0, 0];
     let copy = raised.call(libc::SYS_fcntl, arguments);
     RawFd::try_from(copy).ok().filter(|copy| *copy >= 0)
+}
+
+/// Has the kernel make its table of descriptors long enough for the library's numbers. The caller is the program's only thread: where
+/// others share the table, the kernel waits for a grace period of RCU each time that it grows (`expand_fdtable()` in fs/file.c), and
+/// the program's first socket() would take 10 to 30 ms.
+pub fn make_room() {
+    let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
+    let any = any.into_raw_fd();
+    let copied = |floor: usize| [any as usize, libc::F_DUPFD_CLOEXEC as usize, floor, 0, 0, 0];
+    let above = Raised::new()
+        .map(|raised| raised.call_alone(libc::SYS_fcntl, copied(raised.floor as usize)));
+    let copy = above.filter(|copy| *copy >= 0).or_else(|| {
+        // SAFETY: numbers only.
+        let below = |floor| unsafe { raw_syscall(libc::SYS_fcntl, copied(floor as usize)) };
+        FLOORS.into_iter().map(below).find(|copy| *copy >= 0)
+    });
+    for fd in [Some(any), copy.and_then(|copy| RawFd::try_from(copy).ok())].into_iter().flatten() {
+        // SAFETY: open, and not used after this line.
+        unsafe { rustix::io::close(fd) };
+    }
 }
 
 /// Puts a copy of a descriptor in the place of `number`, at once, whatever the limit is.
@@ -87,11 +109,25 @@ impl Raised {
 
     /// Makes a system call whose arguments are numbers.
     fn call(&self, number: c_long, arguments: [usize; 6]) -> isize {
+        self.call_if(thread::is_alone, number, arguments)
+    }
+
+    /// [`Raised::call`] of the program's only thread.
+    fn call_alone(&self, number: c_long, arguments: [usize; 6]) -> isize {
+        self.call_if(|| true, number, arguments)
+    }
+
+    fn call_if(
+        &self,
+        is_alone: impl FnOnce() -> bool,
+        number: c_long,
+        arguments: [usize; 6],
+    ) -> isize {
         let mut job =
             Job { limits: self.limits, number, arguments, result: -(libc::EAGAIN as isize) };
         // A signal handler could see the limit, or could fork.
         let saved = thread::block_signals();
-        if thread::is_alone() {
+        if is_alone() {
             job.run_here();
         } else {
             job.run_beside();
@@ -180,7 +216,6 @@ extern "C" fn run_as_task(job: *mut c_void) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{EventfdFlags, eventfd};
     use rustix::fd::AsFd;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     use std::sync::atomic::AtomicUsize;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use super::above;
 
 /// The numbers tried below the limit, highest first: a program may run with a small RLIMIT_NOFILE.
-const FLOORS: [RawFd; 4] = [1000, 512, 200, 100];
+pub(super) const FLOORS: [RawFd; 4] = [1000, 512, 200, 100];
 
 /// An owned descriptor of the library itself.
 pub struct Fd(RawFd);

@@ -115,3 +115,31 @@ fn a_program_that_may_not_raise_its_limit_misses_a_few() {
     assert!(kernel.iter().all(|count| *count == kernel[0]), "{kernel:?}");
     assert!(library.iter().all(|count| *count + 32 >= kernel[0]), "{library:?}, {kernel:?}");
 }
+
+/// Tells whether the kernel's table of descriptors is the same before the program's first socket and after it.
+const TABLE: &str = r#"
+import os, threading
+from socket import *
+def table(): return int(open('/proc/self/status').read().split('FDSize:')[1].split()[0])
+threading.Thread(target=lambda: os.read(0, 1), daemon=True).start()
+before = table()
+s = socket(AF_INET, SOCK_DGRAM)
+s.bind(('10.99.0.1', 0))
+s.sendto(b'x', ('10.99.0.2', 9000))
+print('same' if before == table() else (before, table()))
+"#;
+
+/// Where threads share the table, the kernel waits for a grace period of RCU whenever it grows: 10 ms and more.
+#[test]
+fn the_first_socket_of_a_program_with_threads_waits_for_no_table() {
+    for limits in ["300:4096", "300:300", "1024:4096", "4096:4096", "20000:20000"] {
+        let net = Namespaces::new();
+        let receiver = net.socket_at(Side::B, Side::B.at(9000));
+        let before = net.watch(Side::A);
+        let program = net.program(Side::A, "prlimit").arg(&format!("--nofile={limits}"));
+        let program = program.arg(PYTHON).arg("-c").arg(TABLE);
+        assert_eq!(program.with_library().run().ok().stdout, "same\n", "{limits}");
+        assert_eq!(receiver.recv(&mut [0; 10]).unwrap(), 1);
+        before.still();
+    }
+}
