@@ -124,11 +124,12 @@ pub struct Rest {
 
 /// What the kernel would charge SO_RCVBUF for a datagram of `len` bytes: `skb->truesize`, that is
 /// the descriptor and a buffer with room for headers, headroom and the shared info, one of 576
-/// bytes or of a power of two (Linux 6.18). A receive buffer so holds as many datagrams as it holds on kernel sockets.
+/// bytes or of a power of two (Linux 6.18). The headroom is that of a datagram of IPv4 which the kernel sends over veth or loopback
+/// (`__ip_append_data()`), the smallest of all. A receive buffer so holds no fewer datagrams than on kernel sockets.
 pub fn charge(len: usize) -> usize {
     const DESCRIPTOR: usize = 256;
-    const HEADERS: usize = 14 + 20 + 8;
-    const HEADROOM_AND_SHARED_INFO: usize = 64 + 320;
+    const HEADERS: usize = 20 + 8;
+    const HEADROOM_AND_SHARED_INFO: usize = 16 + 15 + 320;
     const SMALL: usize = 576;
     let needed = len + HEADERS + HEADROOM_AND_SHARED_INFO;
     DESCRIPTOR + if needed <= SMALL { SMALL } else { needed.next_power_of_two() }
@@ -141,7 +142,8 @@ mod tests {
     #[test]
     fn charges_are_those_of_the_kernel() {
         assert_eq!(charge(0), 832);
-        assert_eq!(charge(64), 832);
+        assert_eq!((charge(64), charge(197), charge(198)), (832, 832, 1280));
+        assert_eq!((charge(645), charge(646)), (1280, 2304));
         assert_eq!(charge(1472), 2304);
     }
 

@@ -36,6 +36,7 @@ mod narrow_path;
 mod prefork;
 mod programs;
 mod python;
+mod receive_buffer;
 mod regress;
 mod robustness;
 mod several;
