@@ -87,7 +87,12 @@ pub fn block<'a, S: Source<'a>>(
         }
         // The only call of it, so that it becomes part of this loop.
         let mut state = match source.look(stack, round) {
-            Look::Found(found) => return Ok(found),
+            Look::Found(found) => {
+                if let Some(wait) = &wait {
+                    wait.found();
+                }
+                return Ok(found);
+            }
             Look::Nothing(state) => state,
         };
         let wait = match &mut wait {

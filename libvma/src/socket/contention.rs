@@ -5,7 +5,7 @@
 //! some microseconds, and then now and then. A thread that found the CPUs crowded gives the others a
 //! few turns and then sleeps, also in its next waits, for a pause that grows as long as it finds them so.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::sys::load::{self, Load};
 use crate::sys::thread;
@@ -38,10 +38,34 @@ thread_local! {
     static TURNS: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
 }
 
+/// So many waits one after the other that gave turns in vain are no chance.
+const MANY_IN_VAIN: u32 = 4;
+
+thread_local! {
+    /// As [`TURNS`], for turns after which the thread sleeps all the same.
+    static IN_VAIN: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
+    /// Waits that gave turns in vain since the last one whose turns paid.
+    static WAITS_IN_VAIN: AtomicU32 = const { AtomicU32::new(0) };
+}
+
 /// May a thread that finds the CPUs crowded let the others have a turn, and poll again? Where all of
 /// them wait for each other that is far cheaper than sleeping and being woken.
 pub fn may_take_turns() -> bool {
-    TURNS.with(|mood| monotonic_nanos() >= mood.until.load(Ordering::Relaxed))
+    let now = monotonic_nanos();
+    [&TURNS, &IN_VAIN].iter().all(|mood| mood.with(|it| now >= it.until.load(Ordering::Relaxed)))
+}
+
+/// A wait that gave turns has ended, or, in vain, sleeps now: it pays for both. Where the others are the kernel's, and compute, most
+/// waits end so. Then they sleep at once for a pause.
+pub fn note_end_of_turns(in_vain: bool) {
+    let before = WAITS_IN_VAIN.with(|waits| {
+        let before = waits.load(Ordering::Relaxed);
+        waits.store(if in_vain { before.saturating_add(1) } else { 0 }, Ordering::Relaxed);
+        before
+    });
+    if before >= MANY_IN_VAIN {
+        IN_VAIN.with(|mood| mood.note(in_vain, LONGEST));
+    }
 }
 
 /// Lets the others have a turn. False if nobody took it.

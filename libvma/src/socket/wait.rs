@@ -206,12 +206,27 @@ impl Wait {
 
     fn give_turn(&mut self) -> Next {
         if self.turns == 0 || !contention::may_take_turns() {
+            self.end_turns(true);
             return Next::Sleep;
         }
         self.is_crowded = true;
         self.turns -= 1;
         self.owes = Owes::Turn;
         Next::PollAgain
+    }
+
+    /// The wait is over, or will sleep.
+    #[inline]
+    fn end_turns(&self, in_vain: bool) {
+        if self.turns < TURNS {
+            contention::note_end_of_turns(in_vain);
+        }
+    }
+
+    /// What it waits for is there.
+    #[inline]
+    pub fn found(&self) {
+        self.end_turns(false);
     }
 
     fn owe_yield(&mut self) -> Next {

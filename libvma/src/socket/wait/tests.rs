@@ -97,3 +97,30 @@ fn a_timer_of_a_connection_is_no_timeout_of_the_call() {
     assert_eq!(sleep(Some(0), None).0, Next::TimedOut);
     assert_eq!(sleep(Some(u64::MAX), Some(past)), (Next::PollAgain, 0));
 }
+
+/// Turns that do not bring what a wait waits for cost what they cost, and then comes the sleep.
+#[test]
+fn turns_in_vain_let_the_next_waits_sleep_at_once_and_paid_ones_do_not() {
+    let load = Load::unknown();
+    let crowded = || Wait { is_crowded: true, ..Wait::new(Patience::Endless, None, false) };
+    // Nobody waits for the CPU: each turn counts as several, and then the wait sleeps.
+    let all_turns = |wait: &mut Wait| {
+        let mut given = 0;
+        while wait.give_turn() == Next::PollAgain {
+            wait.settle(&load);
+            given += 1;
+        }
+        given
+    };
+    // A turn may take as long as another thread likes, so the waits are counted.
+    const WAITS: usize = 200;
+    let paid = (0..WAITS).filter(|_| {
+        let mut wait = crowded();
+        let gave = wait.give_turn() == Next::PollAgain;
+        wait.found();
+        gave
+    });
+    assert_eq!(paid.count(), WAITS);
+    let gave = (0..WAITS).filter(|_| all_turns(&mut crowded()) > 0).count();
+    assert!((1..WAITS / 2).contains(&gave), "{gave}");
+}
