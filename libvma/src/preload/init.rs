@@ -34,7 +34,8 @@ fn make_room() {
     }
 }
 
-/// The C library's word, which is quick. Before version 2.32 it has none.
+/// glibc 2.32 and later tell by a variable, which is quicker to ask than the kernel. Neither counts what raw clone(2) made that is no
+/// thread; a constructor that has such a task sees the larger limit for a moment.
 fn is_single_threaded() -> bool {
     // SAFETY: a NUL-terminated name, as dlsym(3) wants.
     let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };

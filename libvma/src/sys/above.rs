@@ -28,6 +28,8 @@ const ROOM: u64 = 1024;
 /// The kernel keeps a table up to the highest number, and fork() copies it. Where the limit is larger than this, the descriptors
 /// lie below it; they are a small part of what the program may open.
 const LARGEST: u64 = 16_384;
+/// No program gets a table for a larger limit before it has sockets: that would be 128 KiB and more.
+const LARGEST_MADE: u64 = 4096;
 
 /// The hard limit is the soft one, and the process may not raise it.
 static REFUSED: AtomicBool = AtomicBool::new(false);
@@ -44,19 +46,28 @@ pub fn copy(fd: BorrowedFd<'_>) -> Option<RawFd> {
     RawFd::try_from(copy).ok().filter(|copy| *copy >= 0)
 }
 
-/// Has the kernel make its table of descriptors long enough for the library's numbers. The caller is the program's only thread: where
-/// others share the table, the kernel waits for a grace period of RCU each time that it grows (`expand_fdtable()` in fs/file.c), and
-/// the program's first socket() would take 10 to 30 ms.
+/// Has the kernel make its table of descriptors long enough for all of the library's numbers. The caller is the program's only
+/// thread: where others share the table, the kernel waits for a grace period of RCU each time that it grows (`expand_fdtable()` in
+/// fs/file.c), and the program's first socket() would take 10 to 30 ms. exec() keeps the table; fork() makes a short one anew.
 pub fn make_room() {
+    let raised = Raised::new();
+    if raised.as_ref().is_some_and(|raised| raised.floor > LARGEST_MADE) {
+        return;
+    }
     let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) else { return };
     let any = any.into_raw_fd();
-    let copied = |floor: usize| [any as usize, libc::F_DUPFD_CLOEXEC as usize, floor, 0, 0, 0];
-    let above = Raised::new()
-        .map(|raised| raised.call_alone(libc::SYS_fcntl, copied(raised.floor as usize)));
+    let copied =
+        |number: u64| [any as usize, libc::F_DUPFD_CLOEXEC as usize, number as usize, 0, 0, 0];
+    // An attempt without the right would be an entry in the audit log for each program that starts.
+    let above = raised
+        .filter(|raised| !raised.beyond_hard || rustix::process::geteuid().is_root())
+        .map(|raised| raised.call_alone(libc::SYS_fcntl, copied(raised.limits.rlim_cur - 1)));
     let copy = above.filter(|copy| *copy >= 0).or_else(|| {
+        let last = FLOORS[0] as u64 + ROOM - 1;
+        let numbers = [last].into_iter().chain(FLOORS.map(|floor| floor as u64));
         // SAFETY: numbers only.
-        let below = |floor| unsafe { raw_syscall(libc::SYS_fcntl, copied(floor as usize)) };
-        FLOORS.into_iter().map(below).find(|copy| *copy >= 0)
+        let below = |number| unsafe { raw_syscall(libc::SYS_fcntl, copied(number)) };
+        numbers.map(below).find(|copy| *copy >= 0)
     });
     for fd in [Some(any), copy.and_then(|copy| RawFd::try_from(copy).ok())].into_iter().flatten() {
         // SAFETY: open, and not used after this line.
