@@ -38,7 +38,7 @@ thread_local! {
     static TURNS: Mood = const { Mood { until: AtomicU64::new(0), pause: AtomicU64::new(0) } };
 }
 
-/// So many waits one after the other that gave turns in vain are no chance.
+/// After so many waits one after the other that gave turns in vain, the thread stops giving any for a while.
 const MANY_IN_VAIN: u32 = 4;
 
 thread_local! {
@@ -55,17 +55,24 @@ pub fn may_take_turns() -> bool {
     [&TURNS, &IN_VAIN].iter().all(|mood| mood.with(|it| now >= it.until.load(Ordering::Relaxed)))
 }
 
-/// A wait that gave turns has ended, or, in vain, sleeps now: it pays for both. Where the others are the kernel's, and compute, most
-/// waits end so. Then they sleep at once for a pause.
+/// A wait that gave turns has ended, or sleeps now (`in_vain`). A wait in vain costs the turns and the sleep. Beside a server on kernel
+/// sockets that computes, most waits are in vain; the thread sleeps at once then, for a pause.
 pub fn note_end_of_turns(in_vain: bool) {
-    let before = WAITS_IN_VAIN.with(|waits| {
+    let (before, now) = WAITS_IN_VAIN.with(|waits| {
         let before = waits.load(Ordering::Relaxed);
-        waits.store(if in_vain { before.saturating_add(1) } else { 0 }, Ordering::Relaxed);
-        before
+        let now = if in_vain { before.saturating_add(1) } else { 0 };
+        waits.store(now, Ordering::Relaxed);
+        (before, now)
     });
-    if before >= MANY_IN_VAIN {
+    if before.max(now) >= MANY_IN_VAIN {
         IN_VAIN.with(|mood| mood.note(in_vain, LONGEST));
     }
+}
+
+/// The pause in which the thread gives no turns, in nanoseconds.
+#[cfg(test)]
+pub fn pause_of_turns() -> u64 {
+    IN_VAIN.with(|mood| mood.pause.load(Ordering::Relaxed))
 }
 
 /// Lets the others have a turn. False if nobody took it.

@@ -206,7 +206,6 @@ impl Wait {
 
     fn give_turn(&mut self) -> Next {
         if self.turns == 0 || !contention::may_take_turns() {
-            self.end_turns(true);
             return Next::Sleep;
         }
         self.is_crowded = true;
@@ -215,7 +214,7 @@ impl Wait {
         Next::PollAgain
     }
 
-    /// The wait is over, or will sleep.
+    /// Says whether the turns that the wait gave paid, if it gave any.
     #[inline]
     fn end_turns(&self, in_vain: bool) {
         if self.turns < TURNS {
@@ -223,7 +222,7 @@ impl Wait {
         }
     }
 
-    /// What it waits for is there.
+    /// To be called when the wait has what it waits for.
     #[inline]
     pub fn found(&self) {
         self.end_turns(false);
@@ -293,6 +292,7 @@ impl Wait {
         mask: Option<&libc::sigset_t>,
         bound: Option<u64>,
     ) -> Next {
+        self.end_turns(true);
         let interrupted = thread::set_alarm(fds.waker());
         let mut by_timer = false;
         let next = if self.is_interrupted() {

@@ -98,29 +98,39 @@ fn a_timer_of_a_connection_is_no_timeout_of_the_call() {
     assert_eq!(sleep(Some(u64::MAX), Some(past)), (Next::PollAgain, 0));
 }
 
-/// Turns that do not bring what a wait waits for cost what they cost, and then comes the sleep.
+/// A wait that gives turns and sleeps all the same is slower than one that sleeps at once.
 #[test]
 fn turns_in_vain_let_the_next_waits_sleep_at_once_and_paid_ones_do_not() {
-    let load = Load::unknown();
-    let crowded = || Wait { is_crowded: true, ..Wait::new(Patience::Endless, None, false) };
-    // Nobody waits for the CPU: each turn counts as several, and then the wait sleeps.
-    let all_turns = |wait: &mut Wait| {
-        let mut given = 0;
-        while wait.give_turn() == Next::PollAgain {
-            wait.settle(&load);
-            given += 1;
-        }
-        given
+    let (reader, mut writer) = pipe().unwrap();
+    writer.write_all(b"x").unwrap();
+    let with_a_turn = || {
+        let mut wait = Wait::new(Patience::Loops(1000), None, false);
+        wait.is_crowded = true;
+        assert_eq!(wait.give_turn(), Next::PollAgain);
+        wait
     };
-    // A turn may take as long as another thread likes, so the waits are counted.
-    const WAITS: usize = 200;
-    let paid = (0..WAITS).filter(|_| {
-        let mut wait = crowded();
-        let gave = wait.give_turn() == Next::PollAgain;
-        wait.found();
-        gave
-    });
-    assert_eq!(paid.count(), WAITS);
-    let gave = (0..WAITS).filter(|_| all_turns(&mut crowded()) > 0).count();
-    assert!((1..WAITS / 2).contains(&gave), "{gave}");
+    let in_vain = || {
+        let set = &mut PollSet::default();
+        set.add_readable(reader.as_raw_fd());
+        with_a_turn().sleep(set, None, None);
+    };
+    for _ in 0..3 {
+        in_vain();
+    }
+    with_a_turn().found();
+    for _ in 0..3 {
+        in_vain();
+    }
+    assert_eq!(contention::pause_of_turns(), 0, "three of them are chance");
+    in_vain();
+    let pause = contention::pause_of_turns();
+    assert!(pause > 0);
+    let mut next = Wait::new(Patience::Loops(1000), None, false);
+    let began = clock::now().as_nanos();
+    let said = next.give_turn();
+    let is_late = clock::now().as_nanos() - began > pause / 2;
+    assert!(said == Next::Sleep || is_late, "it sleeps at once");
+    next.turns = TURNS - 1;
+    next.found();
+    assert!(contention::pause_of_turns() < pause);
 }
