@@ -41,11 +41,9 @@ mod prober;
 mod transcript;
 mod turns;
 
-use std::cell::Cell;
-
 use prober::{Build, Run, of_kernel, of_library, plain};
 use transcript::{Kind, compare, fallen_back};
-use turns::{both, each, is_apart};
+use turns::{each, is_apart};
 
 /// Polls for ever, before every sleep.
 const SPINNING: &[(&str, &str)] = &[("VMA_RX_POLL", "-1"), ("VMA_SELECT_POLL", "-1")];
@@ -74,10 +72,9 @@ fn check(runs: &[Run<'_>]) {
 
 #[track_caller]
 fn check_one(run: &Run<'_>) {
-    let (kernel, first) = both(is_apart(run), || of_kernel(run), || of_library(run));
-    let first = Cell::new(Some(first));
+    let kernel = of_kernel(run);
     let probe = || {
-        let library = first.take().unwrap_or_else(|| of_library(run));
+        let library = of_library(run);
         let trouble = fallen_back(run, &kernel, &library);
         (library, trouble)
     };
@@ -213,9 +210,9 @@ fn poll_and_select_tell_the_same() {
     alike_in("wait", ATTENTIVE);
 }
 
-/// By default the kernel is not asked in every call; asleep and spinning are compared so.
+/// Each group in each environment.
 #[track_caller]
-fn waiting_is_alike(groups: &[&str], except: &[&str], environments: &[&[(&str, &str)]]) {
+fn alike_in_each(groups: &[&str], except: &[&str], environments: &[&[(&str, &str)]]) {
     let mut runs = Vec::new();
     for group in groups {
         runs.extend(environments.iter().map(|environment| Run {
@@ -230,13 +227,13 @@ fn waiting_is_alike(groups: &[&str], except: &[&str], environments: &[&[(&str, &
 // covers: MUX-04
 #[test]
 fn poll_and_select_tell_the_same_asleep() {
-    waiting_is_alike(&["wait"], &["poll_mixed", "select_mixed"], &[SLEEPING]);
+    alike_in_each(&["wait"], &["poll_mixed", "select_mixed"], &[SLEEPING]);
 }
 
 // covers: MUX-07
 #[test]
 fn poll_and_select_tell_the_same_while_spinning() {
-    waiting_is_alike(&["wait"], &["poll_mixed", "select_mixed"], &[SPINNING]);
+    alike_in_each(&["wait"], &["poll_mixed", "select_mixed"], &[SPINNING]);
 }
 
 // covers: MUX-03, MUX-10, MUX-11, LIM-31
@@ -248,13 +245,13 @@ fn epoll_tells_the_same() {
 // covers: MUX-04
 #[test]
 fn epoll_tells_the_same_by_default_and_asleep() {
-    waiting_is_alike(&["epoll"], &["mixed"], &[&[], SLEEPING]);
+    alike_in_each(&["epoll"], &["mixed"], &[&[], SLEEPING]);
 }
 
 // covers: MUX-07
 #[test]
 fn epoll_tells_the_same_while_spinning() {
-    waiting_is_alike(&["epoll"], &["mixed"], &[SPINNING]);
+    alike_in_each(&["epoll"], &["mixed"], &[SPINNING]);
 }
 
 // covers: API-39, FIX-09
@@ -278,7 +275,7 @@ fn signals_interrupt_alike_while_spinning() {
 // covers: API-39
 #[test]
 fn a_handler_may_jump_out_of_a_call() {
-    waiting_is_alike(&["longjmp"], &[], &[&[], SLEEPING]);
+    alike_in_each(&["longjmp"], &[], &[&[], SLEEPING]);
 }
 
 // covers: API-39
@@ -394,12 +391,12 @@ fn streams_begin_and_end_alike_while_spinning() {
 
 #[test]
 fn waiting_for_streams_is_alike_by_default_and_asleep() {
-    waiting_is_alike(&["tcp_ready", "tcp_epoll"], &["mixed"], &[&[], SLEEPING]);
+    alike_in_each(&["tcp_ready", "tcp_epoll"], &["mixed"], &[&[], SLEEPING]);
 }
 
 #[test]
 fn waiting_for_streams_is_alike_while_spinning() {
-    waiting_is_alike(&["tcp_ready", "tcp_epoll"], &["mixed"], &[SPINNING]);
+    alike_in_each(&["tcp_ready", "tcp_epoll"], &["mixed"], &[SPINNING]);
 }
 
 // covers: API-27, FIX-02
@@ -421,7 +418,7 @@ fn streams_within_the_host_are_alike() {
 
 #[test]
 fn threads_are_cancelled_alike() {
-    waiting_is_alike(&["cancel"], &[], &[&[], SLEEPING]);
+    alike_in_each(&["cancel"], &[], &[&[], SLEEPING]);
 }
 
 #[test]
@@ -477,10 +474,14 @@ fn processes_and_threads_share_sockets_over_ipv6_alike() {
     alike_over_ipv6(&["processes", "threads", "descriptors"], &[], &[]);
 }
 
+fn alone_over_ipv6(group: &str) -> Run<'_> {
+    Run { build: Build::Ipv6, apart: true, ..plain(group) }
+}
+
 // covers: NET-03
 #[test]
 fn streams_over_ipv6_begin_alike() {
-    alike_over_ipv6(&["tcp_connect", "tcp_accept"], &[], &[]);
+    check(&["tcp_connect", "tcp_accept"].map(alone_over_ipv6));
 }
 
 #[test]
@@ -490,7 +491,7 @@ fn streams_over_ipv6_are_sent_and_received_alike() {
 
 #[test]
 fn streams_over_ipv6_end_alike() {
-    alike_over_ipv6(&["tcp_close"], &[], &[]);
+    check(&[alone_over_ipv6("tcp_close")]);
 }
 
 #[test]

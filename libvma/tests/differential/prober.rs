@@ -41,13 +41,14 @@ const WRAPPED: &str = "-Wl,--wrap=socket,--wrap=bind,--wrap=connect,--wrap=sendt
     --wrap=sendmmsg,--wrap=setsockopt,--wrap=getsockopt";
 
 /// One run of a group.
+#[derive(Clone, Copy)]
 pub struct Run<'a> {
     pub group: &'a str,
     pub environment: &'a [(&'a str, &'a str)],
     pub build: Build,
     /// Cases that are not compared in this run.
     pub except: &'a [&'a str],
-    /// No other run goes on at the same time. One whose environment makes it spin needs no word.
+    /// No other run of the same test goes on at the same time. Nor does one beside a run that spins.
     pub apart: bool,
 }
 

@@ -1,14 +1,12 @@
 //! Which runs of the prober go on at the same time. A prober sleeps for 95 % of its time, so several of one test
 //! take turns well, unless one of them spins.
 
-use std::panic::resume_unwind;
 use std::sync::Mutex;
-use std::thread::scope;
 
 use crate::harness::at_once;
 use crate::prober::Run;
 
-/// Probers under the library at the same time. Beside each may be one on the kernel's sockets.
+/// Probers at the same time.
 const AT_ONCE: usize = 3;
 
 /// In a process of several tests, as cargo test has them, one test at a time.
@@ -18,23 +16,6 @@ static TURN: Mutex<()> = Mutex::new(());
 pub fn each<T: Sync>(items: &[T], apart: bool, work: impl Fn(&T) + Sync) {
     let _turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     at_once(if apart { 1 } else { AT_ONCE }, items, work);
-}
-
-/// The results of both, which go on at the same time unless they are to be `apart`.
-pub fn both<A: Send, B>(
-    apart: bool,
-    a: impl FnOnce() -> A + Send,
-    b: impl FnOnce() -> B,
-) -> (A, B) {
-    if apart {
-        let a = a();
-        return (a, b());
-    }
-    scope(|scope| {
-        let a = scope.spawn(a);
-        let b = b();
-        (a.join().unwrap_or_else(|panic| resume_unwind(panic)), b)
-    })
 }
 
 /// Does a run want the processors for itself?

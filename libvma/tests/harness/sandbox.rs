@@ -26,9 +26,14 @@ const HOLDER: &str = r#"
 PATH=$PATH:/usr/sbin:/sbin
 ip link set lo up || exit
 for n in 1 2 3; do ip -6 address add "fd00:98::$n/128" dev lo nodad || exit; done
-# The kernel loses what is sent to an address before it is in the local table, which is later than ip returns.
+# ip returns before the kernel has an address in the local table, and what is sent there meanwhile is lost.
 for n in 1 2 3; do
-    until ip -6 route show table local "fd00:98::$n" | grep -q ^local; do sleep 0.002; done
+    for round in $(seq 2000); do
+        ip -6 route show table local "fd00:98::$n" | grep -q ^local && continue 2
+        sleep 0.005
+    done
+    echo "fd00:98::$n does not become local" >&2
+    exit 1
 done
 echo ready
 read _

@@ -1,12 +1,12 @@
 //! Registrations that the program changes while their connection becomes the kernel's.
 
-use crate::harness::{at_once, compile_in};
+use crate::harness::compile_in;
 
 use super::{Local, Under};
 
 #[test]
 fn epoll_ctl_finds_the_registration_of_a_connection_that_becomes_the_kernels() {
-    at_once(2, &[Under::Both, Under::Neither], |&under| {
+    for under in [Under::Both, Under::Neither] {
         let local = Local::new(under);
         let program = compile_in(&local.sandbox.dir, "toggles", include_str!("toggles.c"), &[]);
         let program = program.to_str().unwrap();
@@ -19,5 +19,5 @@ fn epoll_ctl_finds_the_registration_of_a_connection_that_becomes_the_kernels() {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         let is_told = log.contains("is served by the kernel: the destination is on this host");
         assert_eq!(is_told, under == Under::Both, "{log}");
-    });
+    }
 }
