@@ -124,7 +124,7 @@ pub struct Rest {
 
 /// What the kernel would charge SO_RCVBUF for a datagram of `len` bytes: `skb->truesize`, that is
 /// the descriptor and a buffer with room for headers, headroom and the shared info, one of 576
-/// bytes or of a power of two (Linux 6.18). The headroom is that of a datagram of IPv4 which the kernel sends over veth or loopback
+/// bytes or of a power of two (Linux 6.3 and later). The headroom is that of a datagram of IPv4 which the kernel sends over veth or loopback
 /// (`__ip_append_data()`), the smallest of all. A receive buffer so holds no fewer datagrams than on kernel sockets.
 pub fn charge(len: usize) -> usize {
     const DESCRIPTOR: usize = 256;

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Side, compile, library, wait_for};
+use crate::harness::{
+    Namespaces, PYTHON, Puppet, Side, compile, kernel_version, library, wait_for,
+};
 
 /// The kernel closes the link of a steering program, a packet socket and an AF_XDP socket by a grace period each, of
 /// some 10 ms.
@@ -53,7 +55,9 @@ fn a_process_with_an_interface_ends_without_a_grace_period() {
         let mut times: Vec<Duration> = (0..7).map(ended).collect();
         times.sort_unstable();
         println!("{call}: {times:?}");
-        assert!(times[times.len() / 2] <= LONGEST_END, "{call}: {times:?}");
+        // Before Linux 6.9 the process itself closes what is left.
+        let is_short = times[times.len() / 2] <= LONGEST_END;
+        assert!(is_short || kernel_version() < (6, 9), "{call}: {times:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 //! all of them.
 
 use crate::dual_stack::with_ipv6;
-use crate::harness::{Namespaces, PYTHON, Puppet, Side};
+use crate::harness::{Namespaces, PYTHON, Puppet, Side, kernel_version, wait_for};
 
 /// Both sides of each size at which the kernel takes a larger buffer: for IPv4 these are 197 and 645 bytes.
 const SIZES: [usize; 9] = [1, 150, 151, 181, 197, 198, 645, 646, 1452];
@@ -40,6 +40,13 @@ fn held(sender: &mut Puppet, receiver: &mut Puppet, address: &str, port: u16, si
     receiver.number("held(s)")
 }
 
+/// Before Linux 6.3 the kernel had smaller buffers for the smallest datagrams.
+#[track_caller]
+fn is_enough(found: i64, expected: i64, address: &str, size: usize) {
+    let least = if kernel_version() >= (6, 3) { expected } else { expected.min(256) };
+    assert!((least..BURST).contains(&found), "{address}, {size}: {found}, {expected}");
+}
+
 fn begin(receiver: &mut Puppet, address: &str, port: u16) {
     receiver.run(&format!("s = receiver('{address}', {port})"));
 }
@@ -61,7 +68,7 @@ fn a_burst_from_the_wire_is_held_as_by_a_kernel_socket() {
             let found = held(&mut sender, &mut served, address, 5001, size);
             ipv4.still();
             ipv6.still();
-            assert!((expected..BURST).contains(&found), "{address}, {size}: {found}, {expected}");
+            is_enough(found, expected, address, size);
         }
     }
 }
@@ -78,8 +85,12 @@ fn a_burst_within_the_host_is_held_as_by_a_kernel_socket() {
         begin(&mut served, address, port + 1);
         // One socket sends all the time, so that it finds the other process.
         let send = format!("c.sendto(b'x', ('{address}', {}))", port + 1);
-        client.run(&format!("for i in range(20): {send}; time.sleep(0.02)"));
-        served.number("held(s)");
+        wait_for("the two find each other", || {
+            let watch = net.watch(Side::B);
+            client.run(&send);
+            served.number("held(s)");
+            (watch.moved() == (0, 0)).then_some(())
+        });
         for size in SIZES {
             let expected = held(&mut sender, &mut kernels, address, port, size);
             let watch = net.watch(Side::B);
@@ -87,7 +98,7 @@ fn a_burst_within_the_host_is_held_as_by_a_kernel_socket() {
             client.run(&format!("for i in range({BURST}): {burst}"));
             let found = served.number("held(s)");
             watch.still();
-            assert!((expected..BURST).contains(&found), "{address}, {size}: {found}, {expected}");
+            is_enough(found, expected, address, size);
         }
     }
 }

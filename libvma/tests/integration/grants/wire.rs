@@ -1,4 +1,4 @@
-//! What leaves the host by the cable, whatever a receiver would make of it: a UDP socket of the peer does not see most of what is forged.
+//! The frames that leave the host by the cable. A UDP socket of the peer does not see most of the forged ones.
 
 use super::Host;
 use crate::harness::{PYTHON, Puppet, Side};

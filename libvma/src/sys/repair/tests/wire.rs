@@ -43,7 +43,7 @@ impl Wire {
         wire.at_peer(|| {
             ip(&format!("link set lo up\naddr add {THEIRS}/24 dev v1\nlink set v1 up\n"));
         });
-        // Linux 6.15: what was lost is sent again each second, not later and later.
+        // Linux 6.15 and later: the kernel retransmits once a second, without backoff.
         if std::fs::exists("/proc/sys/net/ipv4/tcp_rto_max_ms").unwrap() {
             wire.set("tcp_rto_max_ms", "1000");
         }
