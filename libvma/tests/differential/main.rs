@@ -188,7 +188,7 @@ fn options_are_kept_and_told_alike() {
     alike("options");
 }
 
-/// It sends 2000 datagrams before it looks; a ring loses what it has no frame for, uncounted.
+/// The group sends 2000 datagrams before it looks; a ring loses what it has no frame for, uncounted.
 const LIMITS: Run<'_> =
     Run { environment: &[("VMA_RX_WRE", "4096")], apart: true, ..plain("limits") };
 

@@ -1,4 +1,4 @@
-//! Which runs of the prober go on at the same time. A prober sleeps for 95 % of its time, so several of one test
+//! The runs of the prober that go on at the same time. A prober sleeps for 95 % of its time, so several of one test
 //! take turns well, unless one of them spins.
 
 use std::sync::Mutex;

@@ -12,7 +12,7 @@ def seen(last):
     frames = []
     while last not in frames:
         f, about = wire.recvfrom(70000)
-        # What the kernels say to their neighbours (ARP, ICMPv6 with the largest hop limit, groups) and side B by itself is not asked for.
+        # Frames of the kernels to their neighbours (ARP, ICMPv6 with the largest hop limit, groups), and those of side B itself, are left out.
         is_kernels = f[12:14] == b'\x08\x06' or (f[12:14] == b'\x86\xdd' and f[21] == 255) or f[0] & 1
         if about[2] != 4 and not is_kernels: frames.append(f.hex())
     return ' '.join(frames)
