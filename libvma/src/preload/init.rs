@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{crash, fork, real, signal};
 use crate::process::{self, Process};
-use crate::sys::{above, thread};
+use crate::sys::above;
 
 /// Finds libc's functions, is told of quick_exit() and of forks, and makes room for the library's descriptors while there are no
 /// threads. A call that comes before this (another library's constructor) finds its function by itself.
@@ -22,28 +22,7 @@ extern "C" fn constructor() {
     real::resolve_all();
     super::leave::watch_quick_exit();
     fork::hook_memory();
-    make_room();
-}
-
-/// Out of line, as it is taken once.
-#[cold]
-#[inline(never)]
-fn make_room() {
-    if is_single_threaded() {
-        above::make_room();
-    }
-}
-
-/// glibc 2.32 and later tell by a variable, which is quicker to ask than the kernel. Neither counts what raw clone(2) made that is no
-/// thread; a constructor that has such a task sees the larger limit for a moment.
-fn is_single_threaded() -> bool {
-    // SAFETY: a NUL-terminated name, as dlsym(3) wants.
-    let word = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
-    match core::ptr::NonNull::new(word.cast::<u8>()) {
-        // SAFETY: a char of the C library's (sys/single_threaded.h). It changes only where threads begin and end.
-        Some(word) => unsafe { word.read_volatile() != 0 },
-        None => thread::is_alone(),
-    }
+    above::make_room();
 }
 
 extern "C" fn destructor() {

@@ -28,7 +28,7 @@ const ROOM: u64 = 1024;
 /// The kernel keeps a table up to the highest number, and fork() copies it. Where the limit is larger than this, the descriptors
 /// lie below it; they are a small part of what the program may open.
 const LARGEST: u64 = 16_384;
-/// No program gets a table for a larger limit before it has sockets: that would be 128 KiB and more.
+/// Where the soft limit is larger than this, a program without sockets gets no longer table: that would be 128 KiB and more.
 const LARGEST_MADE: u64 = 4096;
 
 /// The hard limit is the soft one, and the process may not raise it.
@@ -46,10 +46,14 @@ pub fn copy(fd: BorrowedFd<'_>) -> Option<RawFd> {
     RawFd::try_from(copy).ok().filter(|copy| *copy >= 0)
 }
 
-/// Has the kernel make its table of descriptors long enough for all of the library's numbers. The caller is the program's only
-/// thread: where others share the table, the kernel waits for a grace period of RCU each time that it grows (`expand_fdtable()` in
-/// fs/file.c), and the program's first socket() would take 10 to 30 ms. exec() keeps the table; fork() makes a short one anew.
+/// Has the kernel make its table of descriptors long enough for all of the library's numbers, while the program has one thread: where
+/// others share the table, the kernel waits for a grace period of RCU each time that it grows (`expand_fdtable()` in fs/file.c), and
+/// the program's first socket() would take 10 to 30 ms. exec() keeps the table; fork() makes a short one anew.
+#[cold]
 pub fn make_room() {
+    if !thread::is_alone() {
+        return;
+    }
     let raised = Raised::new();
     if raised.as_ref().is_some_and(|raised| raised.floor > LARGEST_MADE) {
         return;
@@ -61,7 +65,7 @@ pub fn make_room() {
     // An attempt without the right would be an entry in the audit log for each program that starts.
     let above = raised
         .filter(|raised| !raised.beyond_hard || rustix::process::geteuid().is_root())
-        .map(|raised| raised.call_alone(libc::SYS_fcntl, copied(raised.limits.rlim_cur - 1)));
+        .map(|raised| raised.call(libc::SYS_fcntl, copied(raised.limits.rlim_cur - 1)));
     let copy = above.filter(|copy| *copy >= 0).or_else(|| {
         let last = FLOORS[0] as u64 + ROOM - 1;
         let numbers = [last].into_iter().chain(FLOORS.map(|floor| floor as u64));
@@ -120,25 +124,11 @@ impl Raised {
 
     /// Makes a system call whose arguments are numbers.
     fn call(&self, number: c_long, arguments: [usize; 6]) -> isize {
-        self.call_if(thread::is_alone, number, arguments)
-    }
-
-    /// [`Raised::call`] of the program's only thread.
-    fn call_alone(&self, number: c_long, arguments: [usize; 6]) -> isize {
-        self.call_if(|| true, number, arguments)
-    }
-
-    fn call_if(
-        &self,
-        is_alone: impl FnOnce() -> bool,
-        number: c_long,
-        arguments: [usize; 6],
-    ) -> isize {
         let mut job =
             Job { limits: self.limits, number, arguments, result: -(libc::EAGAIN as isize) };
         // A signal handler could see the limit, or could fork.
         let saved = thread::block_signals();
-        if is_alone() {
+        if thread::is_alone() {
             job.run_here();
         } else {
             job.run_beside();

@@ -72,7 +72,7 @@ const OTHERWISE: [&str; 24] = [
 /// Lines after this are not waited for.
 const LONGEST_MILLIS: f64 = 4000.0;
 const ATTEMPTS: usize = 4;
-/// They sleep most of the time.
+/// Lines that are played at the same time. A line sleeps most of the time.
 const AT_ONCE: usize = 16;
 
 /// A time line as the sources have it.
