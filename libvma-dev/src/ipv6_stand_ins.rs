@@ -18,9 +18,9 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Addresses that may have the same sum. Whatever has no place is the kernel's.
+/// Addresses that may have the same sum: a power of two. Whatever has no place is the kernel's.
 const LEVELS: usize = 16;
-/// Groups that may. They are fewer.
+/// Groups that may: a power of two. They are fewer.
 const LEVELS_OF_GROUPS: usize = 4;
 /// In the number of a level: it is one of groups.
 const GROUPS: u8 = 128;
@@ -215,7 +215,7 @@ fn candidates(address: Ipv6Addr) -> impl Iterator<Item = (Ipv4Addr, &'static Pla
     };
     (0..levels).filter_map(move |step| {
         // The upper bits of the product depend on all of the address.
-        let level = ((product >> 60) as usize + step) % levels;
+        let level = ((product >> 60) as usize + step) & (levels - 1);
         let number = kind | (level as u8 + 1);
         // The words of the stand-in have the same sum, modulo 65535.
         let rest = (sum + SUMS as u32 - u32::from(number)) % SUMS as u32;

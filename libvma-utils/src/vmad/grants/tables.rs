@@ -70,8 +70,17 @@ impl ProgramTables {
         // Frames of one may be under way, which counts once. A peer that a flow names has a stand-in there.
         if self.stand_ins.insert(peer.octets(), STRANGER, NO_EXIST).is_ok() {
             self.strangers += 1;
+            self.end_epoch();
         }
         self.strangers
+    }
+
+    /// From here on the programs do not trust what they remember of the tables.
+    fn end_epoch(&mut self) {
+        self.ended += 1;
+        if let Err(error) = self.epoch.set(0, self.ended, 0) {
+            log::error!("a ring's program is not told of a change: {error}");
+        }
     }
 
     /// Has the programs know the addresses of a flow: its keys.
@@ -119,6 +128,8 @@ impl Tables for ProgramTables {
             (_, Some(five)) => self.five.insert(five, OURS, 0),
             (three, None) => self.three.insert(three, OURS, 0),
         }?;
+        // Its addresses may have been without stand-ins.
+        self.end_epoch();
         Ok(())
     }
 
@@ -130,11 +141,7 @@ impl Tables for ProgramTables {
             (three, None) => self.three.remove(&three),
         };
         flow.1.into_iter().chain([flow.0]).for_each(|end| self.give_back(end));
-        // From here on the programs do not trust what they remember of the tables.
-        self.ended += 1;
-        if let Err(error) = self.epoch.set(0, self.ended, 0) {
-            log::error!("a ring's program is not told of a change: {error}");
-        }
+        self.end_epoch();
     }
 
     fn let_send(&mut self, source: &End, place: Option<u32>) -> anyhow::Result<()> {

@@ -3,10 +3,12 @@
 //! Several sockets may want the same flow (SO_REUSEPORT, a multicast group), so flows are counted;
 //! the last one out removes it from the program's maps. An *exception* is a 5-tuple that is the
 //! kernel's though a 3-tuple of ours covers it. The program remembers what it found to be ours, for the
-//! length of an *epoch*: one ends with everything that ceases to be ours.
+//! length of an *epoch*: one ends with everything that ceases to be ours, and when an IPv6 address gets a stand-in
+//! or loses it.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{HashMap, HashSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 
@@ -81,8 +83,15 @@ impl FlowTable {
         self.users.is_empty()
     }
 
-    pub fn stand_ins(&mut self) -> &mut StandIns {
-        &mut self.stand_ins
+    /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
+    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
+        self.stand_ins.leave_to_kernel(peer);
+        self.end_epoch();
+    }
+
+    /// Does the program know the address that has this stand-in?
+    pub fn knows(&self, stand_in: Ipv4Addr) -> bool {
+        self.stand_ins.has(stand_in)
     }
 
     pub fn is_closed_to_strangers(&self) -> bool {
@@ -144,9 +153,9 @@ impl FlowTable {
         if !self.exceptions.insert(flow) {
             return Ok(());
         }
-        let installed = self.stand_ins.add(flow).and_then(|()| {
+        let installed = self.stand_ins.add(flow).and_then(|_| {
             let written = bpf::map_update(&self.five, &five(flow), &PASSED);
-            written.inspect_err(|_| self.stand_ins.remove(flow))
+            written.inspect_err(|_| _ = self.stand_ins.remove(flow))
         });
         if let Err(errno) = installed {
             self.exceptions.remove(&flow);
@@ -168,7 +177,9 @@ impl FlowTable {
             true => bpf::map_update(&self.five, &five(flow), &OURS),
             false => bpf::map_delete(&self.five, &five(flow)),
         };
-        self.stand_ins.remove(flow);
+        if self.stand_ins.remove(flow) {
+            self.end_epoch();
+        }
         let whole = whole(flow);
         if let Some(count) = self.excepted.get_mut(&whole) {
             *count -= 1;
@@ -205,12 +216,15 @@ impl FlowTable {
             return Ok(());
         }
         let value = self.value(flow);
-        self.stand_ins.add(flow)?;
+        let is_new = self.stand_ins.add(flow)?;
         match flow {
             Flow::ThreeTuple { .. } => bpf::map_update(&self.three, &three(flow), &value),
             Flow::FiveTuple { .. } => bpf::map_update(&self.five, &five(flow), &value),
         }
-        .inspect_err(|_| self.stand_ins.remove(flow))?;
+        .inspect_err(|_| _ = self.stand_ins.remove(flow))?;
+        if is_new {
+            self.end_epoch();
+        }
         self.users.insert(flow, 1);
         self.end_exception(flow);
         Ok(())

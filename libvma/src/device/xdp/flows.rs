@@ -138,14 +138,14 @@ impl Flows {
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
     pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
         if let Flows::Own(table) = self {
-            table.stand_ins().leave_to_kernel(peer);
+            table.leave_to_kernel(peer);
         }
     }
 
     /// Does the program know the address that has this stand-in?
     pub fn knows(&mut self, stand_in: Ipv4Addr) -> bool {
         match self {
-            Flows::Own(table) => table.stand_ins().has(stand_in),
+            Flows::Own(table) => table.knows(stand_in),
             Flows::Granted(_) => false,
         }
     }

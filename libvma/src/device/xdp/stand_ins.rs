@@ -71,37 +71,41 @@ impl StandIns {
         self.users.contains_key(&stand_in)
     }
 
-    /// Before the flow is installed.
-    pub fn add(&mut self, flow: Flow) -> Result<(), Errno> {
+    /// Before the flow is installed. True: the program did not know an address of it.
+    pub fn add(&mut self, flow: Flow) -> Result<bool, Errno> {
         let [destination, source] = addresses(flow);
-        destination.map_or(Ok(()), |it| self.add_one(it))?;
-        let added = source.map_or(Ok(()), |it| self.add_one(it));
-        added.inspect_err(|_| destination.into_iter().for_each(|it| self.remove_one(it)))
+        let is_new = destination.map_or(Ok(false), |it| self.add_one(it))?;
+        let added = source.map_or(Ok(false), |it| self.add_one(it));
+        let added = added.map(|is_too| is_new || is_too);
+        added.inspect_err(|_| destination.into_iter().for_each(|it| _ = self.remove_one(it)))
     }
 
-    /// The flow is gone, or about to go.
-    pub fn remove(&mut self, flow: Flow) {
-        addresses(flow).into_iter().flatten().for_each(|it| self.remove_one(it));
+    /// The flow is gone, or about to go. True: the program does not know an address of it any more.
+    pub fn remove(&mut self, flow: Flow) -> bool {
+        let gone = addresses(flow).into_iter().flatten().filter(|it| self.remove_one(*it));
+        gone.count() > 0
     }
 
-    fn add_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) -> Result<(), Errno> {
+    fn add_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) -> Result<bool, Errno> {
         if let Some(users) = self.users.get_mut(&stand_in) {
             *users += 1;
-            return Ok(());
+            return Ok(false);
         }
         bpf::map_update(&self.map, &Address(address.octets()), &StandIn(stand_in.octets()))?;
         self.users.insert(stand_in, 1);
-        Ok(())
+        Ok(true)
     }
 
-    fn remove_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) {
-        let Some(users) = self.users.get_mut(&stand_in) else { return };
+    fn remove_one(&mut self, (stand_in, address): (Ipv4Addr, Ipv6Addr)) -> bool {
+        let Some(users) = self.users.get_mut(&stand_in) else { return false };
         *users -= 1;
-        if *users == 0 {
-            self.users.remove(&stand_in);
-            // ENOENT cannot hurt: it is gone.
-            let _ = bpf::map_delete(&self.map, &Address(address.octets()));
+        if *users > 0 {
+            return false;
         }
+        self.users.remove(&stand_in);
+        // ENOENT cannot hurt: it is gone.
+        let _ = bpf::map_delete(&self.map, &Address(address.octets()));
+        true
     }
 }
 

@@ -112,7 +112,23 @@ struct bpf_map_def SEC("maps") verdicts = {
 	.max_entries = VERDICTS,
 };
 
-// Counts what has ceased to be ours. A verdict of an earlier epoch is void.
+// As a verdict, of a packet of IPv6, with what table `stand_ins` has for its addresses.
+struct ipv6_verdict {
+	struct ipv6_address source;
+	struct ipv6_address destination;
+	__u64 ports; // source, destination << 16, protocol << 32
+	__u64 stand_ins; // of the source, which may have none, and of the destination << 32
+	__u64 epoch;
+};
+
+struct bpf_map_def SEC("maps") ipv6_verdicts = {
+	.type = BPF_MAP_TYPE_PERCPU_ARRAY,
+	.key_size = sizeof(__u32),
+	.value_size = sizeof(struct ipv6_verdict),
+	.max_entries = VERDICTS,
+};
+
+// Counts what has ceased to be ours, and the addresses that have got a stand-in, or lost it. A verdict of an earlier epoch is void.
 struct bpf_map_def SEC("maps") epoch = {
 	.type = BPF_MAP_TYPE_ARRAY,
 	.key_size = sizeof(__u32),
@@ -221,12 +237,75 @@ static __attribute__((always_inline)) int is_for_us(const struct ethernet_header
 	return want[0] == have[0] && want[1] == have[1] && want[2] == have[2];
 }
 
-// The stand-in of an address; 0 if it has none.
-static __attribute__((always_inline)) __u64 stand_in_of(const __u64 *address)
+// The stand-in of an address; 0 if it has none. (`now` as for `look_up`.)
+static __attribute__((always_inline)) __u64 stand_in_of(const __u64 *address, __u64 now)
 {
-	struct ipv6_address key = {address[0], address[1]};
+	struct ipv6_address key = {address[0] | now >> 48, address[1]};
 	const __u32 *found = map_lookup(&stand_ins, &key);
-	return found ? *found : 0;
+	__u64 stand_in = found ? *found : 0;
+	as_64_bits(stand_in);
+	return stand_in;
+}
+
+static __attribute__((always_inline)) int is_address(const struct ipv6_address *known, const __u64 *address)
+{
+	return known->upper == address[0] && known->lower == address[1];
+}
+
+static __attribute__((always_inline)) void note_address(struct ipv6_address *known, const __u64 *address)
+{
+	known->upper = address[0];
+	known->lower = address[1];
+}
+
+// As `is_ours`, of a packet of IPv6 that has these addresses; those of its `ends` are found here. An epoch ends, too, when an address
+// gets a stand-in.
+static __attribute__((always_inline)) __u64 is_ours_ipv6(const __u64 *saddr, const __u64 *daddr, struct ends *ends)
+{
+	__u64 zero = 0;
+	const __u64 *current = map_lookup(&epoch, &zero);
+	if (!current)
+		return 0;
+	__u64 now = *(const volatile __u64 *)current;
+
+	__u64 ports = ends->ports | ends->protocol << 32;
+	__u64 place = (__u32)(saddr[1] >> 32 ^ (ports & 0xffff) ^ ports >> 16);
+	place ^= place >> 16;
+	place = (place ^ place >> 8) % VERDICTS;
+	struct ipv6_verdict *known = map_lookup(&ipv6_verdicts, &place);
+	// Never so.
+	if (!known)
+		return 0;
+	if (known->epoch == now && known->ports == ports && is_address(&known->source, saddr) &&
+	    is_address(&known->destination, daddr)) {
+		__u64 source = known->stand_ins & 0xffffffff;
+		__u64 destination = known->stand_ins >> 32;
+		as_64_bits(source);
+		as_64_bits(destination);
+		ends->saddr = source;
+		ends->daddr = destination;
+		return 1;
+	}
+
+	ends->daddr = stand_in_of(daddr, now);
+	if (!ends->daddr)
+		return 0;
+	ends->saddr = stand_in_of(saddr, now);
+	if (ends->saddr == STRANGER)
+		return 0;
+	struct flow5 flow = {.addresses = ends->saddr | ends->daddr << 32, .ports = ports};
+	if (!look_up(&flow, now))
+		return 0;
+	// Void while it is written, should another packet come in between.
+	known->epoch = VOID;
+	barrier();
+	note_address(&known->source, saddr);
+	note_address(&known->destination, daddr);
+	known->ports = ports;
+	known->stand_ins = flow.addresses;
+	barrier();
+	known->epoch = now;
+	return 1;
 }
 
 // Is the checksum field that of a packet to be cut into datagrams: the sum of the pseudo-header, of all of them? `addresses` is
@@ -244,8 +323,8 @@ static __attribute__((always_inline)) int is_unfinished(const struct udp_header 
 }
 
 // As `judge`, of a packet of IPv6.
-static __attribute__((always_inline)) int judge_ipv6(const void *data, const void *end, __u64 segment,
-						     struct ends *ends)
+static __attribute__((always_inline)) __u64 judge_ipv6(const void *data, const void *end, __u64 segment,
+						       struct ends *ends)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv6_header *ip = (const void *)(eth + 1);
@@ -261,15 +340,9 @@ static __attribute__((always_inline)) int judge_ipv6(const void *data, const voi
 	__u8 first = ip->source[0];
 	if (first == 0xff || first == 0 || (first == 0xfe && (ip->source[1] & 0xc0) == 0x80))
 		return KERNELS;
-	ends->daddr = stand_in_of(ip->daddr);
-	if (!ends->daddr)
-		return KERNELS;
-	ends->saddr = stand_in_of(ip->saddr);
-	if (ends->saddr == STRANGER)
-		return KERNELS;
 	ends->protocol = protocol;
 	ends->ports = udp->ports.sport | (__u64)udp->ports.dport << 16;
-	if (!is_ours(ends))
+	if (!is_ours_ipv6(ip->saddr, ip->daddr, ends))
 		return KERNELS;
 	__u64 zero = 0;
 	const struct interface *link = map_lookup(&interface, &zero);
@@ -291,8 +364,8 @@ static __attribute__((always_inline)) int judge_ipv6(const void *data, const voi
 
 // Judges the frame that begins at `data`: KERNELS or OURS. If it holds several segments, each has `segment`
 // bytes; 0 if that is not known. `ends` are those of one that is ours; a later fragment has no ports.
-static __attribute__((always_inline)) int judge(const void *data, const void *end, __u64 segment,
-						struct ends *ends)
+static __attribute__((always_inline)) __u64 judge(const void *data, const void *end, __u64 segment,
+						  struct ends *ends)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv4_header *ip = (const void *)(eth + 1);

@@ -165,7 +165,7 @@ static __attribute__((always_inline)) int read_ipv6(const struct ipv6_header *ip
 		return 0;
 	source->address.upper = ip->saddr[0];
 	source->address.lower = ip->saddr[1];
-	source->name = stand_in_of(ip->saddr);
+	source->name = stand_in_of(ip->saddr, 0);
 	source->port = ports->sport;
 	return source->name != 0;
 }

@@ -268,6 +268,14 @@ fn nobody_is_lost_if_there_are_too_many_strangers() {
         assert_eq!(taken(&mut cable, UDP, OTHERS_OF_IPV6), Taker::Kernel);
         assert_eq!(taken(&mut cable, UDP, PEERS_OF_IPV6), Taker::Ring);
         assert_eq!(taken(&mut cable, TCP, OTHERS_OF_IPV6), Taker::Ring);
+        // One that was taken before, without a stand-in, is named now.
+        let source = libvma_dev::ipv6_stand_ins::of(OTHERS_OF_IPV6).unwrap();
+        let Flow::FiveTuple { protocol, source_port, destination, port, .. } = exact else {
+            panic!("a flow of one peer")
+        };
+        let named = Flow::FiveTuple { protocol, source, source_port, destination, port };
+        cable.ring.add_flow(named).unwrap();
+        assert_eq!(taken(&mut cable, UDP, OTHERS_OF_IPV6), Taker::Ring);
         assert_eq!(taken(&mut cable, TCP, stranger(65_536)), Taker::Kernel);
         assert_eq!(taken(&mut cable, TCP, stranger(0)), Taker::Ring);
         know(&mut cable, 0);
