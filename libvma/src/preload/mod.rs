@@ -26,6 +26,7 @@ mod print;
 mod real;
 mod receive;
 mod rehearsal;
+mod rights;
 mod send;
 mod signal;
 mod socket;

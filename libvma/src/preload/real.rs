@@ -92,7 +92,12 @@ type Len = *mut libc::socklen_t;
 
 real! {
     fn _exit(status: c_int) -> c_int;
+    fn capset(header: *mut c_void, sets: *const c_void) -> c_int;
     fn popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
+    fn seteuid(user: libc::uid_t) -> c_int;
+    fn setresuid(user: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int;
+    fn setreuid(user: libc::uid_t, effective: libc::uid_t) -> c_int;
+    fn setuid(user: libc::uid_t) -> c_int;
     fn posix_spawn(id: *mut libc::pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
     fn posix_spawn_file_actions_adddup2(actions: *mut c_void, old: c_int, new: c_int) -> c_int;
     fn posix_spawnp(id: *mut libc::pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;

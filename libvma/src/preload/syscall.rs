@@ -7,11 +7,12 @@
 use core::ffi::{c_int, c_long};
 
 use super::{
-    Found, convert, errno, file, find, flagged, fork, leave, mux, real, receive, send, socket,
-    transfer,
+    Found, convert, errno, file, find, flagged, fork, leave, mux, real, receive, rights, send,
+    socket, transfer,
 };
 use crate::process;
 use crate::socket::clock;
+use crate::sys::rights::Change;
 
 /// libc's `syscall`. What makes a thread, or a process that shares this one's memory, jumps on with every register
 /// as it was: the child may run on another stack, or on this one before the parent does, and must not find a frame of
@@ -239,6 +240,19 @@ unsafe extern "C" fn by_number(
             }
             libc::SYS_execveat => {
                 leave::before_exec(leave::By::Descriptor, core::ptr::null());
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
+                let [first, second, third] = [a, b, c].map(|user| user as libc::uid_t);
+                rights::before_change(match number {
+                    libc::SYS_setuid => Change::All(first),
+                    libc::SYS_setreuid => Change::RealAndEffective(first, second),
+                    _ => Change::Each([first, second, third]),
+                });
+                return real::syscall(number, [a, b, c, d, e, f]);
+            }
+            libc::SYS_capset => {
+                rights::before_capset(at(a), at(b));
                 return real::syscall(number, [a, b, c, d, e, f]);
             }
             libc::SYS_io_uring_setup if !process::allows_io_uring() => {

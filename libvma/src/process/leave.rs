@@ -15,7 +15,7 @@ use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs};
 use crate::sys::time::monotonic_nanos;
-use crate::sys::{fd, thread, wait};
+use crate::sys::{fd, repair, thread, wait};
 
 /// What the internal thread is to do for a thread that leaves: nothing, hand over, or it has.
 static LEAVING: AtomicU32 = AtomicU32::new(STAYS);
@@ -108,6 +108,20 @@ impl Process {
                 if !stream::is_listening(&self.stack, id) {
                     inherit::ask_own_parent(self, id);
                 }
+            }
+        }
+    }
+
+    /// The program is about to give up for good the right by which connections are given to the kernel. Whatever may have to be the
+    /// kernel's later is so now: a child's or another program's use of it would find nobody.
+    pub fn before_rights_end(&self) {
+        if thread::process_id() != self.id || !repair::is_allowed() {
+            return;
+        }
+        for id in give_back::streams(&self.stack) {
+            // Within the host nothing needs the right.
+            if !stream::leave_wire(&self.stack, id) && !stream::local::is_local(&self.stack, id) {
+                self.release_stream(id, WhyOs::CannotBeGivenBack);
             }
         }
     }

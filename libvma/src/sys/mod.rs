@@ -23,6 +23,7 @@ pub mod output;
 pub mod random;
 pub mod release;
 pub mod repair;
+pub mod rights;
 pub mod shadow;
 pub mod shared_page;
 pub mod sockaddr;

@@ -38,7 +38,7 @@ use std::sync::OnceLock;
 use libvma_dev::ipv6_loopback::named;
 
 use super::sockaddr::Family;
-use super::{Fd, shadow};
+use super::{Fd, rights, shadow};
 use steps::Target;
 pub use take::{Counted, Measured, Origin, Taken, take};
 
@@ -148,6 +148,7 @@ pub fn install(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
     let segment_size = shadow::int_option(fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
     let segment_size = segment_size.filter(|size| *size != DEFAULT_MAXSEG).unwrap_or(0);
     let target = Target { fd, unfiltered, segment_size };
+    let _raised = rights::raise();
     target.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON)?;
     let result = target.transplant(snapshot);
     if result.is_err() {
@@ -161,11 +162,9 @@ pub fn install(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
 
 /// May this thread install connections?
 pub fn is_allowed() -> bool {
-    use rustix::thread::{CapabilitySet, capabilities};
     // A thread can lose the right at any time; that the kernel can do it at all is asked once.
     static KNOWN: OnceLock<bool> = OnceLock::new();
-    let capable = capabilities(None).map(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN));
-    capable.unwrap_or(true) && *KNOWN.get_or_init(try_repair)
+    rights::are_held() && *KNOWN.get_or_init(try_repair)
 }
 
 fn try_repair() -> bool {
@@ -176,6 +175,7 @@ fn try_repair() -> bool {
         return true;
     };
     let Ok(socket) = Fd::adopt_briefly(socket) else { return true };
+    let _raised = rights::raise();
     shadow::set_int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);
     shadow::int_option(socket.raw(), libc::IPPROTO_TCP, libc::TCP_REPAIR) == Some(REPAIR_ON)
 }
@@ -192,6 +192,7 @@ fn try_repair() -> bool {
 /// Nobody may send on the socket meanwhile.
 pub fn probe(fd: c_int) {
     let target = Target { fd, unfiltered: false, segment_size: 0 };
+    let _raised = rights::raise();
     let repair = |mode| shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, mode);
     let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
     repair(REPAIR_ON);

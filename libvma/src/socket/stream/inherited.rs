@@ -129,6 +129,18 @@ pub fn leave_listener(stack: &Stack, id: SocketId) -> bool {
     true
 }
 
+/// What comes to a listener over an interface, and waits to be accepted, is the kernel's from now on. False if it is none.
+pub fn leave_wire(stack: &Stack, id: SocketId) -> bool {
+    if !super::is_listening(stack, id) {
+        return false;
+    }
+    if let Ok(mut state) = stack.shard.lock() {
+        leave_to_kernel(&mut state, id);
+    }
+    super::unaccepted::hand_over(stack, id);
+    true
+}
+
 /// Takes the flows of a listener away. What it has accepted, or is about to, lives on.
 pub(super) fn leave_to_kernel(state: &mut Guard<'_>, id: SocketId) {
     state.catch_up();

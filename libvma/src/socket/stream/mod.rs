@@ -35,7 +35,7 @@ mod unaccepted;
 mod wait;
 pub mod watch;
 
-pub use inherited::leave_listener;
+pub use inherited::{leave_listener, leave_wire};
 pub use shutdown::close;
 pub use system::Known as KnownSystem;
 pub use unaccepted::hand_over as hand_over_unaccepted;

@@ -25,7 +25,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use super::calls::Queue;
 use super::steps::{BIND_TO_INDEX, Target};
 use super::{Error, REPAIR_OFF, REPAIR_OFF_SILENTLY, REPAIR_ON, State, Timestamps, WindowScale};
-use crate::sys::{Fd, shadow, wait};
+use crate::sys::{Fd, rights, shadow, wait};
 use question::{Info, count, has_urgent_data, peek};
 
 /// How the socket became a connection. Decides what it is bound to afterwards.
@@ -149,6 +149,7 @@ pub fn take(
     let unfiltered = !shadow::has_filter(fd);
     let target = Target { fd, unfiltered, segment_size: 0 };
     let source = Source { target, local, remote, origin };
+    let _raised = rights::raise();
 
     source.target.deafen();
     let mode = source.target.set_int("TCP_REPAIR", libc::IPPROTO_TCP, libc::TCP_REPAIR, REPAIR_ON);

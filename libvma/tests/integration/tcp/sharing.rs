@@ -287,3 +287,48 @@ fn children_of_a_server_that_gave_up_its_rights_after_listen_have_their_connecti
     }
     server.wait().ok();
 }
+
+/// Serves a client in a child.
+const FORK: &str = "
+if os.fork() == 0:
+    c.sendall(c.recv(100))
+    c.shutdown(SHUT_WR)
+    os._exit(0)
+c.close()
+os.wait()
+";
+
+// covers: API-34
+#[test]
+fn clients_of_a_server_that_gives_up_its_rights_are_served_by_its_children() {
+    let ways = [
+        "os.setuid(65534)",
+        "os.setreuid(65534, 65534)",
+        "os.setresuid(65534, 65534, 65534)",
+        // Laid down only.
+        "os.seteuid(65534)",
+        "ctypes.CDLL(None).capset(struct.pack('=Ii', 0x20080522, 0), bytes(24))",
+        "ctypes.CDLL(None).syscall(117, 65534, 65534, 65534)",
+    ];
+    let cases: Vec<_> = ways.iter().flat_map(|way| [(*way, true), (*way, false)]).collect();
+    at_once(2, &cases, |&(way, waits)| {
+        let ends = Ends::new(Library::Server);
+        let mut server = Puppet::start(ends.server(PYTHON));
+        server.run("import ctypes, struct");
+        server.run("l = create_server(('0.0.0.0', 7000)); l.settimeout(15)");
+        let before = ends.net.kernel_tcp(Side::A);
+        let mut peer = ends.net.within(Side::B, || TcpStream::connect(Side::A.at(7000))).unwrap();
+        let accepted = ends.net.kernel_tcp(Side::A).accepted - before.accepted;
+        assert_eq!(accepted, 0, "{way}, waits: {waits}: the library accepts");
+        let accept = "c, _ = l.accept(); c.settimeout(15)";
+        let [first, second] = if waits { [way, accept] } else { [accept, way] };
+        server.run(first);
+        server.run(second);
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        peer.write_all(b"question").unwrap();
+        server.run(FORK);
+        let mut text = String::new();
+        let end = peer.read_to_string(&mut text);
+        assert!(text == "question" && end.is_ok(), "{way}, waits: {waits}: {text:?} {end:?}");
+    });
+}

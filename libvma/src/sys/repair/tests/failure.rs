@@ -124,8 +124,24 @@ fn without_the_capability() {
         let socket = fresh();
         let mut sets = rustix::thread::capabilities(None).unwrap();
         sets.effective.remove(rustix::thread::CapabilitySet::NET_ADMIN);
+        sets.permitted.remove(rustix::thread::CapabilitySet::NET_ADMIN);
         rustix::thread::set_capabilities(None, sets).unwrap();
         let error = taken.install(socket.as_raw_fd()).unwrap_err();
         assert_eq!(error, Error { call: "TCP_REPAIR", errno: libc::EPERM });
+    });
+}
+
+/// As seteuid() away from root leaves it.
+#[test]
+fn a_capability_that_was_laid_down_is_taken_back_for_a_moment() {
+    with_wire(|wire| {
+        let (ours, theirs) = wire.opened();
+        let taken = Taken::from(ours, &theirs);
+        let socket = fresh();
+        let mut sets = rustix::thread::capabilities(None).unwrap();
+        sets.effective = rustix::thread::CapabilitySet::empty();
+        rustix::thread::set_capabilities(None, sets).unwrap();
+        taken.install(socket.as_raw_fd()).unwrap();
+        assert!(rustix::thread::capabilities(None).unwrap().effective.is_empty());
     });
 }
