@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
@@ -24,6 +24,7 @@ const SOURCES: [&str; 12] = [
     include_str!("../../src/tcp/tests/timelines/recovery.rs"),
     include_str!("../../src/tcp/tests/timelines/sending.rs"),
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
+    include_str!("../../src/tcp/tests/timelines/teardown.rs"),
     include_str!("../../src/tcp/tests/timelines/timeouts.rs"),
 ];
 

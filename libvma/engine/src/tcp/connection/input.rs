@@ -122,6 +122,7 @@ impl<B> Connection<B> {
             && timely
             && header.options.sack().is_empty()
             && self.reassembly.is_empty()
+            && self.fin_waiting.is_none()
             && self.is_flowing()
             && !ce
             && self.urgent.mark.is_none()

@@ -230,6 +230,8 @@ pub struct Connection<B> {
     duplicate: Option<SackBlock>,
     /// The sequence number of the peer's FIN, out of order.
     fin_waiting: Option<Seq>,
+    /// The FIN came without data, and is what came last of all that waits.
+    fin_is_latest: bool,
     last_received: Instant,
     /// When the last ACK left that answered an unacceptable segment.
     last_challenge: Instant,
@@ -391,6 +393,7 @@ impl<B> Connection<B> {
             urgent: Urgent::default(),
             duplicate: None,
             fin_waiting: None,
+            fin_is_latest: false,
             last_received: now,
             last_challenge: Instant::default(),
             peer_closed: false,

@@ -100,7 +100,8 @@ impl<B> Connection<B> {
         }
         // Data carries acknowledgments, but no blocks: those need a segment of their own, or a peer
         // that is sent data all the time would never learn what is missing (RFC 2018 section 4).
-        let unordered = !self.reassembly.is_empty() || self.duplicate.is_some();
+        let waits = !self.reassembly.is_empty() || self.fin_waiting.is_some();
+        let unordered = waits || self.duplicate.is_some();
         let report = self.announced.due && self.sack && unordered;
         if self.board.to_retransmit() > 0 {
             self.retransmit_lost(now, link);

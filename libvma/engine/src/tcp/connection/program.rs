@@ -247,7 +247,8 @@ impl<B> Connection<B> {
         match self.state {
             State::Closed | State::TimeWait => {}
             State::SynSent => self.finish(),
-            _ if unread || self.settings.reset_on_close => self.abort(),
+            _ if unread => self.finish_by_reset(true),
+            _ if self.settings.reset_on_close => self.abort(),
             State::FinWait2 => {
                 self.wait_for_fin(now);
             }
@@ -258,11 +259,23 @@ impl<B> Connection<B> {
         }
     }
 
-    /// RFC 9293 section 3.10.5: RST, if the peer knows of us.
+    /// RFC 9293 section 3.10.5: RST, if the peer knows of us. As on Linux (tcp_disconnect), a peer that has
+    /// got and said everything is not told, and TIME-WAIT goes on.
     pub fn abort(&mut self) {
-        let peer_knows = !matches!(self.state, State::Closed | State::SynSent | State::TimeWait);
+        match self.state {
+            State::Closed | State::TimeWait => {}
+            State::SynSent => self.finish(),
+            State::Closing | State::LastAck => {
+                self.finish_by_reset(self.snd_nxt < self.sending_end());
+            }
+            _ => self.finish_by_reset(true),
+        }
+    }
+
+    /// CLOSED; what was not sent is thrown away. The peer is to be told, or it is not.
+    fn finish_by_reset(&mut self, is_told: bool) {
         self.finish();
-        self.reset_due = peer_knows;
+        self.reset_due = is_told;
     }
 
     /// What poll(2) says (as Linux's tcp_poll).

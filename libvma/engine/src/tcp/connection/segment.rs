@@ -117,9 +117,19 @@ impl<B> Connection<B> {
         sent
     }
 
+    /// The sequence number of a segment without data: SND.NXT, unless that lies beyond a window that has shrunk,
+    /// where the peer would drop the segment (Linux: tcp_acceptable_seq). What the scale of windows cuts off
+    /// is no shrinking.
+    #[inline]
+    fn acceptable_seq(&self) -> Seq {
+        let edge = self.snd_una.plus(self.snd_wnd);
+        let is_within = self.snd_nxt.ahead_of(edge).wrapping_shr(self.rcv_scale.into()) == 0;
+        if is_within { self.snd_nxt } else { edge }
+    }
+
     /// An acknowledgment without data.
     pub(super) fn send_ack(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let mut segment = self.bare(now, self.snd_nxt, ACK);
+        let mut segment = self.bare(now, self.acceptable_seq(), ACK);
         if self.sack {
             self.add_blocks(&mut segment.header);
         }
@@ -130,13 +140,16 @@ impl<B> Connection<B> {
     fn add_blocks(&mut self, header: &mut Header) {
         let room: usize = if self.stamps.enabled { 3 } else { 4 };
         let duplicate = self.duplicate.take();
-        // A FIN that waits behind its data has a number of its own.
+        // A FIN that waits has a number of its own, behind its data or alone.
         let fin = self.fin_waiting.map(Seq::raw);
+        let lone = fin.filter(|fin| self.reassembly.blocks().all(|block| block.right != *fin));
+        let lone = lone.map(|fin| SackBlock { left: fin, right: fin.wrapping_add(1) });
         let waiting = self.reassembly.blocks().map(|block| {
             let with_fin = u32::from(fin == Some(block.right));
             SackBlock { right: block.right.wrapping_add(with_fin), ..block }
         });
-        let blocks = duplicate.into_iter().chain(waiting);
+        let (first, last) = if self.fin_is_latest { (lone, None) } else { (None, lone) };
+        let blocks = duplicate.into_iter().chain(first).chain(waiting).chain(last);
         for block in blocks.take(room) {
             header.options.push_sack(block);
         }
@@ -150,7 +163,7 @@ impl<B> Connection<B> {
     }
 
     pub(super) fn send_reset(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let segment = self.bare(now, self.snd_nxt, ACK.with(Flags::RST));
+        let segment = self.bare(now, self.acceptable_seq(), ACK.with(Flags::RST));
         let sent = link.emit(&segment);
         if sent {
             self.reset_due = false;

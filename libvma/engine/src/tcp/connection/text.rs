@@ -79,8 +79,9 @@ impl<B> Connection<B> {
         }
         if let Some(at) = fin {
             self.fin_waiting = Some(at);
-            if at > self.rcv_nxt {
-                self.announced.due = true;
+            if at > self.rcv_nxt && payload == 0 {
+                self.fin_is_latest = true;
+                self.answer_out_of_order();
             }
         }
         if self.fin_waiting.is_some_and(|at| at <= self.rcv_nxt) {
@@ -124,7 +125,7 @@ impl<B> Connection<B> {
         }
         let before = self.rcv_nxt;
         self.take_in_order(piece, link);
-        let filled = !self.reassembly.is_empty();
+        let filled = !self.reassembly.is_empty() || self.fin_waiting.is_some();
         while let Some(next) = self.reassembly.take(self.rcv_nxt, link) {
             self.take_in_order(next, link);
         }
@@ -154,12 +155,17 @@ impl<B> Connection<B> {
         if let Some(block) = self.reassembly.insert(start, piece, link) {
             self.duplicate.get_or_insert(block);
         }
-        // RFC 5681 section 4.2: at once, and once for each where they are counted.
+        self.fin_is_latest = false;
+        self.answer_out_of_order();
+        Events::NONE
+    }
+
+    /// RFC 5681 section 4.2: at once, and once for each where they are counted.
+    fn answer_out_of_order(&mut self) {
         if self.announced.due && !self.sack {
             self.announced.repeats = self.announced.repeats.saturating_add(1);
         }
         self.announced.due = true;
-        Events::NONE
     }
 
     /// Eighth: the peer's FIN is next.

@@ -212,6 +212,44 @@ fn a_fin_beyond_a_hole_waits() {
     );
 }
 
+/// The same for a FIN without data, which is all that waits: the segment before it is the next one in order.
+#[test]
+fn a_lone_fin_beyond_a_hole_waits() {
+    established(
+        selective(),
+        "0 < FA 101+0 a1
+         0 > A 1+0 a1 [101-102]
+         1 < A 1+100 a1
+         1 > A 1+0 a102
+         1 state CloseWait
+         1 end",
+    );
+    established(
+        selective(),
+        "0 < A 101+100 a1
+         0 > A 1+0 a1 [101-201]
+         1 < FA 301+0 a1
+         1 > A 1+0 a1 [301-302] [101-201]
+         2 < A 201+50 a1
+         2 > A 1+0 a1 [101-251] [301-302]
+         3 < A 1+100 a1
+         3 > A 1+0 a251 [301-302]
+         4 < A 251+20 a1
+         4 > A 1+0 a271 [301-302]
+         5 < A 271+30 a1
+         5 > A 1+0 a302
+         5 end",
+    );
+    established(
+        plain(),
+        "0 < FA 101+0 a1
+         0 > A 1+0 a1
+         1 < A 1+100 a1
+         1 > A 1+0 a102
+         1 end",
+    );
+}
+
 /// RFC 9293 section 3.10.7.4, second: what a reset means in each state. As Linux (tcp_reset), the program
 /// learns of it also while its FIN is on the way.
 #[test]

@@ -27,6 +27,7 @@ mod receiving;
 mod recovery;
 mod sending;
 mod small_buffers;
+mod teardown;
 mod timeouts;
 
 use core::time::Duration;
@@ -212,8 +213,8 @@ fn call(script: &mut Script, what: &str) {
         ["shutdown"] => script.shutdown(),
         ["close"] => script.close(),
         ["abort"] => {
-            script.connection.abort();
-            script.output();
+            script.connection.set(now, |settings| settings.reset_on_close = true);
+            script.close();
         }
         ["cork"] => script.connection.set(now, |settings| settings.cork = true),
         ["uncork"] => {
