@@ -76,10 +76,18 @@ const ATTEMPTS: usize = 4;
 /// Lines that are played at the same time. A line sleeps most of the time.
 const AT_ONCE: usize = 16;
 
+/// What a time line begins with.
+#[derive(Clone, Copy, PartialEq)]
+enum Opening {
+    Established,
+    Connect,
+    Listen,
+}
+
 /// A time line as the sources have it.
 struct TimeLine {
     name: &'static str,
-    connects: bool,
+    opening: Opening,
     settings: &'static str,
     lines: Vec<(f64, &'static str)>,
 }
@@ -129,18 +137,21 @@ fn time_lines(source: &'static str) -> Vec<TimeLine> {
         let body = body.split("\n}\n").next().unwrap_or_default();
         for call in body.split("\n    );") {
             let call = call.trim_start();
-            let connects = call.starts_with("connect(\n");
-            let Some(rest) =
-                call.strip_prefix("established(\n").or(call.strip_prefix("connect(\n"))
-            else {
-                continue;
+            let begins = |(name, opening): (&str, Opening)| {
+                call.strip_prefix(name).map(|rest| (opening, rest))
             };
+            let openings = [
+                ("established(\n", Opening::Established),
+                ("connect(\n", Opening::Connect),
+                ("listening(\n", Opening::Listen),
+            ];
+            let Some((opening, rest)) = openings.into_iter().find_map(begins) else { continue };
             let Some((settings, rest)) = rest.split_once('"') else { continue };
             let Some((text, _)) = rest.split_once('"') else { continue };
             let lines = text.lines().filter_map(line).collect();
             let known = [" buffer(", "(buffer(", "Algorithm::None"];
             if !known.iter().any(|other| settings.contains(other)) {
-                found.push(TimeLine { name, connects, settings, lines });
+                found.push(TimeLine { name, opening, settings, lines });
             }
         }
     }
@@ -173,8 +184,10 @@ impl TimeLine {
             let tun = enter(1500);
             self.set_system();
             let mut peer = Peer::new(tun, self);
-            if !self.connects {
-                peer.handshake(self);
+            match self.opening {
+                Opening::Established => peer.handshake(self),
+                Opening::Listen => peer.listen(),
+                Opening::Connect => {}
             }
             self.follow(&mut peer)
         })

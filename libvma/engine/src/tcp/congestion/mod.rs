@@ -217,10 +217,19 @@ impl Congestion {
         self.window.set(self.window.mss);
     }
 
-    /// The peer echoes congestion (ECE). The reaction is that to a loss, at once, and final: nothing
-    /// was lost, so nothing can turn out to be spurious (RFC 3168 6.1.2). At most once per window of
-    /// data, which the caller sees to.
-    pub fn on_ecn(&mut self, _now: Instant, in_flight: u32) {
+    /// The peer echoes congestion (ECE). The reaction is that to a loss, and final: nothing was lost, so nothing
+    /// can turn out to be spurious (RFC 3168 6.1.2). At most once per window of data, which the caller sees to.
+    pub fn on_echo(&mut self, _now: Instant, in_flight: u32) {
+        if self.is_unlimited() {
+            return;
+        }
+        self.prior = None;
+        self.episode = Episode::FastRecovery;
+        self.reduce_ssthresh(in_flight);
+    }
+
+    /// A loss probe has repaired a loss: the window shrinks at once, and nothing is left to recover from.
+    pub fn on_repaired_loss(&mut self, _now: Instant, in_flight: u32) {
         if self.is_unlimited() {
             return;
         }

@@ -27,7 +27,7 @@ mod tests {
         flow.congestion.set_cwnd(MSS);
         flow.congestion.on_recovery_exit(flow.now);
         flow.congestion.on_rto(flow.now, 100 * MSS, true);
-        flow.congestion.on_ecn(flow.now, 100 * MSS);
+        flow.congestion.on_repaired_loss(flow.now, 100 * MSS);
         flow.congestion.undo();
         flow.congestion.after_idle(flow.now, hour, Duration::from_secs(1));
         flow.ack(MSS);

@@ -154,19 +154,32 @@ fn the_threshold_is_at_least_two_segments() {
         let mut congestion = Congestion::new(algorithm, MSS);
         congestion.on_rto(Instant::default(), MSS, true);
         assert_eq!(windows(&congestion), (MSS, 2 * MSS));
-        // An echo at one segment must not raise the window to the threshold.
-        congestion.on_ecn(Instant::default(), MSS);
+        // A repaired loss at one segment must not raise the window to the threshold.
+        congestion.on_repaired_loss(Instant::default(), MSS);
         assert_eq!(windows(&congestion), (MSS, 2 * MSS));
     }
 }
 
 #[test]
-fn a_congestion_echo_reduces_at_once_and_for_good() {
+fn a_repaired_loss_reduces_at_once_and_for_good() {
     for (algorithm, cwnd) in [(Algorithm::NewReno, 50 * MSS), (Algorithm::Cubic, 70 * MSS)] {
         let mut congestion = Congestion::new(algorithm, MSS);
         congestion.set_cwnd(100 * MSS);
-        congestion.on_ecn(Instant::default(), 100 * MSS);
+        congestion.on_repaired_loss(Instant::default(), 100 * MSS);
         assert_eq!(windows(&congestion), (cwnd, cwnd));
+        congestion.undo();
+        assert_eq!(windows(&congestion), (cwnd, cwnd));
+    }
+}
+
+#[test]
+fn a_congestion_echo_reduces_for_good_and_leaves_the_window_to_its_round_trip() {
+    for (algorithm, cwnd) in [(Algorithm::NewReno, 50 * MSS), (Algorithm::Cubic, 70 * MSS)] {
+        let mut congestion = Congestion::new(algorithm, MSS);
+        congestion.set_cwnd(100 * MSS);
+        congestion.on_echo(Instant::default(), 100 * MSS);
+        assert_eq!(windows(&congestion), (100 * MSS, cwnd));
+        congestion.on_recovery_exit(Instant::default());
         congestion.undo();
         assert_eq!(windows(&congestion), (cwnd, cwnd));
     }
@@ -206,7 +219,7 @@ fn idle_time_halves_down_to_the_restart_window() {
         congestion.set_cwnd(100 * MSS);
         congestion.after_idle(Instant::default(), second / 2, second);
         assert_eq!(windows(&congestion), (100 * MSS, INFINITE_SSTHRESH));
-        congestion.on_ecn(Instant::default(), 30 * MSS);
+        congestion.on_repaired_loss(Instant::default(), 30 * MSS);
         congestion.set_cwnd(100 * MSS);
         congestion.after_idle(Instant::default(), second * 5 / 2, second);
         assert_eq!(windows(&congestion), (25 * MSS, 75 * MSS));
@@ -288,7 +301,7 @@ proptest! {
                 }
                 Event::Loss(flight) => congestion.on_loss(now, flight),
                 Event::Rto(flight, first) => congestion.on_rto(now, flight, first),
-                Event::Ecn(flight) => congestion.on_ecn(now, flight),
+                Event::Ecn(flight) => congestion.on_repaired_loss(now, flight),
                 Event::Exit => congestion.on_recovery_exit(now),
                 Event::Undo => congestion.undo(),
                 Event::Idle(idle, rto) => congestion.after_idle(

@@ -87,6 +87,7 @@ impl<B> Connection<B> {
             return Ok(events);
         }
         let before = self.pipe();
+        let outstanding = self.snd_nxt.since(una);
         let mut delivery =
             if arrival.ack > una { self.advance(arrival) } else { Delivery::default() };
         let mut duplicate = false;
@@ -95,8 +96,8 @@ impl<B> Connection<B> {
         }
         self.sample_rtt(arrival, &delivery);
         self.answer_probe(arrival, duplicate, is_pure);
-        self.answer_congestion_echo(arrival);
-        if self.phase != Phase::Open
+        self.answer_congestion_echo(arrival, before, outstanding);
+        if self.phase.repairs()
             && self.snd_una > una
             && delivery.retransmitted
             && self.is_echo_early(arrival)
@@ -141,10 +142,7 @@ impl<B> Connection<B> {
         self.duplicate_acks = 0;
         // Marks of the past must not become the future after 2^31 bytes.
         self.small_end = self.small_end.max(ack);
-        if self.ecn.until.is_some_and(|until| ack >= until) {
-            self.ecn.until = None;
-        }
-        if self.phase == Phase::Open {
+        if !self.phase.repairs() {
             self.recover = self.recover.max(ack.minus(1));
         }
         if self.snd_up.is_some_and(|up| ack >= up) {
@@ -433,7 +431,7 @@ impl<B> Connection<B> {
             // RFC 6582 section 3.2 step 2: up to `recover` they may come from our own repetitions.
             let threshold = u32::from(self.duplicate_acks) == DUPLICATE_THRESHOLD
                 && self.snd_una > self.recover;
-            return if threshold && self.phase == Phase::Open { self.lose_first() } else { 0 };
+            return if threshold && !self.phase.repairs() { self.lose_first() } else { 0 };
         }
         if self.phase == Phase::Recovery && self.snd_una < self.recover {
             return self.lose_first();
@@ -469,17 +467,15 @@ impl<B> Connection<B> {
         }
     }
 
-    /// RFC 3168 section 6.1.2: once per window.
-    fn answer_congestion_echo(&mut self, arrival: &Arrival<'_>) {
-        if !self.ecn.enabled || !arrival.has(Flags::ECE) {
-            return;
+    /// RFC 3168 section 6.1.2: once per window. `in_flight` and `outstanding` are from before this
+    /// acknowledgment.
+    fn answer_congestion_echo(&mut self, arrival: &Arrival<'_>, in_flight: u32, outstanding: u32) {
+        if self.ecn.until.is_some_and(|until| self.snd_una > until) {
+            self.leave_reduction(arrival.now);
         }
-        if self.ecn.until.is_some_and(|until| arrival.ack < until) || self.phase != Phase::Open {
-            return;
+        if self.ecn.enabled && arrival.has(Flags::ECE) && self.phase == Phase::Open {
+            self.answer_echo(arrival.now, in_flight, outstanding);
         }
-        self.ecn.until = Some(self.snd_nxt);
-        self.ecn.reduced = true;
-        self.congestion.on_ecn(arrival.now, self.snd_nxt.since(self.snd_una));
     }
 
     /// RFC 9293 section 3.10.7.2 and .3: a RST for a segment that acknowledges what was never sent,

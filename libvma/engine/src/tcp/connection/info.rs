@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::timers::Timer;
-use super::{Connection, Counters, Phase, State, own_mss, stamp_clock};
+use super::{Connection, Counters, State, own_mss, stamp_clock};
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
 
@@ -85,7 +85,7 @@ impl<B> Connection<B> {
         let stamps = if self.stamps.enabled { super::TIMESTAMPS_LEN } else { 0 };
         Info {
             state: self.state,
-            is_recovering: self.phase != Phase::Open,
+            is_recovering: self.phase.repairs(),
             retransmits: self.rtt.timeouts(),
             probes: self.probes,
             timestamps: agreed && self.stamps.enabled,

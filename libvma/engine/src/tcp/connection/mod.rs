@@ -95,10 +95,26 @@ impl State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
+    /// The peer has echoed congestion: proportional rate reduction, until more than [`Ecn::until`] is acknowledged.
+    Reduction,
     /// Fast recovery (RFC 6675, RFC 6582), until `recover` is acknowledged.
     Recovery,
     /// After a retransmission timeout, until `recover` is acknowledged.
     Loss,
+}
+
+impl Phase {
+    /// Is something lost, or held to be?
+    #[inline]
+    fn repairs(self) -> bool {
+        matches!(self, Phase::Recovery | Phase::Loss)
+    }
+
+    /// Does proportional rate reduction say what may leave?
+    #[inline]
+    fn reduces(self) -> bool {
+        matches!(self, Phase::Reduction | Phase::Recovery)
+    }
 }
 
 /// Do full segments get through, where no ICMP says that they do not (RFC 2923 section 2.1)?
@@ -123,7 +139,7 @@ struct Ecn {
     echo: bool,
     /// CWR goes out with the next new data.
     reduced: bool,
-    /// The window was reduced for this one: no second time before it is acknowledged.
+    /// The window is reduced for what left before this one: no second time before more is acknowledged.
     until: Option<Seq>,
 }
 

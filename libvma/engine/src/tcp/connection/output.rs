@@ -2,7 +2,7 @@
 //! acknowledgments that nothing has carried.
 
 use super::timers::{CORK, TRIM, Timer, persist_nanos};
-use super::{Connection, Phase, State};
+use super::{Connection, State};
 use crate::tcp::Link;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
@@ -232,7 +232,7 @@ impl<B> Connection<B> {
         self.retransmission_stamp.get_or_insert(stamp);
         self.counters.retransmissions = self.counters.retransmissions.wrapping_add(1);
         self.board.retransmit(start, end, now);
-        if self.phase == Phase::Recovery {
+        if self.phase.reduces() {
             self.prr.on_sent(end.since(start));
         }
         true
@@ -313,7 +313,7 @@ impl<B> Connection<B> {
             if is_small {
                 self.small_end = end;
             }
-            if self.phase == Phase::Recovery {
+            if self.phase.reduces() {
                 self.prr.on_sent(len);
             }
             if with_fin {

@@ -23,13 +23,13 @@ impl<B> Connection<B> {
         if !self.sack || self.board.is_empty() {
             return 0;
         }
-        let recovering = self.phase != Phase::Open;
+        let recovering = self.phase.repairs();
         let found = self.rack.detect(&mut self.board, now, &self.rtt, self.mss, recovering);
         match found.look_again {
             Some(at) => self.timers.set(Timer::Reordering, at),
             None => self.timers.stop(Timer::Reordering),
         }
-        if found.lost > 0 && self.phase == Phase::Open {
+        if found.lost > 0 && !self.phase.repairs() {
             self.enter_recovery(now, found.lost.saturating_add(delivered));
         }
         found.lost
@@ -44,14 +44,14 @@ impl<B> Connection<B> {
         advanced: bool,
         lost: u32,
     ) {
-        if !self.sack && lost > 0 && self.phase == Phase::Open {
+        if !self.sack && lost > 0 && !self.phase.repairs() {
             self.enter_recovery(now, lost.saturating_add(self.mss));
         }
-        if self.phase != Phase::Open && self.snd_una >= self.recover && advanced {
+        if self.phase.repairs() && self.snd_una >= self.recover && advanced {
             self.leave_recovery(now);
         }
         match self.phase {
-            Phase::Recovery => {
+            Phase::Reduction | Phase::Recovery => {
                 let in_flight = self.pipe();
                 let progress = advanced && lost == 0;
                 // Without SACK every duplicate says that a segment has left (RFC 6582).
@@ -72,14 +72,18 @@ impl<B> Connection<B> {
     /// `left` is what the acknowledgment took out of the data in flight, as delivered or lost: it was
     /// outstanding when the recovery began (RecoverFS of RFC 9937 section 6.1).
     fn enter_recovery(&mut self, now: Instant, left: u32) {
-        let in_flight = self.pipe().saturating_add(left);
-        let outstanding = self.snd_nxt.since(self.snd_una);
+        // A reduction that is under way goes on: there is one in a round trip (RFC 3168 section 6.1.2).
+        if self.phase == Phase::Open {
+            let in_flight = self.pipe().saturating_add(left);
+            let outstanding = self.snd_nxt.since(self.snd_una);
+            self.congestion.on_loss(now, outstanding);
+            self.prr = Prr::start(in_flight, self.congestion.ssthresh());
+            self.confirm_reduction();
+        }
         self.phase = Phase::Recovery;
+        self.ecn.until = None;
         self.recover = self.snd_nxt;
         self.retransmission_stamp = None;
-        self.congestion.on_loss(now, outstanding);
-        self.prr = Prr::start(in_flight, self.congestion.ssthresh());
-        self.confirm_reduction();
         self.probe_end = None;
         self.timers.stop(Timer::LossProbe);
     }
@@ -88,9 +92,26 @@ impl<B> Connection<B> {
     /// else.
     pub(super) fn enter_reduction(&mut self, now: Instant) {
         if self.phase == Phase::Open {
-            self.congestion.on_ecn(now, self.probe_flight);
+            self.congestion.on_repaired_loss(now, self.probe_flight);
             self.confirm_reduction();
         }
+    }
+
+    /// RFC 3168 section 6.1.2: the peer echoes congestion. As on Linux (tcp_enter_cwr) the window shrinks over a round
+    /// trip, as it does for a loss.
+    pub(super) fn answer_echo(&mut self, now: Instant, in_flight: u32, outstanding: u32) {
+        self.phase = Phase::Reduction;
+        self.ecn.until = Some(self.snd_nxt);
+        self.congestion.on_echo(now, outstanding);
+        self.prr = Prr::start(in_flight, self.congestion.ssthresh());
+        self.confirm_reduction();
+    }
+
+    /// More is acknowledged than what was out when the peer echoed congestion.
+    pub(super) fn leave_reduction(&mut self, now: Instant) {
+        self.phase = Phase::Open;
+        self.ecn.until = None;
+        self.congestion.on_recovery_exit(now);
     }
 
     /// RFC 3168 section 6.1.2: whatever the window shrinks for, the next new data says so.
@@ -113,6 +134,7 @@ impl<B> Connection<B> {
             self.retransmission_stamp = None;
         }
         self.phase = Phase::Loss;
+        self.ecn.until = None;
         self.recover = self.snd_nxt;
         self.probe_end = None;
         self.timers.stop(Timer::LossProbe);

@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{Connection, Phase, State};
+use super::{Connection, State};
 use crate::tcp::{Error, Events, Link, Millis};
 use crate::time::Instant;
 
@@ -260,7 +260,7 @@ impl<B> Connection<B> {
     /// segment for its delay, 40 ms with Linux. Where acknowledgments are lost, that is most of the time.
     fn on_loss_probe(&mut self, now: Instant, link: &mut impl Link<B>) {
         // One probe at a time (RFC 8985 section 7.3).
-        if self.board.is_empty() || self.phase != Phase::Open || self.probe_end.is_some() {
+        if self.board.is_empty() || self.phase.repairs() || self.probe_end.is_some() {
             return;
         }
         // TCP_USER_TIMEOUT counts from the original transmission, not from the probe.
@@ -381,7 +381,7 @@ impl<B> Connection<B> {
     /// latest when the retransmission timer would expire, and takes the place of that timeout.
     #[inline(always)]
     fn arm_loss_probe(&mut self, now: Instant) {
-        let wanted = self.phase == Phase::Open
+        let wanted = !self.phase.repairs()
             && self.sack
             && self.probe_end.is_none()
             && self.board.sacked() == 0

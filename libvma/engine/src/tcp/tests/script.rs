@@ -8,6 +8,7 @@
 use core::fmt::Write;
 use core::net::Ipv4Addr;
 use core::time::Duration;
+use std::sync::LazyLock;
 
 use crate::tcp::isn::Secret;
 use crate::tcp::listen::{Context, ListenSettings, Listener, Verdict};
@@ -162,6 +163,8 @@ impl Link<Vec<u8>> for Outbox {
 
 /// The connection, the time, and what it has sent.
 pub struct Script {
+    /// Of a passive open: what answers before there is a connection, and the ISS that it has chosen.
+    listener: Option<(Listener, u32)>,
     pub connection: Connection<Vec<u8>>,
     pub outbox: Outbox,
     pub now: Instant,
@@ -195,7 +198,40 @@ impl Script {
         let now = Script::epoch();
         let connection = Connection::connect(KEY, Seq::new(ISS), 0, path(), settings, now);
         let outbox = Outbox { now, ..Outbox::default() };
-        Script { connection, outbox, now, events: Events::NONE }
+        Script { listener: None, connection, outbox, now, events: Events::NONE }
+    }
+
+    /// A passive open: the SYN is about to arrive. What [`Script::starting`] makes says nothing until then.
+    pub fn listening(settings: Settings) -> Script {
+        let listener = Listener::new(listen_settings(&settings), 8, 1, Script::epoch());
+        let mut script = Script::starting(settings);
+        script.listener = Some((listener, ISS));
+        script
+    }
+
+    /// A segment for the listener, which has an ISS of its own. True: there is a connection, which gets the
+    /// segment, too.
+    fn listen(&mut self, header: &Header, payload: u32) -> bool {
+        let Some((mut listener, iss)) = self.listener.take() else { return true };
+        let difference = iss.wrapping_sub(ISS);
+        let header = Header { ack: header.ack.wrapping_add(difference), ..*header };
+        let verdict = listener.on_segment(self.now, KEY, &header, payload, &context());
+        match verdict {
+            Verdict::Reply(header) => {
+                self.listener = Some((listener, header.seq));
+                let header = Header { seq: ISS, ..header };
+                let sent = Sent { header, payload: Vec::new(), ecn_capable: false, at: self.now };
+                self.outbox.sent.push(sent);
+                false
+            }
+            Verdict::Established(mut request) => {
+                request.iss = Seq::new(ISS);
+                let settings = self.connection.settings().clone();
+                self.connection = Connection::accept(&request, path(), settings, self.now);
+                true
+            }
+            verdict => panic!("{verdict:?}"),
+        }
     }
 
     /// The SYN-ACK that answers with the same options.
@@ -222,36 +258,12 @@ impl Script {
 
     /// A passive open, by way of a listener; the handshake's third segment has arrived.
     pub fn accepted(settings: Settings) -> Script {
-        let now = Script::epoch();
-        let listen = ListenSettings {
-            sack: settings.sack,
-            timestamps: settings.timestamps,
-            window_scaling: settings.window_scaling,
-            ..ListenSettings::default()
-        };
-        let mut listener = Listener::new(listen, 8, 1, now);
-        let secret = Secret::new([1; 32]);
-        let context = Context { secret: &secret, our_mss: 1460, accept_queue_full: false };
-        let options =
-            Options { window_scale: settings.window_scaling.then_some(0), ..Options::default() };
-        let syn =
-            Header { flags: Flags::SYN, seq: IRS, window: WINDOW, options, ..Header::default() };
-        let verdict = listener.on_segment(now, KEY, &syn, 0, &context);
-        let Verdict::Reply(reply) = verdict else { panic!("{verdict:?}") };
-        let third = Header {
-            flags: ACK,
-            seq: IRS.wrapping_add(1),
-            ack: reply.seq.wrapping_add(1),
-            window: WINDOW,
-            ..Header::default()
-        };
-        let now = now.saturating_add(Duration::from_millis(10));
-        let verdict = listener.on_segment(now, KEY, &third, 0, &context);
-        let Verdict::Established(mut request) = verdict else { panic!("{verdict:?}") };
-        request.iss = Seq::new(ISS);
-        let connection = Connection::accept(&request, path(), settings, now);
-        let outbox = Outbox { now, ..Outbox::default() };
-        let mut script = Script { connection, outbox, now, events: Events::NONE };
+        let mut script = Script::listening(settings);
+        let mut syn = segment(Flags::SYN, 0, 0, 0);
+        let scales = script.connection.settings().window_scaling;
+        syn.options.window_scale = scales.then_some(0);
+        script.give(syn);
+        script.pass(10);
         script.give(segment(ACK, 1, 1, 0));
         script.sent();
         script
@@ -299,6 +311,9 @@ impl Script {
         let body = (0..segment.len).map(|at| segment.seq.wrapping_add(at) as u8).collect();
         let piece = (segment.len > 0).then_some(Piece { body, offset: 0, len: segment.len });
         self.outbox.live += i32::from(piece.is_some());
+        if !self.listen(&header, segment.len) {
+            return Events::NONE;
+        }
         let (now, link) = (self.now, &mut self.outbox);
         let events = self.connection.input(now, &header, piece, segment.ce, link);
         self.events.insert(events);
@@ -306,6 +321,9 @@ impl Script {
     }
 
     pub fn output(&mut self) {
+        if self.listener.is_some() {
+            return;
+        }
         self.connection.output(self.now, &mut self.outbox);
     }
 
@@ -365,6 +383,20 @@ impl Script {
     pub fn info(&self) -> Info {
         self.connection.info(self.now)
     }
+}
+
+fn listen_settings(settings: &Settings) -> ListenSettings {
+    ListenSettings {
+        sack: settings.sack,
+        timestamps: settings.timestamps,
+        window_scaling: settings.window_scaling,
+        ..ListenSettings::default()
+    }
+}
+
+fn context() -> Context<'static> {
+    static SECRET: LazyLock<Secret> = LazyLock::new(|| Secret::new([1; 32]));
+    Context { secret: &SECRET, our_mss: 1460, accept_queue_full: false }
 }
 
 impl Drop for Script {

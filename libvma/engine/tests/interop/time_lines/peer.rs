@@ -42,6 +42,8 @@ pub struct Peer {
     start: Instant,
     /// Its send buffer may be full.
     is_small: bool,
+    /// The connection waits to be accepted.
+    listens: bool,
     pub sent: Vec<Sent>,
 }
 
@@ -56,8 +58,8 @@ impl Peer {
         let key = FlowKey { local: OURS, local_port: PORT, remote: THEIRS, remote_port: 0 };
         let (start, sent) = (Instant::now(), Vec::new());
         let is_small = line.has("sndbuf(");
-        let peer =
-            Peer { tun, socket: Some(socket), key, iss: None, stamp: 0, start, is_small, sent };
+        let (socket, listens) = (Some(socket), false);
+        let peer = Peer { tun, socket, key, iss: None, stamp: 0, start, is_small, listens, sent };
         peer.set(libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 1 << 20);
         let tcp = libc::IPPROTO_TCP;
         if line.has("nodelay: true") {
@@ -111,13 +113,31 @@ impl Peer {
         self.set_bytes(libc::SOL_SOCKET, libc::SO_LINGER, &bytes);
     }
 
+    /// The socket listens. The first call of the program that follows accepts the connection.
+    pub fn listen(&mut self) {
+        let address = address(THEIRS);
+        let len = size_of::<libc::sockaddr_in>() as u32;
+        // SAFETY: the pointer is to an address of that size.
+        let bound = unsafe { libc::bind(self.fd(), (&raw const address).cast(), len) };
+        // SAFETY: no pointers.
+        let listens = unsafe { libc::listen(self.fd(), 8) };
+        assert_eq!((bound, listens), (0, 0), "{}", std::io::Error::last_os_error());
+        self.key.remote_port = PORT;
+        self.listens = true;
+    }
+
+    fn accept(&mut self) {
+        let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+        // SAFETY: no address is asked for.
+        let fd = unsafe { libc::accept4(self.fd(), address, len, libc::SOCK_NONBLOCK) };
+        assert!(fd >= 0, "accept: {}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor was just opened, and nobody else has it.
+        self.socket = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+        self.listens = false;
+    }
+
     fn connect(&mut self) {
-        let address = libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: PORT.to_be(),
-            sin_addr: libc::in_addr { s_addr: u32::from(OURS).to_be() },
-            sin_zero: [0; 8],
-        };
+        let address = address(OURS);
         let len = size_of::<libc::sockaddr_in>() as u32;
         // SAFETY: the pointer is to an address of that size.
         let result = unsafe { libc::connect(self.fd(), (&raw const address).cast(), len) };
@@ -212,7 +232,8 @@ impl Peer {
 
     /// Sends a segment as its line has it.
     pub fn send(&mut self, text: &str) {
-        let iss = self.iss.expect("the kernel's SYN");
+        // A SYN for a listener comes before the kernel's.
+        let iss = self.iss.unwrap_or_default();
         let mut words = text.split_whitespace();
         let mut flags = Flags::NONE;
         for letter in words.next().unwrap_or_default().chars() {
@@ -277,6 +298,9 @@ impl Peer {
     pub fn call(&mut self, what: &str) -> Option<String> {
         let words: Vec<&str> = what.split_whitespace().collect();
         let tcp = libc::IPPROTO_TCP;
+        if self.listens && what != "end" {
+            self.accept();
+        }
         match words[..] {
             ["connect"] => self.connect(),
             ["write", len] => self.write(number(len), 0),
@@ -335,5 +359,15 @@ impl Peer {
             _ => "another one",
         };
         (found != expected).then(|| format!("error {found} and not {expected}"))
+    }
+}
+
+/// Of the kernel's socket, or its peer.
+fn address(host: std::net::Ipv4Addr) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: PORT.to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(host).to_be() },
+        sin_zero: [0; 8],
     }
 }

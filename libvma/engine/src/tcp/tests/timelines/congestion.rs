@@ -149,10 +149,11 @@ fn an_echo_reduces_once_and_is_confirmed() {
          10 > A 1+1460*9 a1 ect
          10 > PA 13141+1460 a1 ect
          20 < AE 1+0 a1461
-         20 cwnd 9198                # 0.7 of the nine that are left
+         20 ssthresh 10220           # 0.7 of what was out
          20 < AE 1+0 a2921
-         20 cwnd 9198
+         20 ssthresh 10220
          20 < A 1+0 a14601
+         20 cwnd 10220
          21 write 2920
          21 > AC 14601+1460 a1 ect
          21 > PA 16061+1460 a1 ect

@@ -1,7 +1,7 @@
 //! Explicit congestion notification (RFC 3168).
 
 use super::super::script::{plain, selective};
-use super::connect;
+use super::{connect, listening};
 use crate::tcp::Settings;
 
 /// RFC 3168 section 6.1.1: a peer that does not answer with ECE has no ECN.
@@ -279,5 +279,138 @@ fn a_reduction_that_was_taken_back_is_not_confirmed() {
          251 > PA 101+100 a1 ect
          260 < A 1+0 a201 ts=1000210/10251
          260 end",
+    );
+}
+
+/// RFC 3168 section 6.1.1: a listener grants ECN to a peer that asks for it (Linux: tcp_ecn = 2).
+#[test]
+fn a_listener_grants_ecn() {
+    listening(
+        plain(),
+        "0  < SEC 0+0 mss=1460
+         0  > SAE 0+0 a1 noect
+         10 < A 1+0 a1
+         11 write 100
+         11 > PA 1+100 a1 ect
+         20 < A 1+0 a101
+         21 < A 1+100 a101 ce
+         21 > AE 101+0 a101 noect
+         22 < AC 101+100 a101
+         22 > A 101+0 a201 noect
+         22 end",
+    );
+}
+
+/// Both bits ask for it, and no single one.
+#[test]
+fn a_listener_grants_ecn_for_both_bits_only() {
+    listening(
+        plain(),
+        "0  < SE 0+0 mss=1460
+         0  > SA 0+0 a1
+         10 < A 1+0 a1
+         11 write 100
+         11 > PA 1+100 a1 noect
+         20 < A 1+0 a101
+         20 end",
+    );
+    listening(
+        plain(),
+        "0  < SC 0+0 mss=1460
+         0  > SA 0+0 a1
+         10 < A 1+0 a1
+         11 write 100
+         11 > PA 1+100 a1 noect
+         20 < A 1+0 a101
+         20 end",
+    );
+    listening(
+        plain(),
+        "0  < S 0+0 mss=1460
+         0  > SA 0+0 a1
+         10 < A 1+0 a1
+         11 < A 1+100 a1 ce
+         11 > A 1+0 a101
+         12 write 100
+         12 > PA 1+100 a101 noect
+         20 < AE 101+0 a101
+         20 write 100
+         20 > PA 101+100 a101
+         30 < A 101+0 a201
+         30 end",
+    );
+}
+
+/// A peer that asks, gets no answer, and asks again without the bits has none (RFC 3168 section 6.1.1.1).
+#[test]
+fn a_repeated_syn_without_the_bits() {
+    listening(
+        plain(),
+        "0    < SEC 0+0 mss=1460
+         0    > SAE 0+0 a1
+         500 < S 0+0 mss=1460
+         500 > SAE 0+0 a1
+         510 < A 1+0 a1
+         511 write 100
+         511 > PA 1+100 a1 ect
+         520 < A 1+0 a101
+         520 end",
+    );
+}
+
+/// RFC 3168 section 6.1.3: the peer's window may be small, and no acknowledgment with the echo is delayed.
+#[test]
+fn acknowledgments_with_the_echo_are_not_delayed() {
+    listening(
+        plain(),
+        "0  < SEC 0+0 mss=1460
+         0  > SAE 0+0 a1
+         10 < A 1+0 a1
+         11 pingpong
+         20 < A 1+100 a1 ce
+         20 > AE 1+0 a101
+         21 < A 101+100 a1 ce
+         21 > AE 1+0 a201
+         22 < A 201+100 a1 ce
+         22 > AE 1+0 a301
+         70 < A 301+100 a1
+         70 > AE 1+0 a401
+         150 end",
+    );
+}
+
+/// RFC 3168 section 6.1.2, RFC 6937: the window falls by three tenths over the round trip that follows.
+#[test]
+fn the_window_falls_over_a_round_trip() {
+    listening(
+        selective(),
+        "0  < SEC 0+0 mss=1460 sackok
+         0  > SAE 0+0 a1
+         10 < A 1+0 a1
+         11 write 100000
+         11 > A 1+1460*10 a1 ect
+         20 < AE 1+0 a1461
+         20 > AC 14601+1460 a1 ect
+         24 < AE 1+0 a14601
+         24 > A 16061+1460*6 a1 ect
+         25 end",
+    );
+}
+
+/// An echo with the acknowledgment of a whole window, which is what counts.
+#[test]
+fn an_echo_of_a_whole_window_leaves_seven_tenths() {
+    listening(
+        selective(),
+        "0  < SEC 0+0 mss=1460 sackok
+         0  > SAE 0+0 a1
+         10 < A 1+0 a1
+         11 write 100000
+         11 > A 1+1460*10 a1 ect
+         20 < AE 1+0 a14601
+         20 > AC 14601+1460 a1 ect
+         20 > A 16061+1460*6 a1 ect
+         21 < AE 1+0 a14601
+         22 end",
     );
 }

@@ -47,6 +47,11 @@ fn established(settings: Settings, lines: &str) {
     play(Script::established(settings), lines);
 }
 
+/// Plays a time line on a listener, and the connection that it makes.
+fn listening(settings: Settings, lines: &str) {
+    play(Script::listening(settings), lines);
+}
+
 /// Plays a time line on a connection that was opened passively.
 fn accepted(settings: Settings, lines: &str) {
     play(Script::accepted(settings), lines);
