@@ -253,6 +253,25 @@ impl Scoreboard {
         None
     }
 
+    /// The same, together with the records behind it that wait as well, as far as all of them are `most` long.
+    pub fn next_lost_joined(&mut self, most: u32) -> Option<Sent> {
+        let mut joined = self.next_lost()?;
+        let behind = self.hint.saturating_add(1);
+        while let Some(next) = self.sent.get(behind).copied() {
+            let waits = next.lost && !next.retransmitted && !next.sacked;
+            if !waits || joined.len().saturating_add(next.len()) > most {
+                break;
+            }
+            self.sent.remove(behind);
+            joined.end = next.end;
+            joined.ever_retransmitted |= next.ever_retransmitted;
+        }
+        if let Some(sent) = self.sent.get_mut(self.hint) {
+            *sent = joined;
+        }
+        Some(joined)
+    }
+
     /// The numbers from `start` to `end`, all of a record or a part of it, left again. The rest of the
     /// record stays as it was.
     pub fn retransmit(&mut self, start: Seq, end: Seq, now: Instant) {
@@ -452,7 +471,8 @@ mod tests {
                         board.mark_lost(|sent| sent.start.raw() % 400 < at % 400);
                     }
                     4 => {
-                        if let Some(sent) = board.next_lost() {
+                        let most = if at % 2 == 0 { 0 } else { 500 };
+                        if let Some(sent) = board.next_lost_joined(most) {
                             board.retransmit(sent.start, sent.end.min(sent.start.plus(len)), now());
                         }
                     }

@@ -194,7 +194,9 @@ impl<B> Connection<B> {
             return;
         }
         let mut repeats_head = false;
-        while let Some(lost) = self.board.next_lost() {
+        // Small segments leave again as one (Linux: tcp_retrans_try_collapse), but for one that is urgent.
+        let joined = if self.snd_up.is_some() { 0 } else { self.mss };
+        while let Some(lost) = self.board.next_lost_joined(joined) {
             let room = self.congestion_room();
             // One always leaves: after a timeout, and as the answer to the loss itself.
             let held = room < self.mss.min(lost.len()) && self.board.in_flight() > 0;

@@ -408,3 +408,102 @@ fn several_holes_are_filled_in_one_round_trip() {
          25 end",
     );
 }
+
+/// Linux, tcp_retrans_try_collapse: small segments that are lost are repeated as one.
+#[test]
+fn small_segments_leave_again_as_one_after_a_timeout() {
+    established(
+        Settings { nodelay: true, ..plain() },
+        "0   write 100
+         0   > PA 1+100 a1
+         1   write 100
+         1   > PA 101+100 a1
+         2   write 100
+         2   > PA 201+100 a1
+         210 > PA 1+300 a1
+         220 < A 1+0 a301
+         230 end",
+    );
+}
+
+/// What the peer has reported is not repeated.
+#[test]
+fn a_small_segment_before_reported_ones_leaves_alone() {
+    established(
+        Settings { nodelay: true, ..selective() },
+        "0   write 100
+         0   > PA 1+100 a1
+         1   write 100
+         1   > PA 101+100 a1
+         2   write 100
+         2   > PA 201+100 a1
+         3   write 100
+         3   > PA 301+100 a1
+         10  < A 1+0 a1 [101-401]
+         10  > A 1+100 a1
+         20  < A 1+0 a401
+         30 end",
+    );
+}
+
+/// The same in a fast recovery.
+#[test]
+fn small_segments_that_are_lost_leave_again_as_one() {
+    established(
+        Settings { nodelay: true, ..selective() },
+        "0   write 100
+         0   > PA 1+100 a1
+         1   write 100
+         1   > PA 101+100 a1
+         2   write 100
+         2   > PA 201+100 a1
+         3   write 100
+         3   > PA 301+100 a1
+         4   write 100
+         4   > PA 401+100 a1
+         5   write 100
+         5   > PA 501+100 a1
+         15  < A 1+0 a1 [301-601]
+         15  > A 1+300 a1
+         25  < A 1+0 a601
+         30 end",
+    );
+}
+
+/// The same, but none is longer than a full segment.
+#[test]
+fn segments_that_do_not_fit_into_one_leave_apart() {
+    established(
+        Settings { nodelay: true, ..plain() },
+        "0   write 1000
+         0   > PA 1+1000 a1
+         1   write 1000
+         1   > PA 1001+1000 a1
+         2   write 100
+         2   > PA 2001+100 a1
+         2   write 100
+         2   > PA 2101+100 a1
+         210 > A 1+1000 a1
+         220 < A 1+0 a1001
+         220 > PA 1001+1200 a1
+         230 < A 1+0 a2201
+         240 end",
+    );
+}
+
+/// The same with the FIN behind them.
+#[test]
+fn a_fin_leaves_again_with_the_small_segments_before_it() {
+    established(
+        Settings { nodelay: true, ..plain() },
+        "0   write 100
+         0   > PA 1+100 a1
+         1   write 100
+         1   > PA 101+100 a1
+         2   shutdown
+         2   > FA 201+0 a1
+         210 > FPA 1+200 a1
+         220 < A 1+0 a202
+         230 end",
+    );
+}
