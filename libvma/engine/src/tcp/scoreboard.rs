@@ -253,21 +253,25 @@ impl Scoreboard {
         None
     }
 
-    /// The same, together with the records behind it that wait as well, as far as all of them are `most` long.
-    pub fn next_lost_joined(&mut self, most: u32) -> Option<Sent> {
+    /// Joins the record of [`Scoreboard::next_lost`] with those behind it that wait as well, as far as all of them are `most` long.
+    pub fn join_lost(&mut self, most: u32) -> Option<Sent> {
         let mut joined = self.next_lost()?;
         let behind = self.hint.saturating_add(1);
-        while let Some(next) = self.sent.get(behind).copied() {
+        let mut stop = behind;
+        while let Some(next) = self.sent.get(stop) {
             let waits = next.lost && !next.retransmitted && !next.sacked;
             if !waits || joined.len().saturating_add(next.len()) > most {
                 break;
             }
-            self.sent.remove(behind);
             joined.end = next.end;
             joined.ever_retransmitted |= next.ever_retransmitted;
+            stop = stop.saturating_add(1);
         }
-        if let Some(sent) = self.sent.get_mut(self.hint) {
-            *sent = joined;
+        if stop > behind {
+            self.sent.drain(behind..stop);
+            if let Some(sent) = self.sent.get_mut(self.hint) {
+                *sent = joined;
+            }
         }
         Some(joined)
     }
@@ -472,7 +476,7 @@ mod tests {
                     }
                     4 => {
                         let most = if at % 2 == 0 { 0 } else { 500 };
-                        if let Some(sent) = board.next_lost_joined(most) {
+                        if let Some(sent) = board.join_lost(most) {
                             board.retransmit(sent.start, sent.end.min(sent.start.plus(len)), now());
                         }
                     }

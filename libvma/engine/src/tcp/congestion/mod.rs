@@ -248,16 +248,16 @@ impl Congestion {
     }
 
     /// The episode was a mistake: nothing had been lost (RFC 3522, RFC 3708, RFC 5682). Window and
-    /// threshold are as if it had not been (RFC 4015 3.2, RFC 9438 4.9). Does nothing when there is
-    /// nothing to undo.
-    pub fn undo(&mut self) {
-        let Some(prior) = self.prior.take() else { return };
+    /// threshold are as if it had not been (RFC 4015 3.2, RFC 9438 4.9). False: there is nothing to undo.
+    pub fn undo(&mut self) -> bool {
+        let Some(prior) = self.prior.take() else { return false };
         self.episode = Episode::Open;
         self.window.ssthresh = prior.ssthresh.max(self.window.minimum_ssthresh());
         self.window.set(self.window.cwnd.max(prior.cwnd));
         if let State::Cubic(cubic) = &mut self.state {
             cubic.undo();
         }
+        true
     }
 
     /// Nothing was sent for `idle`, and now something will be. Halves the window for every `rto` that

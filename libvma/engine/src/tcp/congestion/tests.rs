@@ -303,7 +303,7 @@ proptest! {
                 Event::Rto(flight, first) => congestion.on_rto(now, flight, first),
                 Event::Ecn(flight) => congestion.on_repaired_loss(now, flight),
                 Event::Exit => congestion.on_recovery_exit(now),
-                Event::Undo => congestion.undo(),
+                Event::Undo => _ = congestion.undo(),
                 Event::Idle(idle, rto) => congestion.after_idle(
                     now, Duration::from_nanos(idle), Duration::from_nanos(rto)),
                 Event::SetCwnd(bytes) => congestion.set_cwnd(bytes),

@@ -108,6 +108,10 @@ impl<B> Connection<B> {
         if self.duplicate_credit > 0 && self.snd_una > una {
             delivery.delivered = self.cover_duplicates(delivery.delivered);
         }
+        // Without SACK every duplicate says that a segment has left (RFC 6582).
+        if !self.sack && self.snd_una == una {
+            delivery.delivered = if repeats { self.mss } else { 0 };
+        }
         self.react(arrival.now, before, delivery.delivered, self.snd_una > una, lost);
         if self.snd_una > una {
             events.insert(self.after_advance(arrival));

@@ -2,7 +2,7 @@
 //! acknowledgments that nothing has carried.
 
 use super::timers::{CORK, TRIM, Timer, persist_nanos};
-use super::{Connection, State};
+use super::{Connection, Phase, State};
 use crate::tcp::Link;
 use crate::tcp::seq::Seq;
 use crate::time::Instant;
@@ -62,6 +62,7 @@ impl<B> Connection<B> {
             && self.board.to_retransmit() == 0
             && self.reassembly.is_empty()
             && self.duplicate.is_none()
+            && self.fin_waiting.is_none()
             && self.snd_up.is_none()
             && !self.ecn.reduced
             && self.settings.nodelay
@@ -194,15 +195,14 @@ impl<B> Connection<B> {
             return;
         }
         let mut repeats_head = false;
-        // Small segments leave again as one (Linux: tcp_retrans_try_collapse), but for one that is urgent.
-        let joined = if self.snd_up.is_some() { 0 } else { self.mss };
-        while let Some(lost) = self.board.next_lost_joined(joined) {
+        while let Some(lost) = self.board.next_lost() {
             let room = self.congestion_room();
             // One always leaves: after a timeout, and as the answer to the loss itself.
             let held = room < self.mss.min(lost.len()) && self.board.in_flight() > 0;
             if held && !self.timeout_due {
                 break;
             }
+            let lost = self.board.join_lost(self.most_joined(lost.start, room)).unwrap_or(lost);
             let most = self.most_at_once(room.max(self.mss));
             let end = lost.end.min(lost.start.plus(most));
             if !self.retransmit(lost.start, end, now, link) {
@@ -215,6 +215,14 @@ impl<B> Connection<B> {
         // a partial acknowledgment without SACK it goes on (RFC 6582 section 3.2 step 3).
         let restart = repeats_head && (self.sack || !self.partial_ack_seen);
         self.arm_for_flight(now, restart);
+    }
+
+    /// Small segments leave again as one (Linux: tcp_retrans_try_collapse), as far as there is room for it and the peer's window
+    /// goes; an urgent one does not.
+    fn most_joined(&self, start: Seq, room: u32) -> u32 {
+        let room = if self.timeout_due { self.mss } else { room };
+        let edge = self.snd_una.plus(self.snd_wnd).ahead_of(start);
+        if self.snd_up.is_some() { 0 } else { self.mss.min(room).min(edge) }
     }
 
     /// Sends `start .. end` again, the beginning or the tail of a record.
@@ -415,6 +423,10 @@ impl<B> Connection<B> {
         let since = self.last_sent.max(self.last_received);
         let idle = now.nanos_since(since);
         if idle > self.settings.least_rto_nanos() && idle > self.rto_nanos() {
+            if self.phase == Phase::Reduction {
+                // All that was out when the peer echoed congestion is acknowledged.
+                self.leave_reduction(now);
+            }
             let idle = now.saturating_duration_since(since);
             self.congestion.after_idle(now, idle, self.rto());
         }

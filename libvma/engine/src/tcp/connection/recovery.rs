@@ -54,9 +54,7 @@ impl<B> Connection<B> {
             Phase::Reduction | Phase::Recovery => {
                 let in_flight = self.pipe();
                 let progress = advanced && lost == 0;
-                // Without SACK every duplicate says that a segment has left (RFC 6582).
-                let credit = if self.sack || advanced { delivered } else { self.mss };
-                let allowed = self.prr.on_ack(credit, in_flight, self.mss, progress);
+                let allowed = self.prr.on_ack(delivered, in_flight, self.mss, progress);
                 self.congestion.set_cwnd(in_flight.saturating_add(allowed));
             }
             // Selective reports alone do not open the window (RFC 5681 section 3.1, RFC 3042; Linux:
@@ -72,6 +70,10 @@ impl<B> Connection<B> {
     /// `left` is what the acknowledgment took out of the data in flight, as delivered or lost: it was
     /// outstanding when the recovery began (RecoverFS of RFC 9937 section 6.1).
     fn enter_recovery(&mut self, now: Instant, left: u32) {
+        if self.ecn.until.is_some_and(|until| self.snd_una >= until) {
+            // That of a former window is over, and this one has its own.
+            self.leave_reduction(now);
+        }
         // A reduction that is under way goes on: there is one in a round trip (RFC 3168 section 6.1.2).
         if self.phase == Phase::Open {
             let in_flight = self.pipe().saturating_add(left);
@@ -133,6 +135,7 @@ impl<B> Connection<B> {
         if first {
             self.retransmission_stamp = None;
         }
+        let is_reduced = self.ecn.until.is_some_and(|until| self.snd_una < until);
         self.phase = Phase::Loss;
         self.ecn.until = None;
         self.recover = self.snd_nxt;
@@ -145,7 +148,8 @@ impl<B> Connection<B> {
         }
         self.duplicate_credit = 0;
         self.timeout_due = true;
-        self.congestion.on_rto(now, outstanding, first && self.rtt.timeouts() == 0);
+        let reduces = first && !is_reduced && self.rtt.timeouts() == 0;
+        self.congestion.on_rto(now, outstanding, reduces);
         if self.sack {
             self.rack.detect_on_timeout(&mut self.board, now, &self.rtt, self.mss);
         } else {
@@ -213,8 +217,10 @@ impl<B> Connection<B> {
     pub(super) fn undo_reduction(&mut self, now: Instant) {
         self.board.forget_losses();
         self.duplicate_credit = 0;
-        self.congestion.undo();
-        self.ecn.reduced = false;
+        // That the window shrank for an echo of congestion stands.
+        if self.congestion.undo() {
+            self.ecn.reduced = false;
+        }
         self.phase = Phase::Open;
         self.retransmission_stamp = None;
         self.congestion.on_recovery_exit(now);
