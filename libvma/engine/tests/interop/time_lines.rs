@@ -30,7 +30,7 @@ const SOURCES: [&str; 13] = [
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not
 /// have: a device that is full, no congestion control.
-const OTHERWISE: [&str; 24] = [
+const OTHERWISE: [&str; 25] = [
     // The engine's device.
     "a_probe_that_cannot_leave_leaves_the_timeout_alone",
     "a_device_that_cuts_gets_a_run",
@@ -48,6 +48,8 @@ const OTHERWISE: [&str; 24] = [
     // The acknowledgment that ends a recovery opens the window.
     "congestion_avoidance_adds_a_segment_a_round_trip",
     "cubic_grows_as_reno_at_short_round_trips",
+    // PRR rounds up to a segment.
+    "data_of_the_peer_sends_nothing_in_a_reduction",
     // Silly windows, window probes.
     "a_rest_of_the_window_is_not_used",
     "half_of_a_tiny_window_is_used",

@@ -414,3 +414,26 @@ fn an_echo_of_a_whole_window_leaves_seven_tenths() {
          22 end",
     );
 }
+
+/// What the peer sends meanwhile says nothing of segments that have left (RFC 9937 section 6.2: DeliveredData), also without SACK.
+#[test]
+fn data_of_the_peer_sends_nothing_in_a_reduction() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         10 write 43800
+         10 > A 1+1460*10 a1 ect
+         20 < AE 1+0 a2921
+         20 > AC 14601+1460 a1 ect
+         21 < A 1+100 a2921
+         21 > A 16061+0 a101
+         22 < A 101+100 a2921
+         22 > A 16061+0 a201
+         23 < A 201+100 a2921
+         23 > A 16061+0 a301
+         24 end",
+    );
+}
