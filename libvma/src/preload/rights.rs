@@ -7,7 +7,7 @@ use libc::uid_t;
 
 use super::{convert, errno, export, real};
 use crate::process;
-use crate::sys::rights::{Change, Half, SAME};
+use crate::sys::rights::{self, Change, Half, SAME};
 
 /// User ids are about to change.
 #[cold]
@@ -29,6 +29,17 @@ pub struct Header {
     thread: c_int,
 }
 
+/// libcap-ng names its thread.
+fn is_own(thread: c_int) -> bool {
+    thread == 0 || rustix::thread::gettid().as_raw_nonzero().get() == thread
+}
+
+/// The call is over: whether the rights are, the kernel says.
+#[cold]
+pub fn after_change() {
+    rights::set_ending(false);
+}
+
 /// The capabilities of a thread are about to change. What cannot be read is the kernel's to refuse.
 ///
 /// # Safety
@@ -44,7 +55,7 @@ pub unsafe fn before_capset(header: *const Header, sets: *const Half) {
         let header = unsafe { header.read_unaligned() };
         // SAFETY: the same.
         let sets = unsafe { sets.read_unaligned() };
-        if header.thread == 0 && sets.ends_rights() {
+        if is_own(header.thread) && sets.ends_rights() {
             process.before_rights_end();
         }
     }
@@ -56,28 +67,36 @@ export! {
     fn setuid(user: uid_t) -> c_int {
         before_change(Change::All(user));
         // SAFETY: passed on.
-        unsafe { real::setuid(user) }
+        let result = unsafe { real::setuid(user) };
+        after_change();
+        result
     }
 
     /// seteuid(2).
     fn seteuid(user: uid_t) -> c_int {
         before_change(Change::Each([SAME, user, SAME]));
         // SAFETY: passed on.
-        unsafe { real::seteuid(user) }
+        let result = unsafe { real::seteuid(user) };
+        after_change();
+        result
     }
 
     /// setreuid(2).
     fn setreuid(user: uid_t, effective: uid_t) -> c_int {
         before_change(Change::RealAndEffective(user, effective));
         // SAFETY: passed on.
-        unsafe { real::setreuid(user, effective) }
+        let result = unsafe { real::setreuid(user, effective) };
+        after_change();
+        result
     }
 
     /// setresuid(2).
     fn setresuid(user: uid_t, effective: uid_t, saved: uid_t) -> c_int {
         before_change(Change::Each([user, effective, saved]));
         // SAFETY: passed on.
-        unsafe { real::setresuid(user, effective, saved) }
+        let result = unsafe { real::setresuid(user, effective, saved) };
+        after_change();
+        result
     }
 
     /// capset(2).
@@ -85,6 +104,8 @@ export! {
         // SAFETY: what the function was called with.
         unsafe { before_capset(header.cast(), sets.cast()) };
         // SAFETY: passed on.
-        unsafe { real::capset(header, sets) }
+        let result = unsafe { real::capset(header, sets) };
+        after_change();
+        result
     }
 }

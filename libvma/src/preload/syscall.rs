@@ -249,11 +249,15 @@ unsafe extern "C" fn by_number(
                     libc::SYS_setreuid => Change::RealAndEffective(first, second),
                     _ => Change::Each([first, second, third]),
                 });
-                return real::syscall(number, [a, b, c, d, e, f]);
+                let result = real::syscall(number, [a, b, c, d, e, f]);
+                rights::after_change();
+                return result;
             }
             libc::SYS_capset => {
                 rights::before_capset(at(a), at(b));
-                return real::syscall(number, [a, b, c, d, e, f]);
+                let result = real::syscall(number, [a, b, c, d, e, f]);
+                rights::after_change();
+                return result;
             }
             libc::SYS_io_uring_setup if !process::allows_io_uring() => {
                 errno::set(libc::ENOSYS);

@@ -15,7 +15,7 @@ use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs};
 use crate::sys::time::monotonic_nanos;
-use crate::sys::{fd, repair, thread, wait};
+use crate::sys::{fd, repair, rights, thread, wait};
 
 /// What the internal thread is to do for a thread that leaves: nothing, hand over, or it has.
 static LEAVING: AtomicU32 = AtomicU32::new(STAYS);
@@ -118,9 +118,14 @@ impl Process {
         if thread::process_id() != self.id || !repair::is_allowed() {
             return;
         }
+        // Until the call is made no other thread begins anything that would have to be handed over.
+        rights::set_ending(true);
         for id in give_back::streams(&self.stack) {
-            // Within the host nothing needs the right.
-            if !stream::leave_wire(&self.stack, id) && !stream::local::is_local(&self.stack, id) {
+            // Within the host nothing needs the right; what is not connected may be served there later.
+            let stack = &self.stack;
+            let is_of_wire =
+                || stream::is_connected(stack, id) && !stream::local::is_local(stack, id);
+            if !stream::leave_wire(stack, id) && is_of_wire() {
                 self.release_stream(id, WhyOs::CannotBeGivenBack);
             }
         }

@@ -164,7 +164,7 @@ pub fn install(fd: c_int, snapshot: &Snapshot<'_>) -> Result<(), Error> {
 pub fn is_allowed() -> bool {
     // A thread can lose the right at any time; that the kernel can do it at all is asked once.
     static KNOWN: OnceLock<bool> = OnceLock::new();
-    rights::are_held() && *KNOWN.get_or_init(try_repair)
+    !rights::are_ending() && rights::are_held() && *KNOWN.get_or_init(try_repair)
 }
 
 fn try_repair() -> bool {

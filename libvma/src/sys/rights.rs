@@ -3,11 +3,29 @@
 
 use core::ffi::c_int;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::{Uid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// What `repair` needs: a listener's port may be one of root's.
-const NEEDED: CapabilitySet =
-    CapabilitySet::NET_ADMIN.union(CapabilitySet::NET_RAW).union(CapabilitySet::NET_BIND_SERVICE);
+/// What a hand-over needs: `repair`, a listener's port that may be one of root's, and the program by which the kernel gets connections
+/// that wait to be accepted.
+const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON);
+
+/// A thread is about to give the right up.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+pub fn set_ending(is_ending: bool) {
+    ENDING.store(is_ending, Ordering::SeqCst);
+}
+
+pub fn are_ending() -> bool {
+    ENDING.load(Ordering::SeqCst)
+}
 
 /// Has this thread the right, or can it take it back? seteuid(2) away from root only lays it down.
 pub fn are_held() -> bool {
@@ -15,7 +33,7 @@ pub fn are_held() -> bool {
 }
 
 /// The rights that a thread took back; it lays them down again when this is dropped.
-pub struct Raised(Option<CapabilitySets>);
+pub struct Raised(Option<(CapabilitySet, Uid)>);
 
 /// Takes the rights back that the thread has laid down, for what the library does for the program.
 pub fn raise() -> Raised {
@@ -24,14 +42,22 @@ pub fn raise() -> Raised {
     if sets.effective.contains(wanted) {
         return Raised(None);
     }
+    let added = wanted.difference(sets.effective);
     let raised = CapabilitySets { effective: sets.effective.union(wanted), ..sets };
-    Raised(set_capabilities(None, raised).is_ok().then_some(sets))
+    Raised(set_capabilities(None, raised).is_ok().then(|| (added, geteuid())))
 }
 
 impl Drop for Raised {
     fn drop(&mut self) {
-        // Less than there is cannot be refused.
-        self.0.take().into_iter().for_each(|sets| _ = set_capabilities(None, sets));
+        let Some((added, user)) = self.0.take() else { return };
+        // Another thread may have changed the user of all threads: then the kernel has set what this one has.
+        if let Ok(mut sets) = capabilities(None)
+            && geteuid() == user
+        {
+            sets.effective = sets.effective.difference(added);
+            // What is laid down cannot be refused.
+            let _ = set_capabilities(None, sets);
+        }
     }
 }
 

@@ -85,8 +85,9 @@ impl FlowTable {
 
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
     pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
-        self.stand_ins.leave_to_kernel(peer);
-        self.end_epoch();
+        if self.stand_ins.leave_to_kernel(peer) {
+            self.end_epoch();
+        }
     }
 
     /// Does the program know the address that has this stand-in?

@@ -47,10 +47,11 @@ impl StandIns {
     }
 
     /// No stand-in is left for a peer: what comes from it is the kernel's from now on.
-    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) {
+    /// False: the program knows that already.
+    pub fn leave_to_kernel(&mut self, peer: Ipv6Addr) -> bool {
         // Frames of one may be under way, which counts once.
         if bpf::map_insert(&self.map, &Address(peer.octets()), &STRANGER).is_err() {
-            return;
+            return false;
         }
         self.strangers.push_back(peer);
         if self.strangers.len() > MOST_STRANGERS
@@ -59,6 +60,7 @@ impl StandIns {
             self.are_too_many = true;
             let _ = bpf::map_delete(&self.map, &Address(oldest.octets()));
         }
+        true
     }
 
     /// Were there more peers without a stand-in than the program can know?

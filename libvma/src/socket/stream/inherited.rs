@@ -137,7 +137,7 @@ pub fn leave_wire(stack: &Stack, id: SocketId) -> bool {
     if let Ok(mut state) = stack.shard.lock() {
         leave_to_kernel(&mut state, id);
     }
-    super::unaccepted::hand_over(stack, id);
+    super::unaccepted::hand_over_of_wire(stack, id);
     true
 }
 

@@ -8,7 +8,7 @@ use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Establisher, Waiting};
-use crate::sys::{shadow, thread};
+use crate::sys::{rights, shadow, thread};
 
 /// How long a handshake that is under way gets to end.
 const PATIENCE_MILLIS: u32 = 50;
@@ -26,6 +26,22 @@ pub fn hand_over_shared(stack: &Stack, id: SocketId) {
 /// To be called before the listener ends here, and lives on as the kernel's. Connections that cannot be handed over are reset
 /// when it ends.
 pub fn hand_over(stack: &Stack, id: SocketId) {
+    if is_waited_for(stack, id) {
+        // Clients that connect from now on are the kernel's.
+        inherited::leave_listener(stack, id);
+        hand_over_of_wire(stack, id);
+    }
+}
+
+fn is_waited_for(stack: &Stack, id: SocketId) -> bool {
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    view(&mut state, id).is_some_and(|view| matches!(view.phase, Phase::Listening { .. }))
+        && state.has_clients(id)
+}
+
+/// The same for a listener whose flows are gone already, and that goes on within the host.
+pub fn hand_over_of_wire(stack: &Stack, id: SocketId) {
+    let _raised = rights::raise();
     let (interfaces, room) = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some(view) = view(&mut state, id) else { return };
@@ -37,8 +53,6 @@ pub fn hand_over(stack: &Stack, id: SocketId) {
             shadow::int_option(view.shadow, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) / 2;
         (state.served_interfaces(), usize::try_from(room).unwrap_or(0))
     };
-    // Clients that connect from now on are the kernel's.
-    inherited::leave_listener(stack, id);
     let (mut ways, diag) = (Vec::new(), Diag::open());
     for interface in interfaces {
         match Establisher::open(interface) {
