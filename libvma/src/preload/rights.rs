@@ -1,30 +1,28 @@
 //! Calls by which a program gives up the rights of root. Connections that may have to become the kernel's later, because a child or
 //! another program uses them, become it before: afterwards nobody could make them so.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_long, c_void};
 
 use libc::uid_t;
 
 use super::{convert, errno, export, real};
-use crate::process;
-use crate::sys::rights::{self, Change, Half, SAME};
+use crate::process::{self, Process};
+use crate::sys::rights::{Change, Ending, Half, SAME};
 
-/// User ids are about to change.
+/// User ids are about to change. The result is to be held until they have.
 #[cold]
-pub fn before_change(change: Change) {
+fn before_change(change: Change) -> Option<Ending> {
     let before = errno::get();
-    if let Some(process) = process::current()
-        && change.ends_rights()
-    {
-        process.before_rights_end();
-    }
+    let process = process::current().filter(|_| change.ends_rights());
+    let ending = process.and_then(Process::before_rights_end);
     errno::set(before);
+    ending
 }
 
-/// What capset(2) gets first: the version, and a thread, or 0 for the one that calls.
+/// The first argument of capset(2): the version, and a thread, or 0 for the one that calls.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Header {
+struct Header {
     _version: u32,
     thread: c_int,
 }
@@ -34,78 +32,81 @@ fn is_own(thread: c_int) -> bool {
     thread == 0 || rustix::thread::gettid().as_raw_nonzero().get() == thread
 }
 
-/// The call is over: whether the rights are, the kernel says.
-#[cold]
-pub fn after_change() {
-    rights::set_ending(false);
-}
-
-/// The capabilities of a thread are about to change. What cannot be read is the kernel's to refuse.
+/// As [`before_change`], for the capabilities of a thread. The kernel refuses what cannot be read.
 ///
 /// # Safety
 /// The pointers are what capset(2) was called with.
 #[cold]
-pub unsafe fn before_capset(header: *const Header, sets: *const Half) {
+unsafe fn before_capset(header: *const Header, sets: *const Half) -> Option<Ending> {
     let before = errno::get();
-    if let Some(process) = process::current()
-        && convert::asked_readable(header, size_of::<Header>())
-        && convert::asked_readable(sets, size_of::<Half>())
-    {
+    let process = process::current().filter(|_| {
+        convert::asked_readable(header, size_of::<Header>())
+            && convert::asked_readable(sets, size_of::<Half>())
+    });
+    let ending = process.and_then(|process| {
         // SAFETY: readable, as was asked just now.
         let header = unsafe { header.read_unaligned() };
         // SAFETY: the same.
         let sets = unsafe { sets.read_unaligned() };
-        if is_own(header.thread) && sets.ends_rights() {
-            process.before_rights_end();
-        }
-    }
+        let ends = is_own(header.thread) && sets.ends_rights();
+        if ends { process.before_rights_end() } else { None }
+    });
     errno::set(before);
+    ending
+}
+
+/// One of the functions below, called by its number.
+///
+/// # Safety
+/// As syscall(2) with this number.
+pub unsafe fn by_number(number: c_long, arguments: [usize; 6]) -> c_long {
+    let [first, second, third, ..] = arguments;
+    let [user, effective, saved] = [first, second, third].map(|user| user as uid_t);
+    let _ending = match number {
+        libc::SYS_setuid => before_change(Change::All(user)),
+        libc::SYS_setreuid => before_change(Change::RealAndEffective(user, effective)),
+        libc::SYS_setresuid => before_change(Change::Each([user, effective, saved])),
+        // SAFETY: the arguments of capset(2).
+        _ => unsafe { before_capset(super::syscall::at(first), super::syscall::at(second)) },
+    };
+    // SAFETY: passed on.
+    unsafe { real::syscall(number, arguments) }
 }
 
 export! {
     /// setuid(2).
     fn setuid(user: uid_t) -> c_int {
-        before_change(Change::All(user));
+        let _ending = before_change(Change::All(user));
         // SAFETY: passed on.
-        let result = unsafe { real::setuid(user) };
-        after_change();
-        result
+        unsafe { real::setuid(user) }
     }
 
     /// seteuid(2).
     fn seteuid(user: uid_t) -> c_int {
-        before_change(Change::Each([SAME, user, SAME]));
+        let _ending = before_change(Change::Each([SAME, user, SAME]));
         // SAFETY: passed on.
-        let result = unsafe { real::seteuid(user) };
-        after_change();
-        result
+        unsafe { real::seteuid(user) }
     }
 
     /// setreuid(2).
     fn setreuid(user: uid_t, effective: uid_t) -> c_int {
-        before_change(Change::RealAndEffective(user, effective));
+        let _ending = before_change(Change::RealAndEffective(user, effective));
         // SAFETY: passed on.
-        let result = unsafe { real::setreuid(user, effective) };
-        after_change();
-        result
+        unsafe { real::setreuid(user, effective) }
     }
 
     /// setresuid(2).
     fn setresuid(user: uid_t, effective: uid_t, saved: uid_t) -> c_int {
-        before_change(Change::Each([user, effective, saved]));
+        let _ending = before_change(Change::Each([user, effective, saved]));
         // SAFETY: passed on.
-        let result = unsafe { real::setresuid(user, effective, saved) };
-        after_change();
-        result
+        unsafe { real::setresuid(user, effective, saved) }
     }
 
     /// capset(2).
     fn capset(header: *mut c_void, sets: *const c_void) -> c_int {
         // SAFETY: what the function was called with.
-        unsafe { before_capset(header.cast(), sets.cast()) };
+        let _ending = unsafe { before_capset(header.cast(), sets.cast()) };
         // SAFETY: passed on.
-        let result = unsafe { real::capset(header, sets) };
-        after_change();
-        result
+        unsafe { real::capset(header, sets) }
     }
 }

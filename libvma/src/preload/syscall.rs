@@ -12,7 +12,6 @@ use super::{
 };
 use crate::process;
 use crate::socket::clock;
-use crate::sys::rights::Change;
 
 /// libc's `syscall`. What makes a thread, or a process that shares this one's memory, jumps on with every register
 /// as it was: the child may run on another stack, or on this one before the parent does, and must not find a frame of
@@ -94,7 +93,7 @@ pub unsafe extern "C" fn syscall(
 }
 
 /// A pointer argument.
-fn at<T>(argument: usize) -> *mut T {
+pub(super) fn at<T>(argument: usize) -> *mut T {
     core::ptr::with_exposed_provenance_mut(argument)
 }
 
@@ -242,22 +241,8 @@ unsafe extern "C" fn by_number(
                 leave::before_exec(leave::By::Descriptor, core::ptr::null());
                 return real::syscall(number, [a, b, c, d, e, f]);
             }
-            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid => {
-                let [first, second, third] = [a, b, c].map(|user| user as libc::uid_t);
-                rights::before_change(match number {
-                    libc::SYS_setuid => Change::All(first),
-                    libc::SYS_setreuid => Change::RealAndEffective(first, second),
-                    _ => Change::Each([first, second, third]),
-                });
-                let result = real::syscall(number, [a, b, c, d, e, f]);
-                rights::after_change();
-                return result;
-            }
-            libc::SYS_capset => {
-                rights::before_capset(at(a), at(b));
-                let result = real::syscall(number, [a, b, c, d, e, f]);
-                rights::after_change();
-                return result;
+            libc::SYS_setuid | libc::SYS_setreuid | libc::SYS_setresuid | libc::SYS_capset => {
+                return rights::by_number(number, [a, b, c, d, e, f]);
             }
             libc::SYS_io_uring_setup if !process::allows_io_uring() => {
                 errno::set(libc::ENOSYS);

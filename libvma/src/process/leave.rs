@@ -14,8 +14,9 @@ use crate::fd::Object;
 use crate::shard::SocketId;
 use crate::socket::stream::{self, give_back};
 use crate::socket::{self, WhyOs};
+use crate::sys::rights::Ending;
 use crate::sys::time::monotonic_nanos;
-use crate::sys::{fd, repair, rights, thread, wait};
+use crate::sys::{fd, repair, thread, wait};
 
 /// What the internal thread is to do for a thread that leaves: nothing, hand over, or it has.
 static LEAVING: AtomicU32 = AtomicU32::new(STAYS);
@@ -114,12 +115,12 @@ impl Process {
 
     /// The program is about to give up for good the right by which connections are given to the kernel. Whatever may have to be the
     /// kernel's later is so now: a child's or another program's use of it would find nobody.
-    pub fn before_rights_end(&self) {
+    pub fn before_rights_end(&self) -> Option<Ending> {
         if thread::process_id() != self.id || !repair::is_allowed() {
-            return;
+            return None;
         }
         // Until the call is made no other thread begins anything that would have to be handed over.
-        rights::set_ending(true);
+        let ending = Ending::begin();
         for id in give_back::streams(&self.stack) {
             // Within the host nothing needs the right; what is not connected may be served there later.
             let stack = &self.stack;
@@ -129,6 +130,7 @@ impl Process {
                 self.release_stream(id, WhyOs::CannotBeGivenBack);
             }
         }
+        Some(ending)
     }
 
     /// Another program is about to be started that inherits those descriptors that are not

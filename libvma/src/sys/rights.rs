@@ -8,19 +8,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 
-/// What a hand-over needs: `repair`, a listener's port that may be one of root's, and the program by which the kernel gets connections
-/// that wait to be accepted.
+/// The rights that a hand-over needs: for `repair`, for a listener's port that may be one of root's, and for the program by which the
+/// kernel gets connections that wait to be accepted.
 const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::NET_BIND_SERVICE)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON);
 
-/// A thread is about to give the right up.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-pub fn set_ending(is_ending: bool) {
-    ENDING.store(is_ending, Ordering::SeqCst);
+/// A thread is about to give the right up: until this is dropped, after its call, no thread relies on the right.
+#[derive(Debug)]
+pub struct Ending(());
+
+impl Ending {
+    pub fn begin() -> Ending {
+        ENDING.store(true, Ordering::SeqCst);
+        Ending(())
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        ENDING.store(false, Ordering::SeqCst);
+    }
 }
 
 pub fn are_ending() -> bool {
@@ -55,7 +67,7 @@ impl Drop for Raised {
             && geteuid() == user
         {
             sets.effective = sets.effective.difference(added);
-            // What is laid down cannot be refused.
+            // The kernel never refuses a smaller set.
             let _ = set_capabilities(None, sets);
         }
     }

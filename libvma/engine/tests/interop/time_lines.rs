@@ -78,7 +78,7 @@ const ATTEMPTS: usize = 4;
 /// Lines that are played at the same time. A line sleeps most of the time.
 const AT_ONCE: usize = 16;
 
-/// What a time line begins with.
+/// The beginning of a time line.
 #[derive(Clone, Copy, PartialEq)]
 enum Opening {
     Established,

@@ -129,7 +129,7 @@ pub fn leave_listener(stack: &Stack, id: SocketId) -> bool {
     true
 }
 
-/// What comes to a listener over an interface, and waits to be accepted, is the kernel's from now on. False if it is none.
+/// A listener's connections over interfaces, those that wait to be accepted too, are the kernel's from now on. False if it is none.
 pub fn leave_wire(stack: &Stack, id: SocketId) -> bool {
     if !super::is_listening(stack, id) {
         return false;

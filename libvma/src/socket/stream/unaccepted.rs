@@ -29,7 +29,14 @@ pub fn hand_over(stack: &Stack, id: SocketId) {
     if is_waited_for(stack, id) {
         // Clients that connect from now on are the kernel's.
         inherited::leave_listener(stack, id);
-        hand_over_of_wire(stack, id);
+        give_all(stack, id);
+    }
+}
+
+/// The same for a listener whose flows are gone already, and that goes on within the host.
+pub fn hand_over_of_wire(stack: &Stack, id: SocketId) {
+    if is_waited_for(stack, id) {
+        give_all(stack, id);
     }
 }
 
@@ -39,15 +46,11 @@ fn is_waited_for(stack: &Stack, id: SocketId) -> bool {
         && state.has_clients(id)
 }
 
-/// The same for a listener whose flows are gone already, and that goes on within the host.
-pub fn hand_over_of_wire(stack: &Stack, id: SocketId) {
+fn give_all(stack: &Stack, id: SocketId) {
     let _raised = rights::raise();
     let (interfaces, room) = {
         let Ok(mut state) = stack.shard.lock() else { return };
         let Some(view) = view(&mut state, id) else { return };
-        if !matches!(view.phase, Phase::Listening { .. }) || !state.has_clients(id) {
-            return;
-        }
         // Half of a buffer is the window, as the host's settings have it.
         let room =
             shadow::int_option(view.shadow, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0) / 2;

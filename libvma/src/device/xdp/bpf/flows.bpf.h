@@ -259,7 +259,7 @@ static __attribute__((always_inline)) void note_address(struct ipv6_address *kno
 }
 
 // As `is_ours`, of a packet of IPv6 that has these addresses; those of its `ends` are found here. An epoch ends, too, when an address
-// gets a stand-in.
+// gets a stand-in, loses it, or is left to the kernel.
 static __attribute__((always_inline)) __u64 is_ours_ipv6(const __u64 *saddr, const __u64 *daddr, struct ends *ends)
 {
 	__u64 zero = 0;

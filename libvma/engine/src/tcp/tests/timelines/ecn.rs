@@ -415,7 +415,7 @@ fn an_echo_of_a_whole_window_leaves_seven_tenths() {
     );
 }
 
-/// What the peer sends meanwhile says nothing of segments that have left (RFC 9937 section 6.2: DeliveredData), also without SACK.
+/// Data of the peer says nothing of segments that have left (RFC 9937 section 6.2: DeliveredData), also without SACK.
 #[test]
 fn data_of_the_peer_sends_nothing_in_a_reduction() {
     connect(

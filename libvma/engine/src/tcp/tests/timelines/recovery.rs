@@ -426,7 +426,7 @@ fn small_segments_leave_again_as_one_after_a_timeout() {
     );
 }
 
-/// What the peer has reported is not repeated.
+/// Data that the peer has reported is not repeated.
 #[test]
 fn a_small_segment_before_reported_ones_leaves_alone() {
     established(

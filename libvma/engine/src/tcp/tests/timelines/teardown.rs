@@ -374,7 +374,7 @@ fn unread_data_resets_bulk() {
     );
 }
 
-/// What lies beyond a hole was never there for the program.
+/// Data beyond a hole was never there for the program.
 #[test]
 fn data_beyond_a_hole_is_not_unread() {
     established(
