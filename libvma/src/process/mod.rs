@@ -29,6 +29,7 @@ use crate::mux::OsTurn;
 use crate::mux::epoll::Epolls;
 use crate::shard::Shard;
 use crate::socket::brevity::Brevity;
+use crate::socket::shadow_news::Shadows;
 use crate::socket::stream::watch::Watch;
 use crate::socket::{Plane, Stack};
 use crate::stats::StatsFile;
@@ -106,7 +107,6 @@ fn start() -> Process {
     if config.measures_polling {
         crate::mux::measure_polling();
     }
-    let shadows = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
     let capturing = capture::Capturing::open(&config);
     let stats = StatsFile::new(&config.stats_file);
     let internal_waker = Waker::new().ok().map(Arc::new);
@@ -119,7 +119,7 @@ fn start() -> Process {
             hold: Default::default(),
             plane: Lock::new(None),
             attaching: Default::default(),
-            shadows: shadows.and_then(Fd::adopt).ok(),
+            shadows: Shadows::open(),
             internal_waker,
             load: Load::open(),
             local: crate::socket::local::Local::new(),

@@ -15,8 +15,9 @@ use crate::control::icmp::Icmp;
 use crate::control::netlink::{Change, Monitor};
 use crate::log::log_line;
 use crate::shard::TICK_NANOS;
+use crate::socket::shadow_news::{self, DATAGRAMS_REST, Kind};
 use crate::socket::sharing::Reviews;
-use crate::socket::{attach, egress, local, shadow_news, stream};
+use crate::socket::{attach, egress, local, stream};
 use crate::sys::thread;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, PollSet, ppoll};
@@ -58,13 +59,14 @@ fn run(process: &'static Process, monitor: Monitor, readers: Attendant) {
 
 /// The places of the first descriptors of a round.
 const CHANGES: usize = 0;
-const SHADOWS: usize = 1;
-const WAKER: usize = 2;
-const ICMP: usize = 3;
-const ICMP_OF_IPV6: usize = 4;
-const LOCAL: usize = 5;
-const WATCH: usize = 6;
-const CHILDREN: usize = 7;
+const SHADOWS_OF_STREAMS: usize = 1;
+const SHADOWS_OF_DATAGRAMS: usize = 2;
+const WAKER: usize = 3;
+const ICMP: usize = 4;
+const ICMP_OF_IPV6: usize = 5;
+const LOCAL: usize = 6;
+const WATCH: usize = 7;
+const CHILDREN: usize = 8;
 
 /// The thread's state from round to round.
 struct Rounds {
@@ -78,6 +80,8 @@ struct Rounds {
     icmp_tried: bool,
     last_second: u64,
     last_refresh: u64,
+    /// No news of UDP sockets is heard until then.
+    datagrams_rest: u64,
     /// Frames of a blast wait for their kick.
     unsent: bool,
     seen_kicks: u64,
@@ -102,6 +106,7 @@ impl Rounds {
             icmp_tried: false,
             last_second: now,
             last_refresh: now,
+            datagrams_rest: now,
             unsent: false,
             seen_kicks: 0,
             pressing: false,
@@ -145,7 +150,9 @@ impl Rounds {
     fn prepare(&mut self, set: &mut PollSet) -> Option<u64> {
         let stack = &self.process.stack;
         set.add_readable(self.monitor.as_fd().as_raw_fd());
-        set.add_readable(stack.shadows.as_ref().map_or(-1, |fd| fd.raw()));
+        set.add_readable(stack.shadows.raw(Kind::Streams));
+        let rest = self.datagrams_rest.saturating_sub(monotonic_nanos());
+        set.add_readable(if rest == 0 { stack.shadows.raw(Kind::Datagrams) } else { -1 });
         set.add_readable(stack.internal_waker.as_ref().map_or(-1, |waker| waker.raw()));
         for icmp in &self.icmp {
             set.add_readable(icmp.as_ref().map_or(-1, Icmp::raw));
@@ -165,7 +172,8 @@ impl Rounds {
         }
         let others = stack.local.patience().into_iter().chain(self.reviews.patience());
         let others = others.chain(stack.attaching.patience()).chain(self.guardian.patience());
-        timeout.into_iter().chain(others).chain(watch).min()
+        let rest = Some(rest).filter(|rest| *rest > 0);
+        timeout.into_iter().chain(others).chain(watch).chain(rest).min()
     }
 
     /// Handles the descriptors that ended the sleep.
@@ -175,8 +183,12 @@ impl Rounds {
         if fired(fds, CHANGES) {
             follow(process, &mut self.monitor);
         }
-        if fired(fds, SHADOWS) {
-            shadow_news::hear(stack);
+        if fired(fds, SHADOWS_OF_STREAMS) {
+            shadow_news::hear(stack, Kind::Streams);
+        }
+        if fired(fds, SHADOWS_OF_DATAGRAMS) {
+            shadow_news::hear(stack, Kind::Datagrams);
+            self.datagrams_rest = monotonic_nanos() + DATAGRAMS_REST;
         }
         if fired(fds, WAKER)
             && let Some(waker) = &stack.internal_waker

@@ -8,10 +8,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use libvma_dev::ipv6_loopback::Shown;
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ipv4::protocol;
-use rustix::event::epoll;
+use rustix::event::epoll::EventFlags;
 
 use self::flows::{Place, Wanted};
 use super::attaching::Need;
+use super::shadow_news::Kind;
 use super::why::Remedy;
 use super::{
     Plane, Shard, Stack, State, Via, WhyOs, brevity, hand_over, local, lost_rings, sharing, stream,
@@ -22,9 +23,9 @@ use crate::control::Control;
 use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::{Flow, Interface, Limits, Mode, RingId, SocketId, clock};
+use crate::sys::loopback_end;
 use crate::sys::loopback_end::Takes;
 use crate::sys::sockaddr::Family;
-use crate::sys::{fd, loopback_end};
 
 /// The program named the socket by bind(), to a port that the kernel chose if `automatic`: other processes
 /// may find it.
@@ -529,11 +530,7 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
     state.unbind(id);
     state.announce(id);
     drop(state);
-    if let Some(watcher) = &stack.shadows {
-        fd::with_borrowed(descriptor, |shadow| {
-            let _ = epoll::delete(watcher, shadow);
-        });
-    }
+    stack.shadows.forget(Kind::Datagrams, descriptor);
     if why != WhyOs::Ipv6 {
         // Of IPv6 the call tells that led to it: many programs only try whether there is IPv6.
         why.tell(format_args!("fd {descriptor}"));
@@ -546,22 +543,20 @@ pub fn un_offload(stack: &Stack, id: SocketId, why: WhyOs) {
 /// The internal thread shall tell when the shadow has something: data that came another way than
 /// through our rings, or an ICMP error.
 pub(super) fn watch_shadow(stack: &Stack, id: SocketId, descriptor: i32) {
-    let Some(watcher) = &stack.shadows else { return };
     if descriptor < 0 {
         return;
     }
+    let mut kind = Kind::Datagrams;
     if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
     {
         socket.is_shadow_watched = true;
-    }
-    let events = epoll::EventFlags::IN | epoll::EventFlags::ERR | epoll::EventFlags::ET;
-    let data = epoll::EventData::new_u64(id.to_bits());
-    fd::with_borrowed(descriptor, |shadow| {
-        if epoll::add(watcher, shadow, data, events) == Err(rustix::io::Errno::EXIST) {
-            let _ = epoll::modify(watcher, shadow, data, events);
+        if socket.stream.is_some() {
+            kind = Kind::Streams;
         }
-    });
+    }
+    let events = EventFlags::IN | EventFlags::ERR | EventFlags::ET;
+    stack.shadows.watch(kind, descriptor, id, events);
 }
 
 #[cfg(test)]

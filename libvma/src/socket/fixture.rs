@@ -51,7 +51,7 @@ pub fn stack_with(environment: &[(&str, &str)]) -> Stack {
         short_datagrams: Brevity::of_datagrams(),
         attaching: Default::default(),
         plane: Lock::new(None),
-        shadows: None,
+        shadows: Default::default(),
         internal_waker: None,
         load: Load::unknown(),
         local,

@@ -1,22 +1,19 @@
 //! Rings that the daemon had granted, when it is gone: their sockets are served by the kernel until it is back.
 
-use rustix::event::epoll::{self, EventData, EventFlags};
-
 use super::attaching::Need;
 use super::{Plane, Shard, Stack, WhyOs, attach};
 use crate::log::log_line;
 use crate::shard::{RingId, is_daemon_there};
 use crate::sys::thread;
 
-/// The data of the shadows' epoll instance for the connection that a ring lasts with; no socket has this number.
+/// The data of the epoll instance of `shadow_news` for the connection that a ring lasts with; no socket has this number.
 pub const NEWS: u64 = 1;
 
 /// The internal thread shall hear of the end of a ring that was granted.
 pub(super) fn watch(stack: &Stack, ring: RingId) {
-    let (Some(watcher), Ok(state)) = (&stack.shadows, stack.shard.lock()) else { return };
+    let Ok(state) = stack.shard.lock() else { return };
     let Some(connection) = state.ring(ring).and_then(|ring| ring.grant()) else { return };
-    let flags = EventFlags::RDHUP | EventFlags::ET;
-    if let Err(errno) = epoll::add(watcher, connection, EventData::new_u64(NEWS), flags) {
+    if let Err(errno) = stack.shadows.watch_ring(connection) {
         log_line!(Warning, "a ring's end will not be noticed: {errno}");
     }
 }

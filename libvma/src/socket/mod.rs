@@ -45,6 +45,7 @@ use libvma_engine::drop_reason::DropReason;
 use self::brevity::Brevity;
 use self::order::Order;
 use self::outstanding::Outstanding;
+use self::shadow_news::{Kind, Shadows};
 use crate::config::Config;
 use crate::control::Control;
 use crate::extra::Extra;
@@ -52,8 +53,6 @@ use crate::log::log_line;
 use crate::process::inherit;
 use crate::shard::{self, Envelope, Flow, NextHop};
 use crate::stats::{SocketCounters, StatsFile};
-use crate::sys::Fd;
-use crate::sys::fd;
 use crate::sys::load::Load;
 use crate::sys::lock::Lock;
 use crate::sys::loopback_end::Takes;
@@ -81,8 +80,8 @@ pub struct Stack {
     pub hold: stream::hold::Hold,
     /// None until the first socket needs it, or if netlink is not to be had.
     pub plane: Lock<Option<Plane>>,
-    /// The internal thread's epoll: it watches the shadows.
-    pub shadows: Option<Fd>,
+    /// What tells the internal thread of news of the shadows.
+    pub shadows: Shadows,
     /// When the next interface is to be attached.
     pub attaching: attaching::Schedule,
     /// Wakes the internal thread when there is something new for it to attend to.
@@ -358,14 +357,9 @@ fn close_by(stack: &Stack, id: SocketId, descriptor: i32, shadow: i32) -> bool {
         endpoint.shadow = *living;
         return false;
     }
-    if socket.is_shadow_watched
-        && let Some(watcher) = &stack.shadows
-    {
-        // While epoll looks at a descriptor it holds the file: without this the port could still
-        // be taken when close() has returned.
-        fd::with_borrowed(shadow, |shadow| {
-            let _ = rustix::event::epoll::delete(watcher, shadow);
-        });
+    if socket.is_shadow_watched {
+        let kind = if socket.stream.is_some() { Kind::Streams } else { Kind::Datagrams };
+        stack.shadows.forget(kind, shadow);
     }
     if socket.stream.is_some() {
         // Other threads may have bytes for the kernel until the connection has ended.

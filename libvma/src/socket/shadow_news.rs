@@ -1,18 +1,94 @@
 //! News of the shadows that are beside rings and pipes: data that came another way, errors, ends.
 //!
-//! One epoll instance of the library watches these shadows. The internal thread waits on it and wakes the program's
-//! waiting threads. A call with a timeout of zero is not woken, so it reads the news itself.
+//! Two epoll instances of the library watch these shadows. The internal thread waits on them and wakes the program's
+//! waiting threads. A call with a timeout of zero is not woken, so it reads the news of pipes itself.
+//!
+//! Every datagram that comes by the kernel is an edge, and whoever sleeps for a UDP socket watches its shadow as well. So
+//! UDP sockets have an instance of their own, and the internal thread lets it rest after each look
+//! ([`DATAGRAMS_REST`]): otherwise it would wake as often as the program that the kernel serves.
 
-use rustix::event::{Timespec, epoll};
+use std::os::fd::AsFd;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 
 use super::block::Guard;
 use super::{Stack, lost_rings, stream};
 use crate::shard::SocketId;
+use crate::sys::Fd;
+use crate::sys::fd;
+
+/// Nanoseconds in which the internal thread hears no news of UDP sockets, after it has heard some. What came meanwhile is
+/// heard at their end.
+pub const DATAGRAMS_REST: u64 = 2_000_000;
+
+/// Which sockets an instance watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// TCP sockets, and the rings that a daemon has granted.
+    Streams,
+    /// UDP sockets.
+    Datagrams,
+}
+
+/// The instances. Without one nothing is told of its sockets.
+#[derive(Default)]
+pub struct Shadows {
+    streams: Option<Fd>,
+    datagrams: Option<Fd>,
+}
+
+impl Shadows {
+    pub fn open() -> Shadows {
+        let instance = || epoll::create(CreateFlags::CLOEXEC).and_then(Fd::adopt).ok();
+        Shadows { streams: instance(), datagrams: instance() }
+    }
+
+    /// The descriptor that is readable while there are news; -1 if there is none.
+    pub fn raw(&self, kind: Kind) -> i32 {
+        self.instance(kind).map_or(-1, Fd::raw)
+    }
+
+    /// From now on these events of the descriptor are news of the socket.
+    pub fn watch(&self, kind: Kind, descriptor: i32, id: SocketId, events: EventFlags) {
+        let Some(instance) = self.instance(kind) else { return };
+        let data = EventData::new_u64(id.to_bits());
+        fd::with_borrowed(descriptor, |shadow| {
+            if epoll::add(instance, shadow, data, events) == Err(Errno::EXIST) {
+                let _ = epoll::modify(instance, shadow, data, events);
+            }
+        });
+    }
+
+    /// The end of the connection that a granted ring lasts with is news.
+    pub(super) fn watch_ring(&self, connection: impl AsFd) -> Result<(), Errno> {
+        let flags = EventFlags::RDHUP | EventFlags::ET;
+        let data = EventData::new_u64(lost_rings::NEWS);
+        self.streams.as_ref().map_or(Ok(()), |it| epoll::add(it, connection, data, flags))
+    }
+
+    /// Nothing of the descriptor is news any more. While epoll looks at a descriptor it holds the file: without this its port could
+    /// still be taken when close() has returned.
+    pub fn forget(&self, kind: Kind, descriptor: i32) {
+        let Some(instance) = self.instance(kind) else { return };
+        fd::with_borrowed(descriptor, |shadow| {
+            let _ = epoll::delete(instance, shadow);
+        });
+    }
+
+    fn instance(&self, kind: Kind) -> Option<&Fd> {
+        match kind {
+            Kind::Streams => self.streams.as_ref(),
+            Kind::Datagrams => self.datagrams.as_ref(),
+        }
+    }
+}
 
 /// Takes all news. The internal thread calls it when the instance is readable.
-pub fn hear(stack: &Stack) {
+pub fn hear(stack: &Stack, kind: Kind) {
     if let Ok(mut state) = stack.shard.lock() {
-        attend(stack, &mut state);
+        attend(stack, &mut state, kind);
     }
 }
 
@@ -20,13 +96,13 @@ pub fn hear(stack: &Stack) {
 #[inline]
 pub fn hear_of_pipes(stack: &Stack) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
-    state.has_pipes() && attend(stack, &mut state)
+    state.has_pipes() && attend(stack, &mut state, Kind::Streams)
 }
 
 /// Marks each socket whose shadow has news, and wakes the threads that wait for it. The lock of the shard covers the
 /// system call: epoll reports an edge once, so the thread that finds none must see the effect of the one that another thread found.
-fn attend(stack: &Stack, state: &mut Guard<'_>) -> bool {
-    let Some(watcher) = &stack.shadows else { return false };
+fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> bool {
+    let Some(watcher) = stack.shadows.instance(kind) else { return false };
     let mut events = [const { core::mem::MaybeUninit::uninit() }; 64];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     let Ok((events, _)) = epoll::wait(watcher, &mut events, Some(&now)) else { return false };
@@ -42,7 +118,7 @@ fn attend(stack: &Stack, state: &mut Guard<'_>) -> bool {
         let flags = event.flags;
         if let Some((_, socket)) = state.socket(id) {
             socket.order.note_readable();
-            if flags.contains(epoll::EventFlags::ERR) {
+            if flags.contains(EventFlags::ERR) {
                 socket.order.note_error();
             }
         }

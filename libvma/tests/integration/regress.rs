@@ -1,5 +1,7 @@
 //! One test for each bug that was found by reading, not by another test.
 
+use std::time::Instant;
+
 use crate::harness::{Namespaces, PYTHON, Puppet, Side, wait_for};
 
 /// Python under the library in an environment of its own.
@@ -99,14 +101,8 @@ fn every_way_of_path_mtu_discovery_is_served() {
     watch.check(&program.finish(), 6, 6);
 }
 
-#[test]
-fn connections_to_the_kernel_do_not_wake_the_internal_thread() {
-    let net = Namespaces::new();
-    let mut server = net.puppet(Side::A);
-    let mut client = Puppet::start(net.program(Side::A, PYTHON));
-    server.run("l = create_server(('127.0.0.1', 7000), backlog=64)");
-    server.run(
-        "
+/// How often the internal thread has slept.
+const SWITCHES: &str = "
 def named():
     return [t for t in os.listdir('/proc/self/task')
             if open(f'/proc/self/task/{t}/comm').read() == 'vma\\n']
@@ -114,19 +110,64 @@ def switches():
     status = open(f'/proc/self/task/{named()[0]}/status').read()
     return sum(int(line.split()[1]) for line in status.splitlines()
                if line.startswith('voluntary_ctxt_switches'))
+";
+
+/// So many more times it may sleep in the time since then: it wakes by itself every 10 ms, and may have to wait for a lock then.
+fn by_timer(began: Instant) -> i64 {
+    began.elapsed().as_millis() as i64 / 10 * 2
+}
+
+#[test]
+fn connections_to_the_kernel_do_not_wake_the_internal_thread() {
+    let net = Namespaces::new();
+    let mut server = net.puppet(Side::A);
+    let mut client = Puppet::start(net.program(Side::A, PYTHON));
+    server.run("l = create_server(('127.0.0.1', 7000), backlog=64)");
+    server.run(SWITCHES);
+    server.run(
+        "
 def serve():
     for _ in range(300): l.accept()[0].close()
 ",
     );
     // A thread gets its name once it has a CPU.
     wait_for("the internal thread runs", || (server.number("len(named())") == 1).then_some(()));
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let before = server.number("switches()");
     server.run("a = threading.Thread(target=serve, daemon=True); a.start()");
     client.run("for _ in range(300): create_connection(('127.0.0.1', 7000), 10).recv(1)");
     server.run("a.join(10)");
     let woken = server.number("switches()") - before;
-    // It wakes by itself every 10 ms, and may have to wait for a lock then.
-    let by_timer = began.elapsed().as_millis() as i64 / 10 * 2;
+    let by_timer = by_timer(began);
     assert!(woken < 100 + by_timer, "{woken} times for 300 connections, {by_timer} by its timer");
+}
+
+/// Each of them is news of the kernel's socket, which the program waits for itself.
+#[test]
+fn datagrams_of_the_kernel_do_not_wake_the_internal_thread_each_time() {
+    let net = Namespaces::new();
+    let mut server = net.puppet(Side::A);
+    server.run("s = udp(('127.0.0.1', 6000))");
+    server.run(SWITCHES);
+    wait_for("the internal thread runs", || (server.number("len(named())") == 1).then_some(()));
+    let sender = net.socket_at(Side::A, "127.0.0.1:0".parse().unwrap());
+    let exchange = |count: u32| {
+        for _ in 0..count {
+            sender.send_to(b"x", "127.0.0.1:6000").unwrap();
+            sender.recv(&mut [0]).unwrap();
+        }
+    };
+    // The server looks for a link to its client at first.
+    server.begin("for _ in range(500): echo(s)");
+    exchange(500);
+    server.end("");
+    let began = Instant::now();
+    let before = server.number("switches()");
+    server.begin("for _ in range(2000): echo(s)");
+    exchange(2000);
+    server.end("");
+    let woken = server.number("switches()") - before;
+    // It hears such news every 2 ms at most, and sleeps before and after.
+    let most = (100 + by_timer(began) + began.elapsed().as_millis() as i64).min(1500);
+    assert!(woken < most, "{woken} times for 2000 datagrams, and {most} are the most");
 }

@@ -1,16 +1,15 @@
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::os::unix::net::UnixStream;
 
 use super::*;
 use crate::socket::attach::watch_shadow;
 use crate::socket::fixture::{ANY_PORT, Udp, await_input, own_loopback, stack};
+use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
-use crate::sys::{Fd, shadow};
 
 /// A bound socket whose shadow the instance watches.
 fn watched() -> Udp {
     let mut stack = stack();
-    let instance = epoll::create(CreateFlags::CLOEXEC).unwrap();
-    stack.shadows = Some(Fd::adopt(instance).unwrap());
+    stack.shadows = Shadows::open();
     let udp = Udp::of(stack, Family::Ipv4);
     shadow::bind(udp.raw(), ANY_PORT).unwrap();
     watch_shadow(&udp.stack, udp.id, udp.raw());
@@ -23,7 +22,7 @@ fn a_datagram_that_came_by_the_kernel_is_told_once() {
     let udp = watched();
     let sender = std::net::UdpSocket::bind(ANY_PORT).unwrap();
     let told = || {
-        hear(&udp.stack);
+        hear(&udp.stack, Kind::Datagrams);
         udp.with(|_, socket| socket.order.take_readable())
     };
     assert!(!told());
@@ -44,22 +43,19 @@ fn an_error_of_the_kernels_socket_is_told_as_one() {
     rustix::net::connect(&udp.shadow, &address).unwrap();
     rustix::net::send(&udp.shadow, b"x", rustix::net::SendFlags::empty()).unwrap();
     await_input(&udp.shadow);
-    hear(&udp.stack);
+    hear(&udp.stack, Kind::Datagrams);
     assert!(udp.with(|_, socket| socket.order.take_error()), "the port is closed (ICMP)");
 }
 
 #[test]
 fn the_end_of_a_granted_ring_is_no_sockets_news() {
     let udp = watched();
-    let sender = std::net::UdpSocket::bind(ANY_PORT).unwrap();
-    let receiver = std::net::UdpSocket::bind(ANY_PORT).unwrap();
-    let watcher = udp.stack.shadows.as_ref().unwrap();
-    let data = EventData::new_u64(lost_rings::NEWS);
-    epoll::add(watcher, &receiver, data, EventFlags::IN | EventFlags::ET).unwrap();
+    let (ring, daemon) = UnixStream::pair().unwrap();
+    udp.stack.shadows.watch_ring(&ring).unwrap();
+    hear(&udp.stack, Kind::Streams);
     assert!(!udp.stack.attaching.take_loss());
-    sender.send_to(b"x", receiver.local_addr().unwrap()).unwrap();
-    await_input(&receiver);
-    hear(&udp.stack);
+    drop(daemon);
+    hear(&udp.stack, Kind::Streams);
     assert!(udp.stack.attaching.take_loss() && udp.stack.attaching.was_loss());
     assert!(!udp.stack.attaching.take_loss(), "somebody looks");
     assert!(!udp.with(|_, socket| socket.order.may_be_readable()));

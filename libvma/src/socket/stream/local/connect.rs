@@ -6,7 +6,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use libvma_dev::ipv6_loopback::{STAND_IN, is_stand_in};
 use libvma_engine::wire::ipv4::protocol;
 use rustix::event::epoll;
-use rustix::io::Errno;
 
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase, view};
 use super::Shard;
@@ -14,8 +13,9 @@ use crate::config::rules::Moment;
 use crate::shard::pipe::Offer;
 use crate::shard::{SocketId, clock};
 use crate::socket::local::Reach;
+use crate::socket::shadow_news::Kind;
 use crate::socket::{State, local};
-use crate::sys::{fd, loopback_end, shadow};
+use crate::sys::{loopback_end, shadow};
 
 /// connect(2) of a fresh socket. None: the destination is not on this host, or nobody there has the
 /// library.
@@ -114,7 +114,6 @@ pub fn undo(state: &mut Shard, id: SocketId) {
 /// The internal thread shall tell of all that happens to the kernel's half.
 pub fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
     use epoll::EventFlags;
-    let Some(watcher) = &stack.shadows else { return };
     if let Ok(mut state) = stack.shard.lock()
         && let Some((_, socket)) = state.socket(id)
     {
@@ -126,21 +125,12 @@ pub fn watch(stack: &Stack, id: SocketId, descriptor: i32) {
         | EventFlags::PRI
         | EventFlags::ERR
         | EventFlags::ET;
-    let data = epoll::EventData::new_u64(id.to_bits());
-    fd::with_borrowed(descriptor, |shadow| {
-        if epoll::add(watcher, shadow, data, events) == Err(Errno::EXIST) {
-            let _ = epoll::modify(watcher, shadow, data, events);
-        }
-    });
+    stack.shadows.watch(Kind::Streams, descriptor, id, events);
 }
 
 /// The socket is the kernel's alone.
 pub fn unwatch(stack: &Stack, descriptor: i32) {
-    if let Some(watcher) = &stack.shadows {
-        fd::with_borrowed(descriptor, |shadow| {
-            let _ = epoll::delete(watcher, shadow);
-        });
-    }
+    stack.shadows.forget(Kind::Streams, descriptor);
 }
 
 /// Is it an address of this host, and may links carry it?
