@@ -215,7 +215,7 @@ unsafe fn datagram(
     let mut buffers = [IoSliceMut::new(scratch.bytes())];
     let reception = receive(process, id, &mut buffers, call.flags & !libc::MSG_TRUNC, None, os);
     match reception {
-        Reception::Done(Received::FromOs(len)) => Some(Lent::Plain(len)),
+        Reception::Done(Received::FromOs(taken)) => Some(Lent::Plain(taken.bytes as isize)),
         Reception::Done(Received::Datagram { len, source, family, .. }) => {
             // SAFETY: the program's address buffer, by the contract of the call.
             let named = unsafe { convert::put_address(source, family, call.from, call.from_len) };

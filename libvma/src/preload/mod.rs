@@ -7,6 +7,7 @@
 //! A function here is: look the descriptor up, convert, call `socket::` or `mux::`, set errno.
 
 mod aliases;
+mod burst;
 mod cancel;
 mod convert;
 mod crash;

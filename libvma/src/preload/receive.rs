@@ -5,9 +5,9 @@ use std::io::IoSliceMut;
 
 use super::cancel::cancellable;
 use super::convert::{self, VectorError};
-use super::{Found, errno, find, passed, real, retire, stream};
+use super::{Found, burst, errno, find, passed, real, retire, stream};
 use crate::process::Process;
-use crate::socket::receive::{self, Received};
+use crate::socket::receive::{self, FromKernel, Received, Take};
 use crate::socket::{Outcome, SocketId, clock};
 
 /// What a receive call of ours came to.
@@ -27,12 +27,25 @@ pub(super) fn receive(
     control: Option<&mut [u8]>,
     mut os: impl FnMut() -> isize,
 ) -> Reception {
-    let mut ask = || match os() {
-        -1 => Err(errno::get()),
-        len => Ok(len),
-    };
+    receive_several(process, id, buffers, flags, control, &mut |_| one(os()))
+}
+
+/// What a call that takes one datagram came to.
+fn one(result: isize) -> Result<FromKernel, i32> {
+    usize::try_from(result).map(FromKernel::one).map_err(|_| errno::get())
+}
+
+/// As [`receive`], with a call that may take several of the kernel's datagrams.
+fn receive_several(
+    process: &'static Process,
+    id: SocketId,
+    buffers: &mut [IoSliceMut<'_>],
+    flags: c_int,
+    control: Option<&mut [u8]>,
+    os: &mut dyn FnMut(Take) -> Result<FromKernel, i32>,
+) -> Reception {
     let before = errno::get();
-    let request = receive::Request { buffers, flags, control, os: &mut ask };
+    let request = receive::Request { buffers, flags, control, os };
     match receive::receive(&process.stack, id, request) {
         Outcome::Ours(received) => {
             // A look at the kernel's socket may have left EAGAIN behind.
@@ -50,69 +63,79 @@ pub(super) fn receive(
     }
 }
 
-/// recvmsg on a socket of ours.
+/// recvmsg on a socket of ours. If the message is the header of the first of several entries of recvmmsg(2), more that the kernel has
+/// goes into the entries behind it. Returns the bytes, or -1, and how many entries are filled: more than one have their lengths.
 ///
 /// # Safety
-/// As recvmsg(2).
+/// As recvmsg(2), or as recvmmsg(2) with so many entries.
 unsafe fn receive_message(
     process: &'static Process,
     id: SocketId,
     fd: c_int,
     message: *mut libc::msghdr,
+    entries: usize,
     flags: c_int,
-) -> isize {
+) -> (isize, usize) {
     if !convert::can_read(message, size_of::<libc::msghdr>()) {
         errno::set(libc::EFAULT);
-        return -1;
+        return (-1, 0);
     }
     // SAFETY: a msghdr by the contract of the call; nothing is written before it is known to be writable.
     let header = unsafe { &mut *message };
     if !header.msg_name.is_null() && (header.msg_namelen as i32) < 0 {
         errno::set(libc::EINVAL);
-        return -1;
+        return (-1, 0);
     }
     // SAFETY: the program's vector, by the contract of the call.
     let mut buffers = match unsafe { convert::targets(header.msg_iov, header.msg_iovlen) } {
         Ok(buffers) => buffers,
         // SAFETY: a buffer that cannot be is never written to.
-        Err(VectorError::Buffer) => return unsafe { receive_nowhere(process, id, fd, flags) },
+        Err(VectorError::Buffer) => return (unsafe { receive_nowhere(process, id, fd, flags) }, 1),
         Err(VectorError::Vector(errno)) => {
             errno::set(errno);
-            return -1;
+            return (-1, 0);
         }
     };
     // SAFETY: the program's control area, by the contract of the call; empty if it is null.
     let control = unsafe { convert::bytes_mut(header.msg_control.cast(), header.msg_controllen) };
     let control = Some(control);
     let has_room = buffers.as_mut_slice().iter().any(|buffer| !buffer.is_empty());
-    let os = || {
+    let mut os = |take: Take| {
+        if take == Take::Several && entries > 1 && has_room {
+            // SAFETY: entries of the program's array.
+            return unsafe { burst::take_from_kernel(fd, message.cast(), entries, flags) };
+        }
         let flags = flags | libc::MSG_DONTWAIT;
-        match has_room {
+        one(match has_room {
             // SAFETY: the same call, without blocking; it fills the program's header itself.
             true => unsafe { real::recvmsg(fd, message, flags) },
             // SAFETY: as said.
             false => unsafe { receive_message_without_room(fd, message, flags) },
-        }
+        })
     };
-    match receive(process, id, buffers.as_mut_slice(), flags, control, os) {
-        Reception::Done(Received::FromOs(len)) => len,
+    match receive_several(process, id, buffers.as_mut_slice(), flags, control, &mut os) {
+        Reception::Done(Received::FromOs(taken)) if taken.datagrams > 1 => {
+            (taken.bytes as isize, taken.datagrams as usize)
+        }
+        Reception::Done(Received::FromOs(taken)) => (taken.bytes as isize, 1),
         Reception::Done(Received::Datagram { len, source, family, flags, control }) => {
             if !convert::can_answer(header) {
                 errno::set(libc::EFAULT);
-                return -1;
+                return (-1, 0);
             }
             let (name, name_len) = (header.msg_name.cast(), &mut header.msg_namelen);
             // SAFETY: the program's name buffer and its length, by the contract of the call.
             let named = unsafe { convert::put_address(source, family, name, name_len) };
             header.msg_controllen = control as _;
             header.msg_flags = flags;
-            errno::result(named.map(|()| len))
+            (errno::result(named.map(|()| len)), 1)
         }
-        Reception::Failed => -1,
-        Reception::Pass => passed::received(fd, flags, {
+        Reception::Failed => (-1, 0),
+        Reception::Pass => {
             // SAFETY: the arguments are passed on as they came.
-            unsafe { real::recvmsg(fd, message, flags) }
-        }),
+            let result = unsafe { real::recvmsg(fd, message, flags) };
+            (passed::received(fd, flags, result), 1)
+        }
     }
 }
 
@@ -143,7 +166,7 @@ unsafe fn receive_plain(
         unsafe { real::recvfrom(fd, buffer.0, buffer.1, flags, address.0, address.1) }
     };
     match receive(process, id, &mut buffers, flags, None, os) {
-        Reception::Done(Received::FromOs(len)) => len,
+        Reception::Done(Received::FromOs(taken)) => taken.bytes as isize,
         Reception::Done(Received::Datagram { len, source, family, .. }) => {
             if !good {
                 errno::set(libc::EFAULT);
@@ -300,7 +323,7 @@ cancellable! {
             unsafe { real::recvmsg(fd, &mut message, libc::MSG_DONTWAIT) }
         };
         match receive(process, id, buffers.as_mut_slice(), 0, None, os) {
-            Reception::Done(Received::FromOs(len)) => len,
+            Reception::Done(Received::FromOs(taken)) => taken.bytes as isize,
             Reception::Done(Received::Datagram { len, .. }) => len as isize,
             Reception::Failed => -1,
             // SAFETY: passed on.
@@ -377,7 +400,7 @@ cancellable! {
         match find(fd) {
             // SAFETY: passed on.
             Found::Datagram(process, id) => unsafe {
-                receive_message(process, id, fd, message, flags)
+                receive_message(process, id, fd, message, 1, flags).0
             },
             // SAFETY: passed on.
             Found::Stream(process, id) => unsafe {
@@ -429,18 +452,21 @@ cancellable! {
         let before = errno::get();
         let since = clock::now();
         let mut flags_now = flags & !libc::MSG_WAITFORONE;
+        // Each one is looked at after it.
+        let one_by_one = limit.is_some() || flags & libc::MSG_PEEK != 0;
         let mut received = 0;
         while received < count as usize {
             let entry = messages.wrapping_add(received);
             // A mmsghdr starts with its msghdr.
             let header = entry.cast::<libc::msghdr>();
-            let len = match found {
+            let entries = if one_by_one { 1 } else { count as usize - received };
+            let (len, filled) = match found {
                 // SAFETY: a msghdr of the program's array.
                 Found::Stream(..) => unsafe {
-                    stream::receive_message(process, id, fd, header, flags_now)
+                    (stream::receive_message(process, id, fd, header, flags_now), 1)
                 },
-                // SAFETY: as above.
-                _ => unsafe { receive_message(process, id, fd, header, flags_now) },
+                // SAFETY: as above, with the entries behind it.
+                _ => unsafe { receive_message(process, id, fd, header, entries, flags_now) },
             };
             if len < 0 {
                 if received > 0 && matches!(found, Found::Datagram(..)) {
@@ -450,10 +476,10 @@ cancellable! {
                 break;
             }
             // SAFETY: an entry of the program's array, whose header was there.
-            if !unsafe { convert::tell_length(entry, len) } {
+            if filled == 1 && !unsafe { convert::tell_length(entry, len) } {
                 break;
             }
-            received += 1;
+            received += filled;
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags_now |= libc::MSG_DONTWAIT;
             }

@@ -8,13 +8,13 @@ use std::net::SocketAddrV4;
 use super::cancel::cancellable;
 use super::convert::{self, Destination, VectorError};
 use super::rehearsal::{self, DUMMY};
-use super::{Found, errno, find, ours, passed, real, retire, stream, take_over};
+use super::{Found, burst, errno, find, ours, passed, real, retire, stream, take_over};
 use crate::process::{self, Process};
 use crate::socket::{Outcome, RingId, SocketId, WhyOs, egress};
 use crate::sys::sockaddr::Family;
 
 /// One send call on a socket of ours. None: the kernel shall do it.
-fn transmit(
+pub(super) fn transmit(
     process: &'static Process,
     id: SocketId,
     request: &egress::Request<'_>,
@@ -357,70 +357,7 @@ cancellable! {
             call.end();
             return sent;
         };
-        let before = errno::get();
-        let mut pending = None;
-        let mut sent = 0;
-        // The kernel takes at most UIO_MAXIOV messages a call.
-        while sent < count.min(1024) as usize {
-            let entry = messages.wrapping_add(sent);
-            if !convert::can_read(entry, size_of::<libc::mmsghdr>()) {
-                errno::set(libc::EFAULT);
-                break;
-            }
-            // SAFETY: the array has `count` entries, by the contract of the call, and this one is there.
-            let header = unsafe { &(*entry).msg_hdr };
-            // SAFETY: the program's vector and address, by the contract of the call.
-            let payload = unsafe { convert::sources(header.msg_iov, header.msg_iovlen) };
-            // SAFETY: as above.
-            let to = unsafe { convert::destination(header.msg_name.cast(), header.msg_namelen) };
-            // SAFETY: as above.
-            let control = unsafe { control(header) };
-            let ours = match (&payload, &to) {
-                (Ok(payload), Destination::Absent | Destination::Given(..)) => {
-                    let to = match to {
-                        Destination::Given(to, named) => Some((to, named)),
-                        _ => None,
-                    };
-                    transmit(process, id, &request(payload.as_slice(), to, flags, control, true))
-                }
-                _ => None,
-            };
-            let len = match ours {
-                Some(Ok((len, ring))) => {
-                    if pending.is_some_and(|other| other != ring) {
-                        flush(process, &mut pending);
-                    }
-                    pending = Some(ring);
-                    len as isize
-                }
-                Some(Err(())) => -1,
-                None => {
-                    // In order: what is queued leaves before the kernel sends.
-                    flush(process, &mut pending);
-                    // SAFETY: a mmsghdr of the program's array starts with its msghdr.
-                    passed::sent(fd, unsafe { real::sendmsg(fd, entry.cast(), flags) })
-                }
-            };
-            if len < 0 {
-                break;
-            }
-            // SAFETY: an entry of the program's array, whose header was there.
-            if !unsafe { convert::tell_length(entry, len) } {
-                break;
-            }
-            sent += 1;
-        }
-        flush(process, &mut pending);
-        if sent == 0 && count > 0 {
-            return -1;
-        }
-        errno::set(before);
-        sent as c_int
-    }
-}
-
-fn flush(process: &'static Process, pending: &mut Option<RingId>) {
-    if let Some(ring) = pending.take() {
-        egress::kick(&process.stack, ring);
+        // SAFETY: the program's array, by the contract of the call.
+        unsafe { burst::send(process, id, fd, messages, count, flags) }
     }
 }

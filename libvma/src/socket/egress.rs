@@ -52,92 +52,136 @@ const FEW_OUTSTANDING: u32 = 32;
 
 /// Sends one datagram; of a call with several, only queues it on the ring returned.
 pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usize, RingId)> {
+    let (ancillary, len) = match examine(stack, id, request) {
+        Ok(examined) => examined,
+        Err(why) => return Outcome::Os(why),
+    };
+    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
+    let is_known = request.named != Family::Ipv6 && !ancillary.for_ipv6 || is_ipv6(&mut state, id);
+    if is_known
+        && len <= envelope::MOST
+        && ancillary.is_plain()
+        && let Some(ring) = send_enveloped(&mut state, id, request, ancillary, len)
+    {
+        return Outcome::Ours((len, ring));
+    }
+    match decide(stack, state, id, request, ancillary, len) {
+        Ok((state, destination, way)) => transmit(stack, state, id, request, len, destination, way),
+        Err(why) => Outcome::Os(why),
+    }
+}
+
+/// Would [`send`] leave this to the kernel? Nothing is sent.
+pub fn is_kernels(stack: &Stack, id: SocketId, request: &Request<'_>) -> bool {
+    let Ok((ancillary, len)) = examine(stack, id, request) else { return true };
+    let Ok(state) = stack.shard.lock() else { return true };
+    decide(stack, state, id, request, ancillary, len).is_err()
+}
+
+/// What can be said of a call without the socket: its control messages, and its length.
+#[inline]
+fn examine(
+    stack: &Stack,
+    id: SocketId,
+    request: &Request<'_>,
+) -> Result<(Ancillary, usize), WhyOs> {
     let ancillary = match request.control.map(Ancillary::parse) {
         None => Ancillary::default(),
         Some(Some(ancillary)) => ancillary,
-        Some(None) => return passed(stack, id, request, WhyOs::ControlMessage),
+        Some(None) => return Err(passed(stack, id, request, WhyOs::ControlMessage)),
     };
     if request.flags & !KNOWN_FLAGS != 0 {
-        return passed(stack, id, request, WhyOs::Arguments);
+        return Err(passed(stack, id, request, WhyOs::Arguments));
     }
-    let len: usize = request.payload.iter().map(|piece| piece.len()).sum();
+    let len = request.payload.iter().map(|piece| piece.len()).sum();
     if len > MAX_DATA_LEN {
-        return Outcome::Os(WhyOs::Arguments);
+        return Err(WhyOs::Arguments);
     }
+    Ok((ancillary, len))
+}
+
+/// How a datagram leaves by one of our rings, and where to; or why the kernel sends it.
+fn decide<'a>(
+    stack: &'a Stack,
+    mut state: Guard<'a>,
+    id: SocketId,
+    request: &Request<'_>,
+    ancillary: Ancillary,
+    len: usize,
+) -> Result<(Guard<'a>, SocketAddrV4, Way), WhyOs> {
+    let lock = || stack.shard.lock().map_err(|_| WhyOs::Reentered);
     let (mut bound, mut heeded) = (false, false);
     let for_ipv6 = request.named == Family::Ipv6 || ancillary.for_ipv6;
     loop {
-        let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(WhyOs::Reentered) };
         if for_ipv6 && !is_ipv6(&mut state, id) {
             // The kernel refuses the name, and ignores the control message.
-            return passed_locked(state, id, request, WhyOs::Arguments);
-        }
-        if len <= envelope::MOST
-            && ancillary.is_plain()
-            && let Some(ring) = send_enveloped(&mut state, id, request, ancillary, len)
-        {
-            return Outcome::Ours((len, ring));
+            return Err(passed_locked(state, id, request, WhyOs::Arguments));
         }
         let (epoch, answers) = (state.epoch(), state.answers());
         let Some((_, socket)) = state.socket(id) else {
-            return Outcome::Os(WhyOs::NotOurs);
+            return Err(WhyOs::NotOurs);
         };
         let Some(destination) = request.to.or(socket.peer) else {
-            return Outcome::Os(WhyOs::Arguments);
+            return Err(WhyOs::Arguments);
         };
         match socket.state {
-            State::Os(why) => return passed_locked(state, id, request, why),
+            State::Os(why) => return Err(passed_locked(state, id, request, why)),
             State::Undecided => {
                 let descriptor = socket.shadow();
                 drop(state);
                 let ends = (descriptor, destination);
                 if core::mem::replace(&mut bound, true) || !start(stack, id, request, ends) {
-                    return passed(stack, id, request, WhyOs::Unbound);
+                    return Err(passed(stack, id, request, WhyOs::Unbound));
                 }
+                state = lock()?;
                 continue;
             }
             State::Offloaded => {}
         }
         if socket.os_corked {
             drop(state);
-            return passed(stack, id, request, WhyOs::Arguments);
+            return Err(passed(stack, id, request, WhyOs::Arguments));
         }
         let Some(ancillary) = ancillary.towards(destination) else {
-            return passed_locked(state, id, request, WhyOs::ControlMessage);
+            return Err(passed_locked(state, id, request, WhyOs::ControlMessage));
         };
         if let Some(why) = kernels_part(stack, socket, &ancillary, destination) {
-            return passed_locked(state, id, request, why);
+            return Err(passed_locked(state, id, request, why));
         }
         let cached = route::cached(socket, destination, ancillary.source, (epoch, answers));
         let Some(via) = cached else {
             drop(state);
             match route::renew(stack, id, destination, ancillary.source, (epoch, answers)) {
-                Some(Via::Ring { .. }) => continue,
-                Some(Via::Os(why)) => return passed(stack, id, request, why),
-                None => return Outcome::Os(WhyOs::Reentered),
+                Some(Via::Ring { .. }) => {
+                    state = lock()?;
+                    continue;
+                }
+                Some(Via::Os(why)) => return Err(passed(stack, id, request, why)),
+                None => return Err(WhyOs::Reentered),
             }
         };
         let (hop, source, hop_limit, class) = match via {
             Via::Ring { hop, source, hop_limit, class } => (hop, source, hop_limit, class),
-            Via::Os(why) => return passed_locked(state, id, request, why),
+            Via::Os(why) => return Err(passed_locked(state, id, request, why)),
         };
         if state.has_withdrawn(&hop) && !core::mem::replace(&mut heeded, true) {
             // Perhaps the one that this is for: the kernel's word counts then. Once a call: a peer
             // could do nothing else.
             drop(state);
             local::hear_peers(stack);
+            state = lock()?;
             continue;
         }
         if class.is_some()
             && size::is_longer_by_ipv6(&mut state, id, &hop, &ancillary, (destination, len))
         {
-            return passed_locked(state, id, request, WhyOs::Arguments);
+            return Err(passed_locked(state, id, request, WhyOs::Arguments));
         }
         // A link is used for the first time now: what was sent before went by the kernel.
         let route = state.socket(id).and_then(|(_, socket)| socket.route.as_ref());
         let after_kernel = route.map_or(0, |route| route.by_kernel);
         let way = Way { hop, source, hop_limit, class, after_kernel, ancillary };
-        return transmit(stack, state, id, request, len, destination, way);
+        return Ok((state, destination, way));
     }
 }
 
@@ -346,10 +390,10 @@ fn transmit<'a>(
             }
             Err(SendError::NoFrame) if blocking => return Outcome::Errno(libc::EINTR),
             Err(SendError::ReceiverFull) if has_room_in_kernel(progress, route) => {
-                return passed_locked(state, id, request, WhyOs::LinkFull);
+                return Outcome::Os(passed_locked(state, id, request, WhyOs::LinkFull));
             }
             Err(SendError::Fragments) => {
-                return passed_locked(state, id, request, WhyOs::Arguments);
+                return Outcome::Os(passed_locked(state, id, request, WhyOs::Arguments));
             }
             Err(error) => return failed(stack, state, id, (error, len), hop.ring),
         }
@@ -487,20 +531,16 @@ fn note_start(stack: &Stack, id: SocketId, destination: SocketAddrV4) {
 }
 
 /// The kernel shall do this call.
-fn passed<T>(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> Outcome<T> {
-    let Ok(mut state) = stack.shard.lock() else { return Outcome::Os(why) };
+/// The kernel is to send it, for this reason.
+fn passed(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> WhyOs {
+    let Ok(mut state) = stack.shard.lock() else { return why };
     if let Some((_, socket)) = state.socket(id) {
         socket.os_corked = request.flags & libc::MSG_MORE != 0;
     }
     passed_locked(state, id, request, why)
 }
 
-fn passed_locked<T>(
-    mut state: Guard<'_>,
-    id: SocketId,
-    request: &Request<'_>,
-    why: WhyOs,
-) -> Outcome<T> {
+fn passed_locked(mut state: Guard<'_>, id: SocketId, request: &Request<'_>, why: WhyOs) -> WhyOs {
     if let Some((_, socket)) = state.socket(id)
         && let Some(route) = &mut socket.route
         && route.port.is_some()
@@ -509,7 +549,7 @@ fn passed_locked<T>(
         // A train may be received there as one message, or as many.
         route.by_kernel = u16::MAX;
     }
-    Outcome::Os(why)
+    why
 }
 
 /// The kernel has done a send call on the shadow. If it bound the socket on its own, the flows follow.

@@ -199,7 +199,7 @@ impl Udp {
     pub fn receive(&self, room: usize, flags: i32) -> (Outcome<Received>, Vec<u8>) {
         let mut room = vec![0; room];
         let buffers = &mut [IoSliceMut::new(&mut room)];
-        let os = &mut || Err(libc::EAGAIN);
+        let os = &mut |_| Err(libc::EAGAIN);
         let request = receive::Request { buffers, flags, control: None, os };
         let outcome = receive::receive(&self.stack, self.id, request);
         if let Outcome::Ours(Received::Datagram { len, .. }) = outcome {

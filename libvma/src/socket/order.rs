@@ -244,12 +244,12 @@ impl Order {
         self.run = 0;
     }
 
-    /// The kernel delivered a datagram. There may be more.
-    pub fn took_kernels(&mut self, peeked: bool) {
+    /// The kernel delivered so many datagrams. There may be more.
+    pub fn took_kernels(&mut self, datagrams: u32, peeked: bool) {
         self.note_kernels_error();
         self.announced = peeked.then_some(Origin::Shadow);
         if !peeked {
-            self.run = self.run.saturating_add(1);
+            self.run = self.run.saturating_add(u8::try_from(datagrams).unwrap_or(u8::MAX));
         }
     }
 

@@ -22,8 +22,32 @@ pub struct Request<'a, 'b> {
     pub flags: i32,
     /// Room for control messages; None if the call has none.
     pub control: Option<&'a mut [u8]>,
-    /// Does the call on the kernel's socket, without blocking: its result or errno.
-    pub os: &'a mut dyn FnMut() -> Result<isize, i32>,
+    /// Does the call on the kernel's socket, without blocking: what it took, or errno. With [`Take::Several`] it may take more
+    /// than one datagram, if the program has room for them.
+    pub os: &'a mut dyn FnMut(Take) -> Result<FromKernel, i32>,
+}
+
+/// How many datagrams of the kernel's are the program's now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Take {
+    One,
+    /// Nothing of ours waits.
+    Several,
+}
+
+/// What was taken from the kernel's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FromKernel {
+    pub datagrams: u32,
+    /// The bytes of all.
+    pub bytes: usize,
+}
+
+impl FromKernel {
+    /// One datagram of so many bytes.
+    pub fn one(bytes: usize) -> FromKernel {
+        FromKernel { datagrams: 1, bytes }
+    }
 }
 
 /// What a receive call delivered.
@@ -41,8 +65,8 @@ pub enum Received {
         /// Bytes of control messages written.
         control: usize,
     },
-    /// The kernel's socket had it: everything is in place, this is the return value.
-    FromOs(isize),
+    /// The kernel's socket had it: everything is in place.
+    FromOs(FromKernel),
 }
 
 /// Flags that change nothing in what a receive call delivers.
@@ -370,7 +394,7 @@ fn taken(state: &mut Guard<'_>, id: SocketId, direct: Direct) -> Received {
 fn take(state: &mut Guard<'_>, id: SocketId, request: &mut Request<'_, '_>) -> Outcome<Received> {
     // Out of the queue, so that the shard can lend its bytes; a peeked one goes back to the front.
     let Some(mut datagram) = state.pop(id) else {
-        return Outcome::Ours(Received::FromOs(0));
+        return Outcome::Ours(Received::FromOs(FromKernel::one(0)));
     };
     let rest = datagram.uncouple();
     let taken = state.copy_out(&datagram, request.buffers);
@@ -444,12 +468,16 @@ fn ask_os(
     id: SocketId,
     request: &mut Request<'_, '_>,
 ) -> Option<Outcome<Received>> {
-    if let Some((_, socket)) = state.socket(id) {
+    let mut take = Take::One;
+    if let Some((endpoint, socket)) = state.socket(id) {
         // Before the call: an event that comes during it must count.
         socket.order.begin_to_ask();
+        if !endpoint.is_readable() {
+            take = Take::Several;
+        }
     }
     drop(state);
-    let result = (request.os)();
+    let result = (request.os)(take);
     let mut state = stack.shard.lock().ok()?;
     if matches!(result, Err(libc::EAGAIN)) {
         if let Some((_, socket)) = state.socket(id) {
@@ -463,19 +491,19 @@ fn ask_os(
         endpoint.counters.rx_os_errors += u32::from(result.is_err());
         let peeks = request.flags & libc::MSG_PEEK != 0;
         match result {
-            Ok(_) => socket.order.took_kernels(peeks),
+            Ok(taken) => socket.order.took_kernels(taken.datagrams, peeks),
             Err(_) => socket.order.note_kernels_error(),
         }
-        if let Ok(len) = result
+        if let Ok(taken) = result
             && !peeks
         {
-            endpoint.note_kernels();
-            endpoint.counters.rx_os_packets += 1;
-            endpoint.counters.rx_os_bytes += len as u64;
+            (0..taken.datagrams).for_each(|_| endpoint.note_kernels());
+            endpoint.counters.rx_os_packets += u64::from(taken.datagrams);
+            endpoint.counters.rx_os_bytes += taken.bytes as u64;
         }
     }
     Some(match result {
-        Ok(len) => Outcome::Ours(Received::FromOs(len)),
+        Ok(taken) => Outcome::Ours(Received::FromOs(taken)),
         Err(errno) => Outcome::Errno(errno),
     })
 }
@@ -528,8 +556,8 @@ fn eagain(mut state: Guard<'_>, id: SocketId) -> Outcome<Received> {
 
 /// Below our own lock: only the kernel's socket can be asked.
 fn reentered(request: &mut Request<'_, '_>) -> Outcome<Received> {
-    match (request.os)() {
-        Ok(len) => Outcome::Ours(Received::FromOs(len)),
+    match (request.os)(Take::One) {
+        Ok(taken) => Outcome::Ours(Received::FromOs(taken)),
         Err(errno) => Outcome::Errno(errno),
     }
 }

@@ -43,7 +43,7 @@ pub use compiled::{compile, compile_in, compile_once};
 pub use ends::{Ends, Library, Shown, installed};
 pub use net::{Hook, Namespaces, Offload, Side, kernel_version};
 pub use program::{Output, Program, Running};
-pub use puppet::Puppet;
+pub use puppet::{BURSTS, Puppet};
 pub use relay::{Faults, Relay};
 pub use sandbox::{Counters, Sandbox, Watch};
 pub use stats::Traffic;

@@ -8,6 +8,7 @@ mod agent;
 mod allocation;
 mod attach;
 mod budget;
+mod bursts;
 mod capture;
 mod configuration;
 mod containers;

@@ -146,7 +146,7 @@ impl Model {
                         just_asked = true;
                         continue;
                     };
-                    self.order.took_kernels(peeked);
+                    self.order.took_kernels(1, peeked);
                     if !peeked {
                         self.shadow.pop_front();
                         if let Some((_, front)) = self.ours.front_mut()
@@ -261,7 +261,7 @@ fn a_shadow_that_never_empties_does_not_keep_ours_waiting() {
         match order.next(&view(Some(BY_WIRE), 1)) {
             Turn::AskKernel => {
                 order.begin_to_ask();
-                order.took_kernels(false);
+                order.took_kernels(1, false);
                 since_ours += 1;
                 assert!(since_ours <= usize::from(LONGEST_RUN));
             }

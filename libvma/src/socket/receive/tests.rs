@@ -8,7 +8,7 @@ use crate::shard::Interest;
 use crate::socket::fixture::{Linked, Tcp, Udp, stack, stack_with};
 
 /// Receives without blocking; `os` is what the kernel's socket says, if it is to be asked.
-fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received>, Counters) {
+fn receive_once(os: Option<Result<usize, i32>>, flags: i32) -> (Outcome<Received>, Counters) {
     let stack = stack();
     let mut socket = Socket::new(-1, true, &stack.config);
     socket.state = State::Offloaded;
@@ -16,7 +16,7 @@ fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received
         socket.order.note_readable();
     }
     let id = stack.shard.lock().unwrap().attach(socket, 0);
-    let mut ask = || os.unwrap_or(Err(libc::EAGAIN));
+    let mut ask = |_| os.unwrap_or(Err(libc::EAGAIN)).map(FromKernel::one);
     let mut room = [0; 16];
     let mut buffers = [IoSliceMut::new(&mut room)];
     let request = Request { buffers: &mut buffers, flags, control: None, os: &mut ask };
@@ -31,7 +31,7 @@ fn receive_once(os: Option<Result<isize, i32>>, flags: i32) -> (Outcome<Received
 fn what_the_kernels_socket_says_is_counted_as_its() {
     let none = Counters::default();
     let (outcome, counters) = receive_once(Some(Ok(5)), 0);
-    assert!(matches!(outcome, Outcome::Ours(Received::FromOs(5))));
+    assert!(matches!(outcome, Outcome::Ours(Received::FromOs(FromKernel { bytes: 5, .. }))));
     let got = Counters { rx_os_packets: 1, rx_os_bytes: 5, rx_os_poll_hits: 1, ..none };
     assert_eq!(counters, got);
     // A look takes nothing.
@@ -95,7 +95,7 @@ fn the_kernels_word_outlives_the_registration() {
             }
             let mut asked = 0;
             for _ in 0..2 {
-                let mut ask = || {
+                let mut ask = |_| {
                     asked += 1;
                     Err(libc::EAGAIN)
                 };
@@ -230,7 +230,7 @@ fn what_is_left_of_the_queue_comes_before_the_kernels_say() {
     let unbound = Udp::new();
     assert!(matches!(unbound.receive(9, 0).0, Outcome::Os(WhyOs::Unbound)));
     let gone = SocketId::from_bits(unbound.id.to_bits() + (1 << 32)).unwrap();
-    let request = Request { buffers: &mut [], flags: 0, control: None, os: &mut || Err(0) };
+    let request = Request { buffers: &mut [], flags: 0, control: None, os: &mut |_| Err(0) };
     let outcome = receive(&unbound.stack, gone, request);
     assert!(matches!(outcome, Outcome::Os(WhyOs::NotOurs)));
 }
@@ -246,7 +246,7 @@ fn control_messages_that_find_no_room_are_cut_and_that_is_told() {
         let (mut bytes, mut control) = ([0; 9], vec![0; room]);
         let buffers = &mut [IoSliceMut::new(&mut bytes)];
         let control = Some(&mut control[..]);
-        let request = Request { buffers, flags: 0, control, os: &mut || Err(libc::EAGAIN) };
+        let request = Request { buffers, flags: 0, control, os: &mut |_| Err(libc::EAGAIN) };
         let outcome = receive(&linked.server.stack, linked.server.id, request);
         let Outcome::Ours(Received::Datagram { control, flags, .. }) = outcome else { panic!() };
         assert_eq!((control, flags), expected);

@@ -3,32 +3,13 @@
 
 use super::*;
 
-/// sendmmsg() and recvmmsg() of messages of five bytes; Python has neither.
-const MESSAGES: &str = "
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-class iovec(ctypes.Structure):
-    _fields_ = [('base', ctypes.c_void_p), ('len', ctypes.c_size_t)]
-class mmsghdr(ctypes.Structure):
-    _fields_ = [('name', ctypes.c_void_p), ('namelen', ctypes.c_uint32), ('iov', ctypes.c_void_p),
-                ('iovlen', ctypes.c_size_t), ('control', ctypes.c_void_p),
-                ('controllen', ctypes.c_size_t), ('flags', ctypes.c_size_t), ('done', ctypes.c_size_t)]
-def messages(call, s, count, *rest):
-    rooms = [ctypes.create_string_buffer(5) for _ in range(count)]
-    vectors = [iovec(ctypes.addressof(room), 5) for room in rooms]
-    array = (mmsghdr * count)()
-    for at in range(count):
-        array[at].iov, array[at].iovlen = ctypes.addressof(vectors[at]), 1
-    return call(s.fileno(), array, count, 0, *rest)
-";
-
 // covers: STAT-25, STAT-38, FIX-23
 #[test]
 fn every_call_on_a_socket_of_the_kernels_is_counted() {
     let net = Namespaces::new();
     let peer = net.socket_at(Side::B, Side::B.at(7000));
     let mut program = net.puppet(Side::A);
-    program.run(MESSAGES);
+    program.run(BURSTS);
     program.run("s = socket(AF_INET, SOCK_DGRAM); s.bind(('10.99.0.1', 5000))");
     program.run("s.connect(('10.99.0.2', 7000)); fd = s.fileno()");
     let descriptor = program.number("fd");

@@ -20,7 +20,7 @@ use libvma_dev::stats::{
     WITHIN_HOST, find_all, read_text,
 };
 
-use crate::harness::{Namespaces, PYTHON, Puppet, Sandbox, Side, at_once, tool, wait_for};
+use crate::harness::{BURSTS, Namespaces, PYTHON, Puppet, Sandbox, Side, at_once, tool, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
