@@ -4,8 +4,23 @@
 use super::PAGE;
 use crate::sys::wait::raw_syscall;
 
+/// So far above the stack pointer it is the caller's frames, or what lies above the first one. Wrong are bad pointers to there
+/// only, and these are found by the touch unless the thread blocks SIGSEGV.
+const NEAR: usize = 64 * 1024;
+
+/// Does it lie in the frames of the thread's callers?
+#[inline]
+fn is_on_stack(at: usize, len: usize) -> bool {
+    let own = 0u8;
+    let above = at.wrapping_sub((&raw const own).addr());
+    above < NEAR && len < NEAR - above
+}
+
 /// Can the program's bytes be read?
 pub fn is_readable<T>(at: *const T, len: usize) -> bool {
+    if is_on_stack(at.addr(), len) {
+        return super::is_readable(at, len);
+    }
     are_pages(at.addr(), len, |address| {
         /// No way to change a mask: the kernel reads the set before it refuses that.
         const NO_WAY: usize = usize::MAX;
@@ -17,6 +32,9 @@ pub fn is_readable<T>(at: *const T, len: usize) -> bool {
 
 /// Can the bytes be written? The kernel writes a word of each page as it is, in one atomic operation.
 pub fn is_writable<T>(at: *mut T, len: usize) -> bool {
+    if is_on_stack(at.addr(), len) {
+        return super::is_writable(at, len);
+    }
     are_pages(at.addr(), len, |address| {
         const OR_NOTHING: usize = (libc::FUTEX_OP_OR as usize) << 28;
         /// -2048: a word of that value could wake a thread that waits for it, in vain.
