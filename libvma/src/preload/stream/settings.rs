@@ -21,6 +21,16 @@ pub unsafe fn set_option(
     len: libc::socklen_t,
 ) -> c_int {
     let before = errno::get();
+    if level == libc::IPPROTO_TCP
+        && len as usize == size_of::<c_int>()
+        && convert::can_read(value, size_of::<c_int>())
+        // SAFETY: it can be read.
+        && options::set_alone(&process.stack, id, (level, name), unsafe {
+            convert::bytes(value.cast(), size_of::<c_int>())
+        })
+    {
+        return 0;
+    }
     let good = len > 0 && (len as c_int) > 0 && convert::asked_readable(value, len as usize);
     // SAFETY: the program's value, by the contract of the call; empty if it cannot be one.
     let bytes = if good { unsafe { convert::bytes(value.cast(), len as usize) } } else { &[] };

@@ -158,6 +158,44 @@ pub enum Effect {
     Os(WhyOs),
 }
 
+/// Sets what only the connection has to hear of, and the kernel's socket need not: programs do so around every message. False: the
+/// kernel is to be asked.
+pub fn set_alone(stack: &Stack, id: SocketId, (level, name): (i32, i32), value: &[u8]) -> bool {
+    if level != libc::IPPROTO_TCP || value.len() < size_of::<i32>() {
+        return false;
+    }
+    let on = int(value) != 0;
+    let Ok(mut state) = stack.shard.lock() else { return false };
+    let synchronized = state.connection(id).map(|it| it.state().is_synchronized());
+    let is_carried = synchronized.unwrap_or_else(|| local::has_pipe(&mut state, id));
+    let is_held = match name {
+        // It ends with the next segments: a kernel that gets the connection later begins anew.
+        libc::TCP_QUICKACK => synchronized.is_some(),
+        libc::TCP_NODELAY => is_set(&mut state, id, |settings| settings.nodelay) == Some(on),
+        libc::TCP_CORK => is_set(&mut state, id, |settings| settings.cork) == Some(on),
+        _ => false,
+    };
+    if !is_carried || !is_held {
+        return false;
+    }
+    drop(state);
+    match name {
+        libc::TCP_QUICKACK => quick_ack(stack, id, on),
+        libc::TCP_NODELAY => push_if(stack, id, on),
+        _ => push_if(stack, id, !on),
+    }
+    true
+}
+
+fn is_set(
+    state: &mut super::Guard<'_>,
+    id: SocketId,
+    what: impl Fn(&Settings) -> bool,
+) -> Option<bool> {
+    let stream = state.socket(id)?.1.stream.as_ref()?;
+    Some(what(&stream.settings))
+}
+
 /// The kernel accepted a set call with these arguments: take it over.
 pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> Effect {
     {
@@ -188,10 +226,11 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => quick_ack(stack, id, number != 0),
         (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT) => defer_accept(stack, id),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => no_delay(stack, id, number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_CORK) => cork(stack, id, number != 0),
         (libc::IPPROTO_TCP, _) => tcp_level(stack, id, name),
         (libc::IPPROTO_IP, libc::IP_TTL | libc::IP_TOS)
         | (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS | libc::IPV6_TCLASS) => envelope(stack, id),
-        (libc::SOL_SOCKET, _) => engine_socket_level(stack, id, name),
+        (libc::SOL_SOCKET, _) => engine_socket_level(stack, id, name, number),
         _ => {}
     }
     listen::update(stack, id);
@@ -239,8 +278,17 @@ fn remember(stream: &mut Stream, level: i32, name: i32, value: &[u8]) {
     if joins || NOT_INHERITED.contains(&(level, name)) {
         return;
     }
-    stream.inherited.retain(|known| (known.level, known.name) != (level, name));
-    stream.inherited.push(Inherited { level, name, value: value.to_vec() });
+    let is_it = |known: &Inherited| (known.level, known.name) == (level, name);
+    match stream.inherited.iter().position(is_it) {
+        // The latest is the last one.
+        Some(at) => {
+            let mut known = stream.inherited.remove(at);
+            known.value.clear();
+            known.value.extend_from_slice(value);
+            stream.inherited.push(known);
+        }
+        None => stream.inherited.push(Inherited { level, name, value: value.to_vec() }),
+    }
     if (level, name) == (libc::IPPROTO_IP, libc::IP_TOS) {
         // It changes the priority too, which accept() does not hand on.
         let (level, name, value) = (libc::SOL_SOCKET, libc::SO_PRIORITY, vec![0; 4]);
@@ -298,7 +346,7 @@ fn socket_level(socket: &mut Socket, descriptor: i32, name: i32, value: &[u8]) {
 }
 
 /// What of SOL_SOCKET the engine needs.
-fn engine_socket_level(stack: &Stack, id: SocketId, name: i32) {
+fn engine_socket_level(stack: &Stack, id: SocketId, name: i32, number: i32) {
     let Some(descriptor) = shadow_of(stack, id) else { return };
     let read = |name| shadow::int_option(descriptor, libc::SOL_SOCKET, name).unwrap_or(0);
     let whole = |name| u32::try_from(read(name)).unwrap_or(0);
@@ -314,12 +362,10 @@ fn engine_socket_level(stack: &Stack, id: SocketId, name: i32) {
             change(stack, id, |settings| settings.send_buffer = buffer);
         }
         libc::SO_KEEPALIVE => {
-            let on = read(name) != 0;
-            change(stack, id, |settings| settings.keep_alive = on);
+            change(stack, id, |settings| settings.keep_alive = number != 0);
         }
         libc::SO_OOBINLINE => {
-            let on = read(name) != 0;
-            change(stack, id, |settings| settings.urgent_inline = on);
+            change(stack, id, |settings| settings.urgent_inline = number != 0);
         }
         libc::SO_RCVLOWAT => {
             let low_water = u32::try_from(read(name)).unwrap_or(1);
@@ -342,6 +388,11 @@ fn no_delay(stack: &Stack, id: SocketId, on: bool) {
     push_if(stack, id, on);
 }
 
+fn cork(stack: &Stack, id: SocketId, on: bool) {
+    change(stack, id, |settings| settings.cork = on);
+    push_if(stack, id, !on);
+}
+
 fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let Some(descriptor) = shadow_of(stack, id) else { return };
     let Some(value) = shadow::int_option(descriptor, libc::IPPROTO_TCP, name) else { return };
@@ -349,10 +400,6 @@ fn tcp_level(stack: &Stack, id: SocketId, name: i32) {
     let byte = positive.min(255) as u8;
     let seconds = Millis::from_secs(positive);
     match name {
-        libc::TCP_CORK => {
-            change(stack, id, |settings| settings.cork = value != 0);
-            push_if(stack, id, value == 0);
-        }
         libc::TCP_MAXSEG => {
             let most = u16::try_from(positive).ok().filter(|most| *most != 0);
             change(stack, id, |settings| settings.max_segment = most);

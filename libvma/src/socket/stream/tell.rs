@@ -1,5 +1,7 @@
 //! What getsockopt() and ioctl() tell of a connection; of everything else the shadow tells.
 
+use core::sync::atomic::{AtomicUsize, Ordering};
+
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::connection::Info;
 use libvma_engine::tcp::{Connection, State as TcpState};
@@ -72,11 +74,8 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             let mut bytes = tcp_info(&connection.info(now), path_mtu(connection));
-            // As much of it as the running kernel knows.
-            let mut own = [0; 2 * SIZE_OF_INFO];
             let descriptor = state.socket(id)?.1.shadow();
-            let len = shadow::option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut own);
-            bytes.resize(len.unwrap_or(SIZE_OF_INFO), 0);
+            bytes.resize(len_of_info(descriptor), 0);
             Some(Value::Bytes(bytes))
         }
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {
@@ -101,6 +100,23 @@ pub fn option(stack: &Stack, id: SocketId, level: i32, name: i32) -> Option<Valu
         }
         (libc::IPPROTO_IP, libc::IP_MTU) => Some(Value::Number(path_mtu(connection) as i32)),
         _ => None,
+    }
+}
+
+/// As much of a `struct tcp_info` as the running kernel knows; asked once.
+fn len_of_info(descriptor: i32) -> usize {
+    static LEN: AtomicUsize = AtomicUsize::new(0);
+    let known = LEN.load(Ordering::Relaxed);
+    if known > 0 {
+        return known;
+    }
+    let mut own = [0; 2 * SIZE_OF_INFO];
+    match shadow::option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut own) {
+        Some(len) => {
+            LEN.store(len, Ordering::Relaxed);
+            len
+        }
+        None => SIZE_OF_INFO,
     }
 }
 

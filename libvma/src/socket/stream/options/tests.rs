@@ -317,6 +317,37 @@ fn the_window_clamp_is_taken_off_by_zero() {
 }
 
 /// tcp(7): TCP_CORK holds partial segments back; taking it off, and TCP_NODELAY, sends them.
+/// What programs set around each message.
+#[test]
+fn only_what_changes_the_kernels_socket_is_asked_of_it() {
+    let tcp = Tcp::new();
+    for name in [libc::TCP_QUICKACK, libc::TCP_NODELAY, libc::TCP_CORK] {
+        let is_alone = set_alone(&tcp.stack, tcp.id, (TCP, name), &[0; 4]);
+        assert!(!is_alone, "{name}: the connection may become the kernel's");
+    }
+    let tcp = Tcp::connected();
+    let alone = |name, on: i32| set_alone(&tcp.stack, tcp.id, (TCP, name), &on.to_ne_bytes());
+    let quick = || {
+        let mut state = tcp.stack.shard.lock().unwrap();
+        state.connection(tcp.id).unwrap().is_quick_ack()
+    };
+    for on in [true, false, true] {
+        assert!(alone(libc::TCP_QUICKACK, on.into()));
+        assert_eq!(quick(), on);
+    }
+    for name in [libc::TCP_NODELAY, libc::TCP_CORK] {
+        for on in [1, 0] {
+            assert!(!alone(name, on), "{name}: a connection that the kernel gets has it");
+            assert!(tcp.set_number(TCP, name, on).is_none());
+            assert!(alone(name, on), "{name}: it has it");
+        }
+    }
+    assert!(
+        !alone(libc::TCP_KEEPCNT, 3)
+            && !set_alone(&tcp.stack, tcp.id, (TCP, libc::TCP_CORK), &[0; 2])
+    );
+}
+
 #[test]
 fn a_cork_holds_data_back_until_it_is_taken_off() {
     for (name, value) in [(libc::TCP_CORK, 0), (libc::TCP_NODELAY, 1)] {
