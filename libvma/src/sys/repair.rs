@@ -186,8 +186,8 @@ fn try_repair() -> bool {
 /// `tcp_invalid_ratelimit`). Does nothing but in ESTABLISHED.
 ///
 /// The probe has a window as well, which the kernel then takes for known. But a peer acknowledges a segment that it
-/// does not expect, and drops it (RFC 9293 section 3.10.7.4): if it knew of no window before, the kernel is told
-/// so, and announces one as soon as the program reads.
+/// does not expect, and drops it (RFC 9293 section 3.10.7.4): if the window that it knows may be too small for a
+/// segment, the kernel is told so, and announces the next one as soon as the program reads.
 ///
 /// Nobody may send on the socket meanwhile.
 pub fn probe(fd: c_int) {
@@ -196,7 +196,8 @@ pub fn probe(fd: c_int) {
     let repair = |mode| shadow::set_int_option(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR, mode);
     let reuse = shadow::int_option(fd, libc::SOL_SOCKET, libc::SO_REUSEADDR);
     repair(REPAIR_ON);
-    let known = target.repair_window().ok().filter(|window| window.receive_window == 0);
+    let known = target.repair_window().ok();
+    let known = known.filter(|window| window.receive_window <= LARGEST_SEGMENT);
     repair(REPAIR_OFF);
     if let Some(known) = known {
         repair(REPAIR_ON);
@@ -247,6 +248,9 @@ fn total(pieces: &[&[u8]]) -> usize {
 const REPAIR_ON: c_int = 1;
 const REPAIR_OFF: c_int = 0;
 const REPAIR_OFF_SILENTLY: c_int = -1;
+
+/// No peer waits for a larger window before it sends a segment.
+const LARGEST_SEGMENT: u32 = 65535;
 
 /// What it is unless set (`TCP_MSS_DEFAULT`, RFC 9293 section 3.7.1).
 const DEFAULT_MAXSEG: c_int = 536;

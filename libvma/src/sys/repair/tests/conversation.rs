@@ -259,7 +259,17 @@ fn a_probe_brings_back_lost_acknowledgments() {
 /// The peer drops the probe, and with it the window that the probe offers.
 #[test]
 fn a_peer_without_a_window_is_told_when_there_is_one() {
-    with_wire(|wire| {
+    assert_peer_learns_of_window(0);
+}
+
+/// What is left of a window is less than its unit, and to the peer as good as none.
+#[test]
+fn a_peer_whose_window_holds_no_segment_is_told_when_one_does() {
+    assert_peer_learns_of_window(100);
+}
+
+fn assert_peer_learns_of_window(left: u32) {
+    with_wire(move |wire| {
         let (ours, mut theirs) = wire.opened();
         theirs.set_nonblocking(true).unwrap();
         let mut said = 0;
@@ -271,19 +281,25 @@ fn a_peer_without_a_window_is_told_when_there_is_one() {
             said += len;
         }
         until("the window is closed", || is_full(&theirs));
-        let taken = Taken::from(ours, &theirs);
+        let mut taken = Taken::from(ours, &theirs);
         assert_eq!(taken.receive_window, 0);
+        taken.receive_window = left;
         let mut ours = taken.installed();
         probe(ours.as_raw_fd());
         expect(&mut ours, &text(0, said));
-        let counters =
-            wire.at_peer(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
-        let of_tcp = |line: &&str| line.starts_with("TcpExt:");
-        let lines: Vec<_> = counters.lines().filter(of_tcp).map(str::split_whitespace).collect();
-        let [names, values]: [_; 2] = lines.try_into().ok().unwrap();
-        let probes = names.zip(values).find(|(name, _)| *name == "TCPWinProbe");
-        assert_eq!(probes, Some(("TCPWinProbe", "0")), "the peer had to ask for the window");
+        assert_eq!(window_probes(wire), 0, "the peer had to ask for the window");
     });
+}
+
+/// How often the peer has asked for a window.
+fn window_probes(wire: &Wire) -> u64 {
+    let counters =
+        wire.at_peer(|| std::fs::read_to_string("/proc/thread-self/net/netstat")).unwrap();
+    let of_tcp = |line: &&str| line.starts_with("TcpExt:");
+    let lines: Vec<_> = counters.lines().filter(of_tcp).map(str::split_whitespace).collect();
+    let [names, values]: [_; 2] = lines.try_into().ok().unwrap();
+    let probes = names.zip(values).find(|(name, _)| *name == "TCPWinProbe");
+    probes.unwrap().1.parse().unwrap()
 }
 
 /// More than the kernel's default buffers hold, in small pieces.
