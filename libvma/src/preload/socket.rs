@@ -14,6 +14,7 @@ use crate::config::rules::Protocol;
 use crate::extra::Role;
 use crate::fd::Object;
 use crate::process::{self, Process, inherit};
+use crate::socket::stream::listen::rings;
 use crate::socket::{self, SocketId, WhyOs, attach, options, receive};
 use crate::sys::fd::survives_exec;
 use crate::sys::shadow;
@@ -270,10 +271,16 @@ export! {
             return -1;
         }
         process.ensure_plane();
-        socket::stream::listen::prepare(&process.stack, id);
+        let awaited = rings::is_awaited(&process.stack);
+        if !awaited {
+            rings::prepare(&process.stack, id);
+        }
         // SAFETY: passed on.
         let result = unsafe { real::listen(fd, backlog) };
         if result == 0 {
+            if awaited {
+                rings::prepare(&process.stack, id);
+            }
             socket::stream::listen::listen(&process.stack, id, backlog);
             if socket::stream::serves_no_family(&process.stack, id) {
                 socket::stream::listen::undo(&process.stack, id);

@@ -181,6 +181,11 @@ impl Wanted {
         self.0.values().filter_map(waits).min()
     }
 
+    /// Is no interface wanted, or on its way?
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// The caller attaches the interface itself, at once. False if a thread is at it already.
     pub fn take(&mut self, interface: u32) -> bool {
         match self.0.get(&interface) {
@@ -218,7 +223,9 @@ mod tests {
     #[test]
     fn an_interface_is_due_once_and_after_its_delay() {
         let mut wanted = Wanted::default();
+        assert!(wanted.is_empty());
         assert!(wanted.note(3, 100, Socket) && !wanted.note(3, 50, Socket));
+        assert!(!wanted.is_empty());
         assert_eq!((wanted.next(), wanted.take_due(99)), (Some(100), vec![]));
         assert_eq!(wanted.take_due(100), [3]);
         assert_eq!((wanted.next(), wanted.take_due(200)), (None, vec![]));

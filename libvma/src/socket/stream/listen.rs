@@ -5,6 +5,8 @@
 //! children it forks gives them up again before the fork ([`give_up_ahead`]), so that the child that
 //! waits can have the traffic.
 
+pub mod rings;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,30 +58,6 @@ pub fn listen(stack: &Stack, id: SocketId, backlog: i32) {
 pub fn undo(stack: &Stack, id: SocketId) {
     if let Ok(mut state) = stack.shard.lock() {
         set_phase(&mut state, id, Phase::Fresh);
-    }
-}
-
-/// Opens the rings that the listener will need, which takes milliseconds in which the kernel would
-/// answer clients.
-pub fn prepare(stack: &Stack, id: SocketId) {
-    let place = {
-        let Ok(mut state) = stack.shard.lock() else { return };
-        let Some(view) = view(&mut state, id) else { return };
-        let Some((_, socket)) = state.socket(id) else { return };
-        let device = socket.options.device();
-        let mut any_port = false;
-        if let Some(stream) = socket.stream.as_mut() {
-            // The kernel binds a socket that listens.
-            stream.unbound = false;
-            any_port = stream.any_port;
-        }
-        loopback_end::listening(view.shadow).map(|local| (local, device, any_port))
-    };
-    if let Some((local, device, any_port)) = place
-        && !attach::may_be_brief(stack, any_port)
-        && stack.config.rules.decide(Moment::Listen, local, None).is_none()
-    {
-        attach::open_rings(stack, *local.ip(), device);
     }
 }
 

@@ -1,11 +1,12 @@
 //! A listener on 0.0.0.0 has the world on one interface and the host's own programs on another.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 
 use rustix::process::Signal;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::harness::{Ends, Library, PATIENCE, PYTHON, Puppet, Side};
+use crate::harness::{Ends, Library, Namespaces, PATIENCE, PYTHON, Puppet, Side, wait_for};
 
 /// Connects from a side, has the listening program accept, and exchanges a few bytes both ways.
 #[track_caller]
@@ -160,4 +161,38 @@ fn more_clients_at_once_than_the_backlog_are_all_greeted() {
     assert_eq!(clients.run("[s.recv(100) for s in all].count(b'greeting')"), "16");
     server.end("16 clients");
     watch.still(16);
+}
+
+/// As active FTP and `iperf -r` do. The interface is attached by listen(), as for any server, but the kernel listens before.
+#[test]
+fn a_server_may_connect_back_to_a_client_that_begins_to_listen() {
+    let net = Namespaces::new();
+    let server = net.within(Side::B, || TcpListener::bind(Side::B.at(7000))).unwrap();
+    let program = net.program(Side::A, PYTHON).with_library();
+    let mut client = Puppet::start(program.env("VMA_XDP_ATTACH", "background"));
+    client.run("c = create_connection(('10.99.0.2', 7000), 10)");
+    let (_peer, _) = server.accept().unwrap();
+    client.run("l = socket(); l.bind(('10.99.0.1', 5000))");
+    client.begin("time.monotonic_ns(), l.listen(8), time.monotonic_ns()");
+    let connected = wait_for("the client listens", || {
+        net.within(Side::B, || TcpStream::connect(Side::A.at(5000))).ok()
+    });
+    let connected_at = clock_gettime(ClockId::Monotonic);
+    let connected_at = connected_at.tv_sec * 1_000_000_000 + connected_at.tv_nsec;
+    let times = client.end("listen");
+    let times: Vec<i64> =
+        times.split(", ").filter_map(|it| it.trim_matches(['(', ')']).parse().ok()).collect();
+    let [began_at, returned_at] = times[..] else { panic!("{times:?}") };
+    let half = (returned_at - began_at) / 2;
+    assert!(connected_at - began_at < half, "after {} of {half} ns", connected_at - began_at);
+    client.run("l.accept()[0].send(b'hello')");
+    let mut room = [0; 5];
+    (&connected).read_exact(&mut room).unwrap();
+    // The next one is served.
+    let watch = net.watch_tcp(Side::A);
+    let mut next = net.within(Side::B, || TcpStream::connect(Side::A.at(5000))).unwrap();
+    client.run("d = l.accept()[0]; d.send(b'hello')");
+    next.read_exact(&mut room).unwrap();
+    watch.still(0);
+    assert_eq!(&room, b"hello");
 }
