@@ -11,8 +11,11 @@ use crate::process::Process;
 use crate::socket::receive::FromKernel;
 use crate::socket::{RingId, SocketId, egress};
 
-/// The kernel takes so many messages a call at most (UIO_MAXIOV).
+/// The kernel takes so many messages a call, and parts a message, at most (UIO_MAXIOV).
 const MOST: usize = 1024;
+
+/// So many go to the kernel at once at most: the first one is not to wait until thousands are judged.
+const LONGEST_ROW: usize = 32;
 
 /// So many come from the kernel at once at most; then the rings are looked at again.
 const MOST_FROM_KERNEL: usize = 16;
@@ -59,12 +62,12 @@ pub(super) unsafe fn send(
                 flush(process, &mut pending);
                 let is_kernels =
                     |it: &egress::Request<'_>| egress::is_kernels(&process.stack, id, it);
-                let more =
-                    (sent + 1..count).map(|at| messages.wrapping_add(at)).take_while(|next| {
-                        // SAFETY: as above, if it is there.
-                        convert::can_read(*next, size_of::<libc::mmsghdr>())
-                            && unsafe { with_request(*next, flags, is_kernels) }.unwrap_or(true)
-                    });
+                let end = count.min(sent + LONGEST_ROW);
+                let more = (sent + 1..end).map(|at| messages.wrapping_add(at)).take_while(|next| {
+                    // SAFETY: as above, if it is there.
+                    convert::can_read(*next, size_of::<libc::mmsghdr>())
+                        && unsafe { with_request(*next, flags, is_kernels) }.unwrap_or(true)
+                });
                 let row = 1 + more.count();
                 // SAFETY: entries of the program's array.
                 let done = unsafe { real::sendmmsg(fd, entry, row as c_uint, flags) };
@@ -151,7 +154,10 @@ unsafe fn has_room(entry: *const libc::mmsghdr) -> bool {
     }
     // SAFETY: it can be read.
     let header = unsafe { &(*entry).msg_hdr };
-    header.msg_iovlen > 0
+    // What the kernel refuses of an entry it would tell by the next call.
+    let is_named = header.msg_name.is_null() || (header.msg_namelen as c_int) >= 0;
+    is_named
+        && (1..=MOST).contains(&header.msg_iovlen)
         && convert::can_read(header.msg_iov, size_of::<libc::iovec>())
         // SAFETY: as said.
         && unsafe { (*header.msg_iov).iov_len } > 0

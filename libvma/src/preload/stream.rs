@@ -192,6 +192,7 @@ unsafe fn accept_as(
         unsafe { real::close(shadow) };
         return failed(libc::EBADF);
     };
+    crate::socket::stream::begin_as_configured(&process.stack, shadow);
     for option in &inherited {
         let (value, len) = (option.value.as_ptr().cast(), option.value.len() as libc::socklen_t);
         // SAFETY: a value of that length.

@@ -188,7 +188,10 @@ impl Rounds {
         }
         if fired(fds, SHADOWS_OF_DATAGRAMS) {
             shadow_news::hear(stack, Kind::Datagrams);
-            self.datagrams_rest = monotonic_nanos() + DATAGRAMS_REST;
+            // A call that polls and never asks the kernel relies on this thread.
+            if stack.config.rx_udp_poll_os_ratio != 0 {
+                self.datagrams_rest = monotonic_nanos() + DATAGRAMS_REST;
+            }
         }
         if fired(fds, WAKER)
             && let Some(waker) = &stack.internal_waker

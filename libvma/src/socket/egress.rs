@@ -74,7 +74,11 @@ pub fn send(stack: &Stack, id: SocketId, request: &Request<'_>) -> Outcome<(usiz
 /// Would [`send`] leave this to the kernel? Nothing is sent.
 pub fn is_kernels(stack: &Stack, id: SocketId, request: &Request<'_>) -> bool {
     let Ok((ancillary, len)) = examine(stack, id, request) else { return true };
-    let Ok(state) = stack.shard.lock() else { return true };
+    let Ok(mut state) = stack.shard.lock() else { return true };
+    if state.socket(id).is_some_and(|(_, socket)| socket.order.may_have_error()) {
+        // The call that is made then takes the error.
+        return false;
+    }
     decide(stack, state, id, request, ancillary, len).is_err()
 }
 
@@ -530,7 +534,6 @@ fn note_start(stack: &Stack, id: SocketId, destination: SocketAddrV4) {
     }
 }
 
-/// The kernel shall do this call.
 /// The kernel is to send it, for this reason.
 fn passed(stack: &Stack, id: SocketId, request: &Request<'_>, why: WhyOs) -> WhyOs {
     let Ok(mut state) = stack.shard.lock() else { return why };

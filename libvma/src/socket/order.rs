@@ -21,7 +21,7 @@
 //!
 //! Limits, where a process of this host sends by the kernel and by a link in turns: the word of rule 3 counts
 //! datagrams that were read before it came, too, so that a later one by the kernel may come early; and so may
-//! one that is sent while the kernel is asked with nothing of ours queued.
+//! one that is sent while the kernel is asked with nothing of ours queued, which may give sixteen to one recvmmsg().
 
 /// What is known of the two queues; of a stream socket, whether the shadow has something to tell.
 #[derive(Debug)]

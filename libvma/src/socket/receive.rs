@@ -487,7 +487,7 @@ fn ask_os(
     }
     if let Some((endpoint, socket)) = state.socket(id) {
         endpoint.rx_thread = thread::cached_id();
-        endpoint.counters.rx_os_poll_hits += u64::from(result.is_ok());
+        endpoint.counters.rx_os_poll_hits += result.map_or(0, |taken| taken.datagrams.into());
         endpoint.counters.rx_os_errors += u32::from(result.is_err());
         let peeks = request.flags & libc::MSG_PEEK != 0;
         match result {

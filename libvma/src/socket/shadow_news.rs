@@ -5,7 +5,8 @@
 //!
 //! Every datagram that comes by the kernel is an edge, and whoever sleeps for a UDP socket watches its shadow as well. So
 //! UDP sockets have an instance of their own, and the internal thread lets it rest after each look
-//! ([`DATAGRAMS_REST`]): otherwise it would wake as often as the program that the kernel serves.
+//! ([`DATAGRAMS_REST`]): otherwise it would wake as often as the program that the kernel serves. A call that polls asks the kernel
+//! itself now and then; if it is not to (`VMA_RX_UDP_POLL_OS_RATIO=0`), the thread does not rest.
 
 use std::os::fd::AsFd;
 
@@ -87,26 +88,33 @@ impl Shadows {
 
 /// Takes all news. The internal thread calls it when the instance is readable.
 pub fn hear(stack: &Stack, kind: Kind) {
-    if let Ok(mut state) = stack.shard.lock() {
-        attend(stack, &mut state, kind);
+    loop {
+        // Others may have the lock between two portions.
+        let Ok(mut state) = stack.shard.lock() else { return };
+        if attend(stack, &mut state, kind) < PORTION {
+            return;
+        }
     }
 }
+
+/// So much news is taken at once.
+const PORTION: usize = 64;
 
 /// Takes all news if the process has connections with a pipe. Returns whether there was any.
 #[inline]
 pub fn hear_of_pipes(stack: &Stack) -> bool {
     let Ok(mut state) = stack.shard.lock() else { return false };
-    state.has_pipes() && attend(stack, &mut state, Kind::Streams)
+    state.has_pipes() && attend(stack, &mut state, Kind::Streams) > 0
 }
 
-/// Marks each socket whose shadow has news, and wakes the threads that wait for it. The lock of the shard covers the
+/// Marks each socket whose shadow has news, a [`PORTION`] of them at most, and wakes the threads that wait for it. The lock of the shard covers the
 /// system call: epoll reports an edge once, so the thread that finds none must see the effect of the one that another thread found.
-fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> bool {
-    let Some(watcher) = stack.shadows.instance(kind) else { return false };
-    let mut events = [const { core::mem::MaybeUninit::uninit() }; 64];
+fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> usize {
+    let Some(watcher) = stack.shadows.instance(kind) else { return 0 };
+    let mut events = [const { core::mem::MaybeUninit::uninit() }; PORTION];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let Ok((events, _)) = epoll::wait(watcher, &mut events, Some(&now)) else { return false };
-    let is_news = !events.is_empty();
+    let Ok((events, _)) = epoll::wait(watcher, &mut events, Some(&now)) else { return 0 };
+    let count = events.len();
     for event in events {
         let data = event.data;
         if data.u64() == lost_rings::NEWS {
@@ -129,7 +137,7 @@ fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> bool {
             state.announce(id);
         }
     }
-    is_news
+    count
 }
 
 #[cfg(test)]

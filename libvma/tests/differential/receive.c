@@ -267,6 +267,23 @@ static void many(void)
 	DO(recvmmsg(fd, list, 2, MSG_DONTWAIT, NULL));
 	PREPARE();
 	DO(recvmmsg(fd, list, 2, MSG_DONTWAIT, NULL));
+	/* Of an entry that cannot be the next call tells, once. */
+	for (int bad = 0; bad < 2; bad++) {
+		peer_say(there, 5000, "eleven");
+		peer_say(there, 5000, "twelve");
+		barrier();
+		PREPARE();
+		if (bad == 0)
+			list[1].msg_hdr.msg_namelen = -1;
+		else
+			list[1].msg_hdr.msg_iovlen = 1025;
+		DO(recvmmsg(fd, list, 3, MSG_DONTWAIT, NULL));
+		PREPARE();
+		DO(recvmmsg(fd, list, 2, MSG_DONTWAIT, NULL));
+		DO(recvmmsg(fd, list, 2, MSG_DONTWAIT, NULL));
+		SHOW(1);
+		DO(recvmmsg(fd, list, 2, MSG_DONTWAIT, NULL));
+	}
 	peer_say(there, 5000, "peeked");
 	barrier();
 	PREPARE();

@@ -22,12 +22,11 @@ pub unsafe fn set_option(
 ) -> c_int {
     let before = errno::get();
     if level == libc::IPPROTO_TCP
+        && options::FREQUENT.contains(&name)
         && len as usize == size_of::<c_int>()
-        && convert::can_read(value, size_of::<c_int>())
+        && convert::asked_readable(value, size_of::<c_int>())
         // SAFETY: it can be read.
-        && options::set_alone(&process.stack, id, (level, name), unsafe {
-            convert::bytes(value.cast(), size_of::<c_int>())
-        })
+        && options::set_alone(&process.stack, id, name, unsafe { value.cast::<c_int>().read_unaligned() })
     {
         return 0;
     }

@@ -60,3 +60,28 @@ fn the_end_of_a_granted_ring_is_no_sockets_news() {
     assert!(!udp.stack.attaching.take_loss(), "somebody looks");
     assert!(!udp.with(|_, socket| socket.order.may_be_readable()));
 }
+
+#[test]
+fn all_news_is_heard_at_once_however_much_there_is() {
+    let mut stack = stack();
+    stack.shadows = Shadows::open();
+    let udp = Udp::of(stack, Family::Ipv4);
+    let sender = std::net::UdpSocket::bind(ANY_PORT).unwrap();
+    let more: Vec<_> = (0..2 * PORTION + 1)
+        .map(|_| {
+            let socket = std::net::UdpSocket::bind((own_loopback(), 0)).unwrap();
+            let raw = std::os::fd::AsRawFd::as_raw_fd(&socket);
+            let own = crate::socket::Socket::new(raw, true, &udp.stack.config);
+            let id = udp.stack.shard.lock().unwrap().attach(own, 0);
+            watch_shadow(&udp.stack, id, raw);
+            sender.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+            await_input(&socket);
+            (socket, id)
+        })
+        .collect();
+    hear(&udp.stack, Kind::Datagrams);
+    for (_, id) in &more {
+        let mut state = udp.stack.shard.lock().unwrap();
+        assert!(state.socket(*id).unwrap().1.order.may_be_readable());
+    }
+}

@@ -102,6 +102,9 @@ pub struct Stream {
     pub arrival: u64,
     /// Options set so far: a socket that accept() makes inherits them.
     pub inherited: Vec<Inherited>,
+    /// TCP_NODELAY and TCP_CORK as the program has set them on this very socket, which the kernel's socket then has, too.
+    pub own_nodelay: Option<bool>,
+    pub own_cork: Option<bool>,
 }
 
 /// An option that the kernel accepted.
@@ -167,17 +170,23 @@ impl Stream {
             judgement: Judgement::None,
             arrival: 0,
             inherited: Vec::new(),
+            own_nodelay: None,
+            own_cork: None,
         }
+    }
+}
+
+/// VMA_TCP_NODELAY, for a new shadow: the program may ask for the option, and so may whoever inherits the socket.
+pub fn begin_as_configured(stack: &Stack, descriptor: i32) {
+    if stack.config.tcp_nodelay {
+        shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
     }
 }
 
 /// A new stream socket of the program; `nonblocking` from SOCK_NONBLOCK.
 pub fn open(stack: &Stack, descriptor: i32, nonblocking: bool, family: Family) -> Option<SocketId> {
     let system = system::of(stack);
-    if stack.config.tcp_nodelay {
-        // As the program will ask for it, and whoever inherits the socket.
-        shadow::set_int_option(descriptor, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-    }
+    begin_as_configured(stack, descriptor);
     let mut socket = Socket::new(descriptor, nonblocking, &stack.config);
     let stream =
         Stream { unbound: true, any_port: true, ..Stream::new(system.settings.clone(), family) };

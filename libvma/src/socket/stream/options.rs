@@ -11,6 +11,7 @@ use libvma_engine::tcp::{Buffer, Millis, Settings};
 use super::{Inherited, Stack, Stream, WhyOs, listen, local};
 use crate::shard::SocketId;
 use crate::socket::Socket;
+use crate::socket::hand_over;
 use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
 
@@ -158,21 +159,25 @@ pub enum Effect {
     Os(WhyOs),
 }
 
-/// Sets what only the connection has to hear of, and the kernel's socket need not: programs do so around every message. False: the
+/// Options that programs set around every message.
+pub const FREQUENT: [i32; 3] = [libc::TCP_QUICKACK, libc::TCP_NODELAY, libc::TCP_CORK];
+
+/// Sets one of the [`FREQUENT`] options of TCP if only the connection has to hear of it, and the kernel's socket need not. False: the
 /// kernel is to be asked.
-pub fn set_alone(stack: &Stack, id: SocketId, (level, name): (i32, i32), value: &[u8]) -> bool {
-    if level != libc::IPPROTO_TCP || value.len() < size_of::<i32>() {
-        return false;
-    }
-    let on = int(value) != 0;
+pub fn set_alone(stack: &Stack, id: SocketId, name: i32, value: i32) -> bool {
+    let on = value != 0;
     let Ok(mut state) = stack.shard.lock() else { return false };
     let synchronized = state.connection(id).map(|it| it.state().is_synchronized());
     let is_carried = synchronized.unwrap_or_else(|| local::has_pipe(&mut state, id));
+    let Some((_, socket)) = state.socket(id) else { return false };
+    let is_shared = hand_over::is_shared(socket);
+    let Some(stream) = socket.stream.as_ref() else { return false };
     let is_held = match name {
         // It ends with the next segments: a kernel that gets the connection later begins anew.
         libc::TCP_QUICKACK => synchronized.is_some(),
-        libc::TCP_NODELAY => is_set(&mut state, id, |settings| settings.nodelay) == Some(on),
-        libc::TCP_CORK => is_set(&mut state, id, |settings| settings.cork) == Some(on),
+        // A child may have set another value.
+        libc::TCP_NODELAY => stream.own_nodelay == Some(on) && !is_shared,
+        libc::TCP_CORK => stream.own_cork == Some(on) && !is_shared,
         _ => false,
     };
     if !is_carried || !is_held {
@@ -187,15 +192,6 @@ pub fn set_alone(stack: &Stack, id: SocketId, (level, name): (i32, i32), value: 
     true
 }
 
-fn is_set(
-    state: &mut super::Guard<'_>,
-    id: SocketId,
-    what: impl Fn(&Settings) -> bool,
-) -> Option<bool> {
-    let stream = state.socket(id)?.1.stream.as_ref()?;
-    Some(what(&stream.settings))
-}
-
 /// The kernel accepted a set call with these arguments: take it over.
 pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8]) -> Effect {
     {
@@ -204,6 +200,11 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         let descriptor = socket.shadow();
         let Some(stream) = socket.stream.as_mut() else { return Effect::Done };
         remember(stream, level, name, value);
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => stream.own_nodelay = Some(int(value) != 0),
+            (libc::IPPROTO_TCP, libc::TCP_CORK) => stream.own_cork = Some(int(value) != 0),
+            _ => {}
+        }
         match (level, name) {
             (libc::SOL_SOCKET, _) => socket_level(socket, descriptor, name, value),
             (libc::IPPROTO_IP, _) => ip_level(socket, descriptor, name),

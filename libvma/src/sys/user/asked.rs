@@ -5,7 +5,7 @@ use super::PAGE;
 use crate::sys::wait::raw_syscall;
 
 /// So far above the stack pointer it is the caller's frames, or what lies above the first one. Wrong are bad pointers to there
-/// only, and these are found by the touch unless the thread blocks SIGSEGV.
+/// only, and these are found by the touch unless the handler is not there or the thread blocks SIGSEGV (`preload/fault.rs`).
 const NEAR: usize = 64 * 1024;
 
 /// Does it lie in the frames of the thread's callers?
