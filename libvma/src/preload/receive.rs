@@ -35,7 +35,7 @@ fn one(result: isize) -> Result<FromKernel, i32> {
     usize::try_from(result).map(FromKernel::one).map_err(|_| errno::get())
 }
 
-/// As [`receive`], with a call that may take several of the kernel's datagrams.
+/// As [`receive()`], with a call that may take several of the kernel's datagrams.
 fn receive_several(
     process: &'static Process,
     id: SocketId,
