@@ -62,6 +62,16 @@ impl<B> Reassembly<B> {
         self.pieces.is_empty()
     }
 
+    /// The first run of what waits.
+    pub fn first(&self) -> Option<(Seq, Seq)> {
+        self.ranges.first().map(|range| (range.start, range.end))
+    }
+
+    /// The end of all that waits.
+    pub fn end(&self) -> Option<Seq> {
+        self.ranges.last().map(|range| range.end)
+    }
+
     /// Bytes that wait.
     #[cfg(test)]
     pub fn len(&self) -> u32 {
@@ -80,12 +90,11 @@ impl<B> Reassembly<B> {
         let whole = Range { start, end: start.plus(piece.len) };
         let mut at = self.pieces.partition_point(|waiting| waiting.start <= start);
         let before = at.checked_sub(1).and_then(|before| self.pieces.get(before));
-        let mut duplicate = None;
+        let duplicate = self.overlap(whole);
         if let Some(before) = before
             && before.end() > start
         {
             let overlap = before.end().since(start).min(piece.len);
-            duplicate = Some(block(start, start.plus(overlap)));
             piece.trim_front(overlap);
             start = start.plus(overlap);
         }
@@ -96,11 +105,9 @@ impl<B> Reassembly<B> {
                 break;
             }
             if next.end() > end {
-                duplicate.get_or_insert(block(next.start, end));
                 piece.truncate(next.start.since(start));
                 break;
             }
-            duplicate.get_or_insert(block(next.start, next.end()));
             if let Some(covered) = self.pieces.remove(at) {
                 self.bytes = self.bytes.saturating_sub(covered.piece.len);
                 link.release(covered.piece.body);
@@ -170,6 +177,13 @@ impl<B> Reassembly<B> {
             link.release(waiting.piece.body);
         }
         *self = Reassembly::default();
+    }
+
+    /// What of it is there already, up to the first hole.
+    fn overlap(&self, new: Range) -> Option<SackBlock> {
+        let first = self.ranges.partition_point(|range| range.end <= new.start);
+        let range = self.ranges.get(first).filter(|range| range.start < new.end)?;
+        Some(block(range.start.max(new.start), range.end.min(new.end)))
     }
 
     fn range_of(&self, seq: Seq) -> Option<Range> {

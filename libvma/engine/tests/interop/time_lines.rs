@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 13] = [
+const SOURCES: [&str; 14] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
@@ -26,6 +26,7 @@ const SOURCES: [&str; 13] = [
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
     include_str!("../../src/tcp/tests/timelines/teardown.rs"),
     include_str!("../../src/tcp/tests/timelines/timeouts.rs"),
+    include_str!("../../src/tcp/tests/timelines/strays.rs"),
 ];
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not

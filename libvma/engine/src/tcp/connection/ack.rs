@@ -69,10 +69,17 @@ impl<B> Connection<B> {
             self.establish(arrival.now);
             events.insert(Events::ESTABLISHED.union(Events::WRITABLE));
         }
-        if arrival.ack > self.snd_nxt || arrival.ack < self.snd_una.minus(self.max_snd_wnd.max(1)) {
+        if arrival.ack > self.snd_nxt || arrival.ack < self.oldest_acknowledgment() {
             // RFC 5961 section 5.
             self.challenge(arrival.now, false);
             return Err(events);
+        }
+        self.note_arrival(arrival);
+        if arrival.has(Flags::CWR) && arrival.ack >= self.snd_una && self.ecn.enabled {
+            // RFC 3168 section 6.1.3: also if it had to come again.
+            self.ecn.echo = false;
+            // The peer's window may be a single segment now (Linux: tcp_ecn_accept_cwr).
+            self.announced.due |= arrival.len > 0 && self.state.may_receive();
         }
         let repeats = self.is_repetition(arrival);
         let una = self.snd_una;
@@ -124,6 +131,13 @@ impl<B> Connection<B> {
             self.arm_for_flight(arrival.now, is_older);
         }
         Ok(events)
+    }
+
+    /// RFC 5961 section 5: an acknowledgment is old by MAX.SND.WND at most; and no older than the connection, whose ISS the
+    /// peer has acknowledged.
+    fn oldest_acknowledgment(&self) -> Seq {
+        let acknowledged = u32::try_from(self.counters.bytes_acked).unwrap_or(u32::MAX);
+        self.snd_una.minus(self.max_snd_wnd.min(acknowledged).max(1))
     }
 
     /// SND.UNA moves.
@@ -281,13 +295,18 @@ impl<B> Connection<B> {
     /// newer, as no window shrinks, unless it is closed.
     #[inline(always)]
     fn note_window(&mut self, arrival: &Arrival<'_>) {
-        let offered = self.scaled_window(arrival);
-        let newer = arrival.ack > self.snd_una
-            || self.snd_wl1 < arrival.seq
-            || self.snd_wl1 == arrival.seq && (offered > self.snd_wnd || offered == 0);
-        if arrival.ack >= self.snd_una && newer {
-            self.set_window(arrival, offered);
+        if arrival.ack >= self.snd_una && self.brings_window(arrival) {
+            self.set_window(arrival, self.scaled_window(arrival));
         }
+    }
+
+    /// Is the window of the segment newer?
+    #[inline(always)]
+    pub(super) fn brings_window(&self, arrival: &Arrival<'_>) -> bool {
+        let offered = self.scaled_window(arrival);
+        arrival.ack > self.snd_una
+            || self.snd_wl1 < arrival.seq
+            || self.snd_wl1 == arrival.seq && (offered > self.snd_wnd || offered == 0)
     }
 
     #[inline]

@@ -19,6 +19,8 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_millis(500);
 const AFTER_STRAY: Duration = Duration::from_millis(2);
 /// A stamp may be older by so much (Linux: TCP_PAWS_WINDOW).
 const STAMP_TOLERANCE: u32 = 1;
+/// A tick of the peer's clock, as it is here.
+const TICK_NANOS: u64 = 1_000_000;
 /// After so long TS.Recent says nothing any more (RFC 7323 section 5.5).
 const STAMP_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -137,9 +139,7 @@ impl<B> Connection<B> {
         piece: Option<Piece<B>>,
         link: &mut impl Link<B>,
     ) -> Events {
-        self.note_stamps(arrival);
-        self.last_received = arrival.now;
-        self.probes = 0;
+        self.note_arrival(arrival);
         let mut events = self.acknowledged_plainly(arrival);
         match piece {
             Some(piece) if piece.len > 0 => {
@@ -252,10 +252,6 @@ impl<B> Connection<B> {
             give_back(piece, link);
             return events;
         }
-        self.note_stamps(arrival);
-        self.last_received = arrival.now;
-        self.probes = 0;
-        self.note_congestion(arrival, ce);
         let mut events = match self.arrive_ack(arrival, link) {
             Ok(events) => events,
             Err(events) => {
@@ -263,6 +259,7 @@ impl<B> Connection<B> {
                 return events;
             }
         };
+        self.note_congestion(arrival, ce);
         if arrival.has(Flags::SYN) {
             // Of a simultaneous open. What else it carries comes again.
             self.announced.due = true;
@@ -286,21 +283,35 @@ impl<B> Connection<B> {
     /// First to fourth: sequence number, RST, SYN. Err: the segment goes no further.
     fn check(&mut self, arrival: &Arrival<'_>, link: &mut impl Link<B>) -> Result<(), Events> {
         let is_reset = arrival.has(Flags::RST);
+        let told = Flags::ACK.with(Flags::RST).with(Flags::SYN);
+        if !arrival.header.flags.intersects(told) && self.state != State::TimeWait {
+            // As Linux: no peer sends it, and so none needs the answer.
+            return Err(Events::NONE);
+        }
         if !is_reset && self.is_old_duplicate(arrival) {
+            if arrival.len == 0 && arrival.seq < self.rcv_nxt {
+                // An acknowledgment that others have overtaken, which is common, and not worth an answer (Linux:
+                // tcp_disordered_ack_check).
+                return Err(Events::NONE);
+            }
             // PAWS (RFC 7323 section 5.3).
-            self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
-            self.challenge(arrival.now, arrival.len > 0);
+            let is_data = arrival.len > 0 && !arrival.has(Flags::SYN);
+            if is_data && arrival.seq < self.rcv_nxt {
+                self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
+            }
+            self.challenge(arrival.now, is_data);
             return Err(Events::NONE);
         }
         if !self.is_acceptable(arrival) {
             if is_reset {
-                return Err(Events::NONE);
+                let resets = self.is_reset_behind_fin(arrival);
+                return Err(if resets { self.arrive_reset(arrival) } else { Events::NONE });
             }
             if arrival.has(Flags::SYN) && self.is_repeated_syn(arrival) {
                 self.announced.due = true;
                 return Err(Events::NONE);
             }
-            if arrival.len > 0 && arrival.seq < self.rcv_nxt {
+            if arrival.len > 0 && arrival.seq < self.rcv_nxt && !arrival.has(Flags::SYN) {
                 // All of it was received before: report it (RFC 2883), acknowledge at once.
                 self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
                 self.announced.due = true;
@@ -372,8 +383,23 @@ impl<B> Connection<B> {
         let age = arrival.now.saturating_duration_since(self.stamps.recent_at);
         let value = stamps.value.wrapping_add(STAMP_TOLERANCE);
         let old = !is_not_older(value, self.stamps.recent) && age < STAMP_LIFE;
-        // Linux: pure acknowledgments may overtake each other.
-        old && !(arrival.len == 0 && arrival.seq == self.rcv_nxt && arrival.ack == self.snd_una)
+        // Linux (tcp_disordered_ack): pure acknowledgments may overtake each other, by a timeout at most, if they say nothing new.
+        let lag_nanos = u64::from(self.stamps.recent.wrapping_sub(stamps.value)) * TICK_NANOS;
+        let is_overtaken = arrival.len == 0
+            && arrival.seq == self.rcv_nxt
+            && arrival.ack == self.snd_una
+            && !self.brings_window(arrival)
+            && lag_nanos <= self.rto_nanos().saturating_mul(6) / 5;
+        old && !is_overtaken
+    }
+
+    /// A segment of the peer's, and of nobody else: its numbers say so, the acknowledged one included (RFC 5961 section
+    /// 5). One that somebody else made up must not make the peer's own look old (RFC 7323 section 5.3).
+    #[inline]
+    pub(super) fn note_arrival(&mut self, arrival: &Arrival<'_>) {
+        self.note_stamps(arrival);
+        self.last_received = arrival.now;
+        self.probes = 0;
     }
 
     /// RFC 7323 section 4.3 (2).
@@ -391,23 +417,28 @@ impl<B> Connection<B> {
 
     /// RFC 3168 section 6.1.3.
     fn note_congestion(&mut self, arrival: &Arrival<'_>, ce: bool) {
-        if !self.ecn.enabled {
-            return;
-        }
-        if arrival.has(Flags::CWR) {
-            self.ecn.echo = false;
-            // The peer's window may be a single segment now (Linux: tcp_ecn_accept_cwr).
-            self.announced.due |= arrival.len > 0;
-        }
-        if ce && arrival.len > 0 {
+        if ce && arrival.len > 0 && self.ecn.enabled && self.state.may_receive() {
             self.ecn.echo = true;
             self.announced.due = true;
         }
     }
 
-    /// RFC 5961 section 3: only the very next sequence number resets.
+    /// Some peers do not count the FIN that they have sent (Linux: tcp_reset_check).
+    fn is_reset_behind_fin(&self, arrival: &Arrival<'_>) -> bool {
+        arrival.seq == self.rcv_nxt.minus(1)
+            && matches!(self.state, State::CloseWait | State::LastAck | State::Closing)
+    }
+
+    /// RFC 5961 section 3: only the very next sequence number resets; or the one behind all that has arrived, if something
+    /// before it was lost, as on Linux: that is the peer's next number, and our reports have told it that we know.
+    fn is_reset(&self, arrival: &Arrival<'_>) -> bool {
+        let fin = self.fin_waiting.map(|fin| fin.plus(1));
+        let end = fin.or(self.reassembly.end()).filter(|_| self.sack);
+        arrival.seq == self.rcv_nxt || end == Some(arrival.seq) || self.is_reset_behind_fin(arrival)
+    }
+
     fn arrive_reset(&mut self, arrival: &Arrival<'_>) -> Events {
-        if arrival.seq != self.rcv_nxt {
+        if !self.is_reset(arrival) {
             // Linux, tcp_timewait_state_process: nothing is left in TIME-WAIT to be protected.
             if self.state != State::TimeWait {
                 self.challenge(arrival.now, false);

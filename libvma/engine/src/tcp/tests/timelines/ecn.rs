@@ -437,3 +437,37 @@ fn data_of_the_peer_sends_nothing_in_a_reduction() {
          24 end",
     );
 }
+
+/// RFC 3168 section 6.1.3: the confirmation counts if it had to come again, but not that of a segment which later ones have overtaken.
+#[test]
+fn a_confirmation_may_be_repeated_but_not_old() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         20 < A 1+100 a1 ce
+         20 > AE 1+0 a101
+         30 < AC 1+100 a1
+         30 > A 1+0 a101
+         40 < A 101+100 a1
+         40 > A 1+0 a201
+         40 end",
+    );
+    connect(
+        Settings { ecn: true, nodelay: true, ..plain() },
+        "0  connect
+         0  > SEC 0+0
+         10 < SAE 0+0 a1 mss=1460
+         10 > A 1+0 a1
+         11 write 100
+         11 > PA 1+100 a1 ect
+         20 < A 1+100 a101 ce
+         20 > AE 101+0 a101
+         30 < AC 101+0 a1
+         40 < A 101+100 a101
+         40 > AE 101+0 a201
+         40 end",
+    );
+}

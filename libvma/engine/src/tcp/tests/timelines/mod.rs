@@ -28,6 +28,7 @@ mod recovery;
 mod sending;
 mod small_buffers;
 mod teardown;
+mod strays;
 mod timeouts;
 
 use core::time::Duration;
