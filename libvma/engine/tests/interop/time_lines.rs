@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 14] = [
+const SOURCES: [&str; 15] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
@@ -23,6 +23,7 @@ const SOURCES: [&str; 14] = [
     include_str!("../../src/tcp/tests/timelines/receiving.rs"),
     include_str!("../../src/tcp/tests/timelines/recovery.rs"),
     include_str!("../../src/tcp/tests/timelines/sending.rs"),
+    include_str!("../../src/tcp/tests/timelines/repetitions.rs"),
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
     include_str!("../../src/tcp/tests/timelines/teardown.rs"),
     include_str!("../../src/tcp/tests/timelines/timeouts.rs"),

@@ -298,6 +298,7 @@ impl<B> Connection<B> {
             let is_data = arrival.len > 0 && !arrival.has(Flags::SYN);
             if is_data && arrival.seq < self.rcv_nxt {
                 self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
+                self.announced.on_repetition();
             }
             self.challenge(arrival.now, is_data);
             return Err(Events::NONE);
@@ -314,6 +315,7 @@ impl<B> Connection<B> {
             if arrival.len > 0 && arrival.seq < self.rcv_nxt && !arrival.has(Flags::SYN) {
                 // All of it was received before: report it (RFC 2883), acknowledge at once.
                 self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
+                self.announced.on_repetition();
                 self.announced.due = true;
                 if self.state == State::TimeWait && arrival.has(Flags::FIN) {
                     self.arm_time_wait(arrival.now);

@@ -246,7 +246,7 @@ pub struct Connection<B> {
     duplicate: Option<SackBlock>,
     /// The sequence number of the peer's FIN, out of order.
     fin_waiting: Option<Seq>,
-    /// The FIN came without data, and is what came last of all that waits.
+    /// The FIN is what came last of all that waits.
     fin_is_latest: bool,
     last_received: Instant,
     /// When the last ACK left that answered an unacceptable segment.

@@ -84,6 +84,7 @@ impl<B> Connection<B> {
         }
         self.board.push(start, end, now);
         self.snd_nxt = end;
+        self.note_answered(now);
         self.is_cwnd_limited = false;
         if len < self.mss {
             self.small_end = end;
@@ -270,6 +271,9 @@ impl<B> Connection<B> {
             self.send_segments(now, link);
         }
         if self.snd_nxt != first {
+            if first < self.data_end() {
+                self.note_answered(now);
+            }
             self.timers.stop(Timer::Persist);
             self.timers.stop(Timer::Cork);
             self.arm_for_flight(now, false);

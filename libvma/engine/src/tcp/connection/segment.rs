@@ -142,13 +142,13 @@ impl<B> Connection<B> {
         let duplicate = self.duplicate.take();
         // A FIN that waits has a number of its own, behind its data or alone.
         let fin = self.fin_waiting.map(Seq::raw);
-        let lone = fin.filter(|fin| self.reassembly.blocks().all(|block| block.right != *fin));
-        let lone = lone.map(|fin| SackBlock { left: fin, right: fin.wrapping_add(1) });
-        let waiting = self.reassembly.blocks().map(|block| {
-            let with_fin = u32::from(fin == Some(block.right));
-            SackBlock { right: block.right.wrapping_add(with_fin), ..block }
+        let range = fin.map(|fin| {
+            let before = self.reassembly.blocks().find(|block| block.right == fin);
+            let left = before.map_or(fin, |block| block.left);
+            SackBlock { left, right: fin.wrapping_add(1) }
         });
-        let (first, last) = if self.fin_is_latest { (lone, None) } else { (None, lone) };
+        let waiting = self.reassembly.blocks().filter(|block| Some(block.right) != fin);
+        let (first, last) = if self.fin_is_latest { (range, None) } else { (None, range) };
         let blocks = duplicate.into_iter().chain(first).chain(waiting).chain(last);
         for block in blocks.take(room) {
             header.options.push_sack(block);

@@ -3,6 +3,7 @@
 use super::input::{Arrival, give_back};
 use super::timers::Timer;
 use super::{Connection, State};
+use crate::tcp::seq::Seq;
 use crate::tcp::{Error, Events, Link, Piece};
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
@@ -52,8 +53,8 @@ impl<B> Connection<B> {
         let payload = piece.as_ref().map_or(0, |piece| piece.len);
         let payload_end = arrival.seq.plus(payload);
         let is_new = payload_end > self.rcv_nxt;
-        if self.orphan && payload > 0 && is_new {
-            // Nobody will read it (RFC 2525 section 2.17; Linux: TCPAbortOnData).
+        if self.orphan && is_new {
+            // Nobody will read it (RFC 2525 section 2.17; Linux: TCPAbortOnData), or what a FIN beyond it says is on its way.
             give_back(piece, link);
             let events = self.refuse_data();
             self.reset_due = !self.reset_stray(arrival, link);
@@ -61,7 +62,6 @@ impl<B> Connection<B> {
         }
         if self.reading_ended
             && self.fin_queued
-            && payload > 0
             && is_new
             && matches!(self.state, State::FinWait1 | State::FinWait2)
         {
@@ -78,10 +78,15 @@ impl<B> Connection<B> {
             events.insert(self.take_payload(arrival, piece, link));
         }
         if let Some(at) = fin {
-            self.fin_waiting = Some(at);
-            if at > self.rcv_nxt && payload == 0 {
+            let again = self.fin_waiting.replace(at) == Some(at);
+            if at > self.rcv_nxt {
+                if again {
+                    self.note_fin_again(at);
+                }
                 self.fin_is_latest = true;
-                self.answer_out_of_order();
+                if payload == 0 {
+                    self.answer_out_of_order();
+                }
             }
         }
         if self.fin_waiting.is_some_and(|at| at <= self.rcv_nxt) {
@@ -124,6 +129,7 @@ impl<B> Connection<B> {
             return self.take_out_of_order(start, piece, link);
         }
         let before = self.rcv_nxt;
+        self.note_overlap(end);
         self.take_in_order(piece, link);
         let filled = !self.reassembly.is_empty() || self.fin_waiting.is_some();
         while let Some(next) = self.reassembly.take(self.rcv_nxt, link) {
@@ -137,6 +143,26 @@ impl<B> Connection<B> {
         Events::READABLE
     }
 
+    /// What is next, up to `end`, brings the first range that waits again, or a part of it (RFC 2883 section 4).
+    #[inline]
+    fn note_overlap(&mut self, end: Seq) {
+        if let Some((left, right)) = self.reassembly.first()
+            && self.duplicate.is_none()
+        {
+            self.note_duplicate(left, right.min(end));
+        }
+    }
+
+    /// A FIN that waits has come again, perhaps with data that have, too.
+    fn note_fin_again(&mut self, at: Seq) {
+        let left = match self.duplicate {
+            Some(block) if Seq::new(block.right) == at => Seq::new(block.left),
+            Some(_) => return,
+            None => at,
+        };
+        self.note_duplicate(left, at.plus(1));
+    }
+
     fn take_in_order(&mut self, piece: Piece<B>, link: &mut impl Link<B>) {
         let len = piece.len;
         self.rcv_nxt = self.rcv_nxt.plus(len);
@@ -147,7 +173,7 @@ impl<B> Connection<B> {
 
     fn take_out_of_order(
         &mut self,
-        start: crate::tcp::seq::Seq,
+        start: Seq,
         piece: Piece<B>,
         link: &mut impl Link<B>,
     ) -> Events {

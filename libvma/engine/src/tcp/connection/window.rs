@@ -103,6 +103,14 @@ impl Announcement {
         }
     }
 
+    /// The peer repeats what has arrived: after a timeout it waits for the acknowledgment of each segment (Linux:
+    /// tcp_enter_quickack_mode).
+    #[cold]
+    pub fn on_repetition(&mut self) {
+        self.interactive = false;
+        self.quick = QUICK_ACKS;
+    }
+
     pub fn is_quick(&self) -> bool {
         !self.interactive
     }
@@ -252,8 +260,7 @@ impl<B> Connection<B> {
             && !self.fin_queued
     }
 
-    /// The program sends: if that answers something, acknowledgments ride on answers. Only data can
-    /// be answered: what comes to somebody who only sends is acknowledgments.
+    /// The program sends the first data.
     #[inline]
     pub(super) fn note_answer(&mut self, now: Instant) {
         if self.announced.is_quiet() {
@@ -261,6 +268,12 @@ impl<B> Connection<B> {
             let is_awaited = self.announced.has_spoken && self.settings.first_ack_waits;
             self.announced.opening = if is_awaited { Opening::Awaited } else { Opening::Over };
         }
+    }
+
+    /// Data has left: if that answers something, acknowledgments ride on answers. Only data can be answered: what comes to
+    /// somebody who only sends is acknowledgments. Data that the peer's window holds back answers nothing.
+    #[inline]
+    pub(super) fn note_answered(&mut self, now: Instant) {
         if now.nanos_since(self.announced.received) < ANSWER_NANOS {
             self.announced.interactive = true;
         }

@@ -25,6 +25,7 @@ mod handshake;
 mod probes;
 mod receiving;
 mod recovery;
+mod repetitions;
 mod sending;
 mod small_buffers;
 mod teardown;

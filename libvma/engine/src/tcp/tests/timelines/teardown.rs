@@ -415,3 +415,17 @@ fn an_urgent_byte_that_was_not_read_resets() {
          20 end",
     );
 }
+
+/// RFC 1122 section 4.2.2.13: a FIN beyond a hole says that data is on its way, which nobody will read.
+#[test]
+fn a_fin_beyond_a_hole_resets_a_closed_program() {
+    established(
+        plain(),
+        "0  close
+         0  > FA 1+0 a1
+         5  < A 1+0 a1
+         10 < FA 1001+0 a1
+         10 > R 1+0
+         10 end",
+    );
+}
