@@ -12,7 +12,7 @@ use std::sync::Mutex;
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     include_str!("../../src/tcp/tests/timelines/closed_window.rs"),
     include_str!("../../src/tcp/tests/timelines/closing.rs"),
     include_str!("../../src/tcp/tests/timelines/congestion.rs"),
@@ -27,7 +27,7 @@ const SOURCES: [&str; 15] = [
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
     include_str!("../../src/tcp/tests/timelines/teardown.rs"),
     include_str!("../../src/tcp/tests/timelines/timeouts.rs"),
-    include_str!("../../src/tcp/tests/timelines/strays.rs"),
+    include_str!("../../src/tcp/tests/timelines/urgent.rs"),
 ];
 
 /// What Linux does otherwise (docs/tcp-conformance.md, "Differences from Linux"), or the kernel does not

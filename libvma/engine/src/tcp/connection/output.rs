@@ -389,7 +389,8 @@ impl<B> Connection<B> {
             if len == 0 {
                 return false;
             }
-            if self.settings.cork || self.more_follows {
+            // As on Linux nothing waits with urgent data.
+            if (self.settings.cork || self.more_follows) && self.snd_up.is_none() {
                 if !self.timers.is_set(Timer::Cork) {
                     self.timers.set(Timer::Cork, now.saturating_add(CORK));
                 }

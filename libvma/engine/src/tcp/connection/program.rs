@@ -302,7 +302,8 @@ impl<B> Connection<B> {
         if sending_ended || self.state != State::SynReceived && self.is_writable() {
             ready.insert(Readiness::OUT);
         }
-        if self.has_urgent() && self.urgent.mark.is_some_and(|mark| mark < self.rcv_nxt) {
+        let received = self.rcv_nxt.minus(u32::from(self.peer_closed));
+        if self.has_urgent() && self.urgent.mark.is_some_and(|mark| mark < received) {
             ready.insert(Readiness::PRI);
         }
         ready

@@ -64,17 +64,20 @@ impl<B> Connection<B> {
         if is_new && len > 0 && core::mem::take(&mut self.ecn.reduced) {
             flags = flags.with(Flags::CWR);
         }
-        let mut urgent = 0;
-        if let Some(up) = self.snd_up
-            && up > start
-            && up.since(start) <= u32::from(u16::MAX)
-        {
+        let urgent = self.urgent_pointer(start);
+        if urgent > 0 {
             flags = flags.with(Flags::URG);
-            urgent = up.since(start) as u16;
         }
         let sent = self.send_bytes(start, len, (flags, urgent), is_new, now, link);
         self.ecn.reduced |= !sent && flags.contains(Flags::CWR);
         sent
+    }
+
+    /// What a segment of that number says of the urgent byte; 0 if nothing (RFC 9293 section 3.8.5).
+    #[inline]
+    fn urgent_pointer(&self, seq: Seq) -> u16 {
+        let distance = self.snd_up.map_or(0, |up| up.ahead_of(seq));
+        u16::try_from(distance).unwrap_or(0)
     }
 
     /// Sends `len` bytes from `start` with these flags and this urgent pointer. True if they left; if
@@ -127,9 +130,19 @@ impl<B> Connection<B> {
         if is_within { self.snd_nxt } else { edge }
     }
 
+    /// A segment without data that tells of the urgent byte, for which the window may have no room (RFC 9293 section 3.8.5).
+    fn bare_urgent(&self, now: Instant, seq: Seq) -> Outgoing<'static> {
+        let mut segment = self.bare(now, seq, ACK);
+        segment.header.urgent = self.urgent_pointer(seq);
+        if segment.header.urgent > 0 {
+            segment.header.flags = segment.header.flags.with(Flags::URG);
+        }
+        segment
+    }
+
     /// An acknowledgment without data.
     pub(super) fn send_ack(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let mut segment = self.bare(now, self.acceptable_seq(), ACK);
+        let mut segment = self.bare_urgent(now, self.acceptable_seq());
         if self.sack {
             self.add_blocks(&mut segment.header);
         }
@@ -158,7 +171,12 @@ impl<B> Connection<B> {
     /// A segment that elicits an acknowledgment: an old sequence number without data, as Linux
     /// sends it.
     pub(super) fn send_probe(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let mut segment = self.bare(now, self.snd_una.minus(1), ACK);
+        if self.snd_up.is_some() {
+            // The peer reads the urgent pointer of acceptable segments only.
+            let mut segment = self.bare_urgent(now, self.snd_una);
+            self.emit_announcing(&mut segment, link);
+        }
+        let mut segment = self.bare_urgent(now, self.snd_una.minus(1));
         self.emit_announcing(&mut segment, link)
     }
 

@@ -31,6 +31,7 @@ mod small_buffers;
 mod teardown;
 mod strays;
 mod timeouts;
+mod urgent;
 
 use core::time::Duration;
 
