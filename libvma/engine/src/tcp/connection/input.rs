@@ -140,6 +140,7 @@ impl<B> Connection<B> {
         link: &mut impl Link<B>,
     ) -> Events {
         self.note_arrival(arrival);
+        self.end_more();
         let mut events = self.acknowledged_plainly(arrival);
         match piece {
             Some(piece) if piece.len > 0 => {
@@ -277,6 +278,7 @@ impl<B> Connection<B> {
         }
         events.insert(self.arrive_urgent(arrival, link));
         events.insert(self.arrive_text(arrival, piece, link));
+        self.end_more();
         events
     }
 

@@ -463,7 +463,9 @@ impl<B> Connection<B> {
     pub(super) fn push_corked(&mut self, now: Instant, link: &mut impl Link<B>) {
         let offered = self.snd_una.plus(self.snd_wnd).ahead_of(self.snd_nxt);
         let room = offered.min(self.congestion_room()).min(self.mss);
-        if self.state.is_synchronized() {
+        // A part of it would be silly (RFC 9293 section 3.8.6.2.1).
+        let fits = room >= self.mss.min(self.data_end().ahead_of(self.snd_nxt));
+        if fits && self.state.is_synchronized() {
             self.send_some(room, now, link);
         }
     }
@@ -478,6 +480,9 @@ impl<B> Connection<B> {
         if self.send_range(start, end, true, now, link) {
             self.board.push(start, end, now);
             self.snd_nxt = end;
+            if len < self.mss {
+                self.small_end = end;
+            }
             self.arm_for_flight(now, false);
         }
         true

@@ -335,6 +335,18 @@ impl<B> Connection<B> {
         }
     }
 
+    /// A segment has arrived: what MSG_MORE holds back leaves as Nagle's algorithm lets it. As on Linux the flag is that of
+    /// the call, and a program whose peer has answered may wait for more of it.
+    #[inline]
+    pub(super) fn end_more(&mut self) {
+        if self.more_follows {
+            self.more_follows = false;
+            if !self.settings.cork {
+                self.timers.stop(Timer::Cork);
+            }
+        }
+    }
+
     /// TCP_NODELAY and the end of TCP_CORK push what waits (tcp(7)).
     pub fn push(&mut self, now: Instant, link: &mut impl Link<B>) {
         self.more_follows = false;

@@ -166,6 +166,57 @@ fn more_waits_for_what_follows() {
     );
 }
 
+/// The flag is that of one call. What a segment of the peer finds held back leaves as Nagle's algorithm lets it, as on Linux: the
+/// peer may have answered all that there is.
+#[test]
+fn more_ends_with_what_arrives() {
+    established(
+        plain(),
+        "0  write 2000 more
+         0  > A 1+1460 a1
+         10 < A 1+0 a1461
+         10 > PA 1461+540 a1
+         20 < A 1+0 a2001
+         20 write 100 more
+         30 < A 1+0 a2001 w=50000
+         30 > PA 2001+100 a1
+         40 < A 1+0 a2101
+         40 end",
+    );
+}
+
+/// What leaves because TCP_CORK ends is small, and the next small one waits for its acknowledgment.
+#[test]
+fn nagle_counts_what_was_corked() {
+    established(
+        plain(),
+        "0  cork
+         0  write 100
+         1  uncork
+         1  > PA 1+100 a1
+         2  write 10
+         11 < A 1+0 a101
+         11 > PA 101+10 a1
+         21 < A 1+0 a111
+         21 end",
+    );
+}
+
+/// RFC 9293 section 3.8.6.2.1: TCP_NODELAY ends Nagle's algorithm, and nothing else.
+#[test]
+fn switching_nagle_off_does_not_fill_a_silly_window() {
+    established(
+        plain(),
+        "0  < A 1+0 a1 w=10
+         0  write 1000
+         10 nodelay
+         20 < A 1+0 a1
+         20 > PA 1+1000 a1
+         30 < A 1+0 a1001
+         30 end",
+    );
+}
+
 /// RFC 9293 section 3.9.1 (MUST-61): PSH on the last segment of what was written.
 #[test]
 fn the_last_segment_is_pushed() {
