@@ -120,8 +120,12 @@ impl<B> Connection<B> {
         }
     }
 
-    /// Bytes written and not acknowledged (SIOCOUTQ); the FIN counts as one.
+    /// Bytes written and not acknowledged (SIOCOUTQ); the FIN counts as one. As on Linux a connection that has failed still
+    /// tells: so much may not have reached the peer.
     pub fn unacknowledged(&self) -> u32 {
+        if self.state == State::Closed {
+            return self.probe_flight;
+        }
         let fin = self.fin_queued && self.snd_una <= self.data_end();
         (self.buffer.len() as u32).saturating_add(u32::from(fin))
     }

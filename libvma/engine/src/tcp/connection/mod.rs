@@ -211,7 +211,8 @@ pub struct Connection<B> {
     partial_ack_seen: bool,
     /// The last loss probe ends here (TLP.end_seq of RFC 8985).
     probe_end: Option<Seq>,
-    /// The length of the data outstanding when the probe left, in sequence numbers.
+    /// The length of the data outstanding when the probe left, in sequence numbers. In CLOSED, where no probe is out: what was not
+    /// acknowledged when the connection ended, which the program may ask for (SIOCOUTQ). A connection has no room for both.
     probe_flight: u32,
     /// When the first retransmission of this episode left, on the clock of the time stamps.
     retransmission_stamp: Option<u32>,
@@ -459,6 +460,9 @@ impl<B> Connection<B> {
 
     /// CLOSED: nothing more is sent or awaited; what was received stays readable.
     fn finish(&mut self) {
+        if self.state != State::Closed {
+            self.probe_flight = self.unacknowledged();
+        }
         self.state = State::Closed;
         self.timers.clear();
         self.board.clear();

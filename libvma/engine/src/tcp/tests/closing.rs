@@ -338,3 +338,25 @@ fn an_accepted_connection_works_like_any_other() {
     script.give(segment(ACK, 22, 7, 0));
     assert!(script.connection.is_closed());
 }
+
+/// As on Linux (SIOCOUTQ): how much may not have reached the peer, the FIN included.
+#[test]
+fn a_connection_that_failed_tells_what_was_not_acknowledged() {
+    let mut script = Script::established(plain());
+    script.write(300);
+    script.give(segment(ACK, 1, 101, 0));
+    script.give(segment(Flags::RST, 1, 0, 0));
+    assert_eq!(script.state(), State::Closed);
+    assert_eq!(script.connection.unacknowledged(), 200);
+    let mut script = Script::established(plain());
+    script.write(300);
+    script.shutdown();
+    script.give(segment(ACK, 1, 301, 0));
+    script.give(segment(Flags::RST, 1, 0, 0));
+    assert_eq!(script.connection.unacknowledged(), 1);
+    let mut script = Script::established(plain());
+    script.write(300);
+    script.shutdown();
+    script.give(segment(ACK.with(Flags::FIN), 1, 302, 0));
+    assert_eq!(script.connection.unacknowledged(), 0);
+}
