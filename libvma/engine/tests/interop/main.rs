@@ -5,5 +5,14 @@ mod against_smoltcp;
 mod host;
 mod kernel;
 mod kernel_failures;
+#[path = "../../src/tcp/tests/notation.rs"]
+mod notation;
+mod random_lines;
+#[allow(dead_code, reason = "the engine's own tests use all of it")]
+#[path = "../../src/tcp/tests/script.rs"]
+mod script;
 mod time_lines;
 mod tun;
+
+// What the files of the engine's own tests call `crate`.
+use libvma_engine::{tcp, time, wire};

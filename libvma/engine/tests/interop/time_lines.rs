@@ -5,10 +5,11 @@
 //! to an eighth (its timer wheel) and some milliseconds, and a loaded machine delays what the peer sends;
 //! so a line may be late, and a time line has some attempts.
 
-mod peer;
+pub mod peer;
 
 use std::sync::Mutex;
 
+use crate::notation::{number, pair};
 use crate::tun::{enter, in_namespace};
 use peer::{Peer, Sent};
 
@@ -22,9 +23,10 @@ const SOURCES: [&str; 16] = [
     include_str!("../../src/tcp/tests/timelines/probes.rs"),
     include_str!("../../src/tcp/tests/timelines/receiving.rs"),
     include_str!("../../src/tcp/tests/timelines/recovery.rs"),
-    include_str!("../../src/tcp/tests/timelines/sending.rs"),
     include_str!("../../src/tcp/tests/timelines/repetitions.rs"),
+    include_str!("../../src/tcp/tests/timelines/sending.rs"),
     include_str!("../../src/tcp/tests/timelines/small_buffers.rs"),
+    include_str!("../../src/tcp/tests/timelines/strays.rs"),
     include_str!("../../src/tcp/tests/timelines/teardown.rs"),
     include_str!("../../src/tcp/tests/timelines/timeouts.rs"),
     include_str!("../../src/tcp/tests/timelines/urgent.rs"),
@@ -89,7 +91,7 @@ enum Opening {
 }
 
 /// A time line as the sources have it.
-struct TimeLine {
+pub struct TimeLine {
     name: &'static str,
     opening: Opening,
     settings: &'static str,
@@ -169,6 +171,11 @@ fn line(text: &'static str) -> Option<(f64, &'static str)> {
 }
 
 impl TimeLine {
+    /// Without lines: what is played on it is somebody else's concern.
+    pub fn of_settings(settings: &'static str) -> TimeLine {
+        TimeLine { name: "", opening: Opening::Connect, settings, lines: Vec::new() }
+    }
+
     fn has(&self, setting: &str) -> bool {
         let is_default = self.settings.contains("Settings::default()");
         let selective = setting == "sack" && self.settings.contains("selective()");
@@ -197,7 +204,7 @@ impl TimeLine {
         })
     }
 
-    fn set_system(&self) {
+    pub fn set_system(&self) {
         let set = |name: &str, value: i32| {
             let path = format!("/proc/sys/net/ipv4/{name}");
             std::fs::write(&path, value.to_string()).unwrap_or_else(|it| panic!("{path}: {it}"));
@@ -306,13 +313,4 @@ fn every(line: &str) -> impl Iterator<Item = String> {
         Some((word, (seq, len), _)) => text.replace(word, &format!("{}+{len}", seq + n * len)),
         None => text.clone(),
     })
-}
-
-fn number(text: &str) -> u32 {
-    text.parse().unwrap_or_else(|_| panic!("no number: {text}"))
-}
-
-fn pair(text: &str, between: char) -> (u32, u32) {
-    let (one, other) = text.split_once(between).unwrap_or_else(|| panic!("no pair: {text}"));
-    (number(one), number(other))
 }

@@ -209,6 +209,12 @@ impl Script {
         script
     }
 
+    /// Is there no connection yet?
+    #[allow(dead_code, reason = "the interoperability tests ask")]
+    pub fn is_listening(&self) -> bool {
+        self.listener.is_some()
+    }
+
     /// A segment for the listener, which has an ISS of its own. True: there is a connection, which gets the
     /// segment, too.
     fn listen(&mut self, header: &Header, payload: u32) -> bool {
@@ -230,7 +236,18 @@ impl Script {
                 self.connection = Connection::accept(&request, path(), settings, self.now);
                 true
             }
-            verdict => panic!("{verdict:?}"),
+            Verdict::Reset(header) => {
+                let header = Header { seq: header.seq.wrapping_sub(difference), ..header };
+                let sent = Sent { header, payload: Vec::new(), ecn_capable: false, at: self.now };
+                self.outbox.sent.push(sent);
+                self.listener = Some((listener, iss));
+                false
+            }
+            Verdict::Drop(_) => {
+                self.listener = Some((listener, iss));
+                false
+            }
+            Verdict::NotMine => panic!("a segment for no connection"),
         }
     }
 

@@ -8,11 +8,11 @@ use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::ipv4;
 use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
 
-use super::{TimeLine, number, pair};
+use super::TimeLine;
 use crate::host::{OURS, PORT, THEIRS, packet};
+use crate::notation::{number, parse};
+use crate::script::{IRS, ISS};
 use crate::tun::Tun;
-
-const IRS: u32 = 5000;
 
 const TCP_RTO_MAX_MS: i32 = 44;
 const TCP_RTO_MIN_US: i32 = 45;
@@ -27,14 +27,15 @@ pub struct Sent {
     /// In milliseconds from the start.
     pub at: f64,
     pub text: String,
-    /// Its window and its ECN field, as words of a time line.
+    /// Its window, its ECN field and the time stamp that it echoes (`te=`), as words.
     pub more: Vec<String>,
 }
 
 /// The kernel's socket and its peer.
 pub struct Peer {
-    tun: Tun,
-    socket: Option<OwnedFd>,
+    pub tun: Tun,
+    /// None once the program has closed it.
+    pub socket: Option<OwnedFd>,
     key: FlowKey,
     iss: Option<u32>,
     /// The first of the kernel's time stamps.
@@ -43,7 +44,7 @@ pub struct Peer {
     /// Its send buffer may be full.
     is_small: bool,
     /// The connection waits to be accepted.
-    listens: bool,
+    pub listens: bool,
     pub sent: Vec<Sent>,
 }
 
@@ -93,7 +94,7 @@ impl Peer {
         peer
     }
 
-    fn fd(&self) -> i32 {
+    pub fn fd(&self) -> i32 {
         self.socket.as_ref().expect("the socket is open").as_raw_fd()
     }
 
@@ -108,14 +109,20 @@ impl Peer {
         assert_eq!(result, 0, "option {name}: {}", std::io::Error::last_os_error());
     }
 
-    fn linger_zero(&self) {
+    pub fn linger_zero(&self) {
         let bytes = [1i32.to_ne_bytes(), 0i32.to_ne_bytes()].concat();
         self.set_bytes(libc::SOL_SOCKET, libc::SO_LINGER, &bytes);
     }
 
+    /// Another port of the peer's than that of the time lines, so that connections do not follow each other.
+    pub fn set_port(&mut self, port: u16) {
+        self.key.local_port = port;
+    }
+
     /// The socket listens. The first call of the program that follows accepts the connection.
     pub fn listen(&mut self) {
-        let address = address(THEIRS);
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        let address = address(THEIRS, PORT);
         let len = size_of::<libc::sockaddr_in>() as u32;
         // SAFETY: the pointer is to an address of that size.
         let bound = unsafe { libc::bind(self.fd(), (&raw const address).cast(), len) };
@@ -126,18 +133,26 @@ impl Peer {
         self.listens = true;
     }
 
-    fn accept(&mut self) {
+    /// Accepts the connection if that is still to be done. False: there is none.
+    pub fn accept_first(&mut self) -> bool {
+        !self.listens || self.accept()
+    }
+
+    fn accept(&mut self) -> bool {
         let (address, len) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: no address is asked for.
         let fd = unsafe { libc::accept4(self.fd(), address, len, libc::SOCK_NONBLOCK) };
-        assert!(fd >= 0, "accept: {}", std::io::Error::last_os_error());
+        if fd < 0 {
+            return false;
+        }
         // SAFETY: the descriptor was just opened, and nobody else has it.
         self.socket = Some(unsafe { OwnedFd::from_raw_fd(fd) });
         self.listens = false;
+        true
     }
 
     fn connect(&mut self) {
-        let address = address(OURS);
+        let address = address(OURS, self.key.local_port);
         let len = size_of::<libc::sockaddr_in>() as u32;
         // SAFETY: the pointer is to an address of that size.
         let result = unsafe { libc::connect(self.fd(), (&raw const address).cast(), len) };
@@ -196,6 +211,10 @@ impl Peer {
         let Ok(ip) = ipv4::Header::parse(bytes, bytes.len()) else { return };
         let segment = &bytes[ip.header_len()..ip.total_len()];
         let Ok((header, len)) = Header::parse(segment, segment.len()) else { return };
+        // Of another connection.
+        if header.dst_port != self.key.local_port {
+            return;
+        }
         if self.iss.is_none() {
             self.iss = Some(header.seq);
             self.key.remote_port = header.src_port;
@@ -225,72 +244,53 @@ impl Peer {
             text += &format!(" [{}-{}]", relative(block.left), relative(block.right));
         }
         let is_capable = ip.tos & 3 != 0;
-        let more =
+        let mut more =
             vec![format!("w={}", header.window), if is_capable { "ect" } else { "noect" }.into()];
+        more.extend(header.options.timestamps.map(|stamps| format!("te={}", stamps.echo)));
         self.sent.push(Sent { at: self.millis(), text, more });
     }
 
     /// Sends a segment as its line has it.
     pub fn send(&mut self, text: &str) {
+        let segment = parse(text);
         // A SYN for a listener comes before the kernel's.
         let iss = self.iss.unwrap_or_default();
-        let mut words = text.split_whitespace();
-        let mut flags = Flags::NONE;
-        for letter in words.next().unwrap_or_default().chars() {
-            flags = flags.with(match letter {
-                'S' => Flags::SYN,
-                'F' => Flags::FIN,
-                'R' => Flags::RST,
-                'P' => Flags::PSH,
-                'A' => Flags::ACK,
-                'U' => Flags::URG,
-                'E' => Flags::ECE,
-                'C' => Flags::CWR,
-                '.' => Flags::NONE,
-                _ => panic!("no flag: {letter}"),
-            });
+        let mut options = Options {
+            timestamps: segment.options.timestamps.map(|stamps| {
+                // The engine's clock begins with 10 000.
+                let echo = stamps.echo.wrapping_sub(10_000).wrapping_add(self.stamp);
+                Timestamps { echo, ..stamps }
+            }),
+            ..Options::default()
+        };
+        options.mss = segment.options.mss;
+        options.window_scale = segment.options.window_scale;
+        options.sack_permitted = segment.options.sack_permitted;
+        for block in segment.options.sack() {
+            let absolute = |number: u32| number.wrapping_sub(ISS).wrapping_add(iss);
+            options
+                .push_sack(SackBlock { left: absolute(block.left), right: absolute(block.right) });
         }
-        let (seq, len) = pair(words.next().unwrap_or_default(), '+');
-        let (mut ack, mut window, mut urgent) = (0, 60_000, 0);
-        // ECN's field does not matter to a connection without it; data of one with it are capable.
-        let mut ecn = if len > 0 { ECT_0 } else { 0 };
-        let mut options = Options::default();
-        for word in words {
-            match word.split_once('=') {
-                Some(("w", value)) => window = number(value) as u16,
-                Some(("mss", value)) => options.mss = Some(number(value) as u16),
-                Some(("ws", value)) => options.window_scale = Some(number(value) as u8),
-                Some(("u", value)) => urgent = number(value) as u16,
-                Some(("ts", value)) => {
-                    let (value, echo) = pair(value, '/');
-                    // The engine's clock begins with 10 000.
-                    let echo = echo.wrapping_sub(10_000).wrapping_add(self.stamp);
-                    options.timestamps = Some(Timestamps { value, echo });
-                }
-                Some(_) => panic!("no option: {word}"),
-                None if word == "ce" => ecn = CE,
-                None if word == "sackok" => options.sack_permitted = true,
-                None if word.starts_with('[') => {
-                    let (left, right) = pair(word.trim_matches(['[', ']']), '-');
-                    let absolute = |number: u32| iss.wrapping_add(number);
-                    options.push_sack(SackBlock { left: absolute(left), right: absolute(right) });
-                }
-                None => ack = number(&word[1..]),
-            }
-        }
-        let ack = if flags.contains(Flags::ACK) { iss.wrapping_add(ack) } else { 0 };
+        let has_ack = segment.flags.contains(Flags::ACK);
         let header = Header {
-            src_port: PORT,
+            src_port: self.key.local_port,
             dst_port: self.key.remote_port,
-            seq: IRS.wrapping_add(seq),
-            ack,
-            flags,
-            window,
-            urgent,
+            seq: IRS.wrapping_add(segment.seq),
+            ack: if has_ack { iss.wrapping_add(segment.ack) } else { 0 },
+            flags: segment.flags,
+            window: segment.window,
+            urgent: segment.urgent,
             options,
             ..Header::default()
         };
-        let sent = packet(self.key, header, &vec![7; len as usize], ecn);
+        // ECN's field does not matter to a connection without it; data of one with it are capable.
+        let ecn = match (segment.ce, segment.len) {
+            (true, _) => CE,
+            (false, 0) => 0,
+            (false, _) => ECT_0,
+        };
+        let body: Vec<u8> = (0..segment.len).map(|at| segment.seq.wrapping_add(at) as u8).collect();
+        let sent = packet(self.key, header, &body, ecn);
         self.tun.write(&sent);
     }
 
@@ -298,8 +298,8 @@ impl Peer {
     pub fn call(&mut self, what: &str) -> Option<String> {
         let words: Vec<&str> = what.split_whitespace().collect();
         let tcp = libc::IPPROTO_TCP;
-        if self.listens && what != "end" {
-            self.accept();
+        if what != "end" {
+            assert!(self.accept_first(), "accept: {}", std::io::Error::last_os_error());
         }
         match words[..] {
             ["connect"] => self.connect(),
@@ -363,10 +363,10 @@ impl Peer {
 }
 
 /// Of the kernel's socket, or its peer.
-fn address(host: std::net::Ipv4Addr) -> libc::sockaddr_in {
+fn address(host: std::net::Ipv4Addr, port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
-        sin_port: PORT.to_be(),
+        sin_port: port.to_be(),
         sin_addr: libc::in_addr { s_addr: u32::from(host).to_be() },
         sin_zero: [0; 8],
     }
