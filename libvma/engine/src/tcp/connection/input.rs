@@ -315,19 +315,7 @@ impl<B> Connection<B> {
                 return Err(Events::NONE);
             }
             if arrival.len > 0 && arrival.seq < self.rcv_nxt && !arrival.has(Flags::SYN) {
-                // All of it was received before: report it (RFC 2883), acknowledge at once.
-                self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
-                self.announced.on_repetition();
-                self.announced.due = true;
-                if self.state == State::TimeWait && arrival.has(Flags::FIN) {
-                    self.arm_time_wait(arrival.now);
-                }
-                let told = self.announced.acknowledged.min(self.rcv_nxt);
-                if arrival.has(Flags::ACK) && arrival.end >= told {
-                    // Its acknowledgment may be new all the same; not that of a segment from nowhere
-                    // (RFC 5961 section 5).
-                    return Err(self.arrive_ack(arrival, link).unwrap_or_else(|events| events));
-                }
+                return Err(self.arrive_again(arrival, link));
             } else {
                 // Answers to data do not answer each other for ever (Linux: tcp_oow_rate_limited).
                 let is_data = arrival.len > 0 && !arrival.has(Flags::SYN);
@@ -354,6 +342,26 @@ impl<B> Connection<B> {
             return Err(Events::NONE);
         }
         Ok(())
+    }
+
+    /// All of the segment was received before: it is reported (RFC 2883) and acknowledged at once. Its own acknowledgment may be
+    /// new all the same. If that is impossible, the segment is from nowhere, and the answer to it is rare (RFC 5961 section 5).
+    fn arrive_again(&mut self, arrival: &Arrival<'_>, link: &mut impl Link<B>) -> Events {
+        let told = self.announced.acknowledged.min(self.rcv_nxt);
+        let mut events = Events::NONE;
+        if arrival.has(Flags::ACK) && arrival.end >= told {
+            events = match self.arrive_ack(arrival, link) {
+                Ok(events) => events,
+                Err(events) => return events,
+            };
+        }
+        self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
+        self.announced.on_repetition();
+        self.announced.due = true;
+        if self.state == State::TimeWait && arrival.has(Flags::FIN) {
+            self.arm_time_wait(arrival.now);
+        }
+        events
     }
 
     /// The peer's SYN again, because our answer to it was lost: in SYN-RECEIVED (where it also

@@ -37,6 +37,22 @@ fn an_acknowledgment_from_before_the_connection_is_answered() {
     );
 }
 
+/// RFC 5961 section 7: the answer to an impossible acknowledgment is rare, also with data that came before.
+#[test]
+fn impossible_acknowledgments_of_old_data_are_answered_rarely() {
+    established(
+        plain(),
+        "0  < PA 1+100 a1
+         0  > A 1+0 a101
+         10 < PA 1+100 a5000
+         10 > A 1+0 a101
+         20 < PA 1+100 a5000
+         30 < PA 1+100 a1
+         30 > A 1+0 a101
+         30 end",
+    );
+}
+
 /// Every segment of a synchronized peer acknowledges. Linux drops one that does not, wherever it lies.
 #[test]
 fn a_segment_without_ack_is_never_answered() {
