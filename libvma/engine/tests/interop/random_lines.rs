@@ -104,7 +104,9 @@ impl Line {
         for step in &steps {
             engine.play(step);
         }
-        for _ in 0..6 + random.below(10) {
+        // A handshake that failed is all.
+        let count = if engine.is_over() { 0 } else { 6 + random.below(10) };
+        for _ in 0..count {
             let mut step = generator.next(&engine);
             // How long is it to be until no timer is near? The step is played once to know.
             let mut line = Line { opening, settings: settings_text, steps: steps.clone() };
@@ -227,7 +229,7 @@ fn differences(seeds: std::ops::Range<u64>, told: impl Fn(&str) + Sync, shrinks:
     });
 }
 
-/// A short look at the same time lines each time. All of these seeds have agreed.
+/// A short look at the same time lines each time. Of what differs, all is known.
 #[test]
 fn linux_and_the_engine_agree() {
     let wrong = Mutex::new(Vec::new());

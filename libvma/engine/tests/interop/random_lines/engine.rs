@@ -139,6 +139,8 @@ impl Engine {
             queued: unread(connection),
             unacknowledged: match connection.state() {
                 State::SynSent | State::SynReceived => 0,
+                // Linux counts the SYN that was refused.
+                State::Closed if self.numbers().1 == 1 && self.numbers().0 == 0 => 1,
                 _ => connection.unacknowledged(),
             },
         }

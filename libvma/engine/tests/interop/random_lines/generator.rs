@@ -111,16 +111,22 @@ impl Generator {
             options += " ws=0";
         }
         let step = |pause, text: String| Step { pause, text };
+        let has_stamps = self.stamps();
         let stamps = |value: u32, echo: u32| {
-            if self.stamps() { format!(" ts={value}/{echo}") } else { String::new() }
+            if has_stamps { format!(" ts={value}/{echo}") } else { String::new() }
         };
         match self.opening {
             Opening::Active => {
                 let flags = if self.ecn { "SAE" } else { "SA" };
-                vec![
-                    step(10, "connect".into()),
-                    step(5, format!("< {flags} 0+0 a1{options}{}", stamps(1_000_010, 10_000))),
-                ]
+                let mut steps = vec![step(10, "connect".into())];
+                for _ in 0..self.random.below(8).saturating_sub(5) {
+                    steps.push(step(10, self.before_the_answer()));
+                }
+                steps.push(step(
+                    5,
+                    format!("< {flags} 0+0 a1{options}{}", stamps(1_000_010, 10_000)),
+                ));
+                steps
             }
             Opening::Passive => {
                 let flags = if self.ecn { "SEC" } else { "S" };
@@ -129,6 +135,24 @@ impl Generator {
                     step(5, format!("< A 1+0 a1{}", stamps(1_000_010, 10_000))),
                 ]
             }
+        }
+    }
+
+    /// What comes while the SYN waits for its answer.
+    fn before_the_answer(&mut self) -> String {
+        let ack = self.random.pick(&[0, 1, 2, 100, 4_294_967_200u32]);
+        let seq = self.random.pick(&[0, 1, 4_294_967_295u32, 5000]);
+        match self.random.below(10) {
+            0 => format!("< A {seq}+0 a{ack}"),
+            1 => format!("< A {seq}+100 a{ack}"),
+            2 => format!("< SA {seq}+0 a{}", self.random.pick(&[0, 2, 100])),
+            3 => format!("< RA {seq}+0 a{}", self.random.pick(&[0, 2, 100])),
+            4 => format!("< R {seq}+0"),
+            5 => format!("< F {seq}+0"),
+            6 => format!("< . {seq}+10"),
+            7 if self.random.one_in(2) => format!("< RA {seq}+0 a1"),
+            9 => self.random.pick(&["read 100", "error", "nodelay"]).into(),
+            _ => format!("< FA {seq}+0 a{ack}"),
         }
     }
 
@@ -344,8 +368,8 @@ impl Generator {
 
     fn odd(&mut self, engine: &Engine) -> String {
         let (una, nxt, next) = engine.numbers();
-        let near = [next, next + 1, next - 1, next + 1000, next + 9_000_000];
-        let seq = self.random.pick(&near);
+        let near = [0, 1, u32::MAX, 1000, 9_000_000];
+        let seq = next.wrapping_add(self.random.pick(&near));
         let ack = self.random.pick(&[una, nxt, nxt + 5]);
         let stamp = self.stamp(engine);
         match self.random.below(6) {

@@ -80,10 +80,12 @@ impl Known {
         // CE of the first data takes the place of the acknowledgments at once.
         self.is_met |= segment.ce && info.counters.bytes_received == 0;
         match script.state() {
-            // Linux answers more.
-            State::TimeWait => self.is_met |= !(has_data || is_next && segment.ack == nxt),
+            // Linux answers more, and rarely.
+            State::TimeWait => self.is_met |= !(is_next && segment.ack == nxt),
             // And an orphan's FIN-WAIT-2 is a kind of it.
             State::FinWait2 => self.is_met |= self.closed && !(is_next && has_fin),
+            // It enters TIME-WAIT, and does not look at the FIN that comes again.
+            State::Closing => self.is_met |= is_old || has_fin,
             State::FinWait1 => self.is_met |= self.closed && is_old,
             _ => {}
         }
