@@ -414,11 +414,12 @@ impl<B> Connection<B> {
         self.probes = 0;
     }
 
-    /// RFC 7323 section 4.3 (2).
+    /// RFC 7323 section 4.3 (2). An old acknowledgment is easy to guess, so the stamp beside it is not trusted (Linux: tcp_ack).
     #[inline]
     fn note_stamps(&mut self, arrival: &Arrival<'_>) {
         let Some(stamps) = arrival.header.options.timestamps else { return };
         if self.stamps.enabled
+            && arrival.ack >= self.snd_una
             && arrival.seq <= self.announced.acknowledged
             && is_not_older(stamps.value, self.stamps.recent)
         {

@@ -171,3 +171,30 @@ fn a_reset_with_the_number_of_the_fin_is_taken() {
          100 end",
     );
 }
+
+/// Linux, tcp_ack: an acknowledgment from before the last one is easy to guess, and its time stamp is not taken. The peer's own
+/// segments are not old after it (RFC 7323 section 5.3).
+#[test]
+fn the_stamp_of_an_old_acknowledgment_is_not_taken() {
+    established(
+        Settings { timestamps: true, ..plain() },
+        "0  write 1000
+         0  > PA 1+1000 a1
+         10 < A 1+0 a1001 w=30000 ts=1000020/10010
+         20 < A 1+0 a501 w=30001 ts=5000000/10010
+         30 < PA 1+100 a1001 w=30000 ts=1000040/10020
+         30 > A 1001+0 a101 ts=10040/1000040
+         30 end",
+    );
+    established(
+        Settings { timestamps: true, ..plain() },
+        "0  write 1000
+         0  > PA 1+1000 a1
+         10 < A 1+0 a1001 w=30000 ts=1000020/10010
+         20 < PA 1+100 a501 w=30001 ts=5000000/10010
+         20 > A 1001+0 a101 ts=10030/1000020
+         30 < PA 101+100 a1001 w=30000 ts=1000040/10020
+         30 > A 1001+0 a201 ts=10040/1000040
+         30 end",
+    );
+}
