@@ -394,7 +394,9 @@ impl<B> Connection<B> {
         };
         let age = arrival.now.saturating_duration_since(self.stamps.recent_at);
         let value = stamps.value.wrapping_add(STAMP_TOLERANCE);
-        let old = !is_not_older(value, self.stamps.recent) && age < STAMP_LIFE;
+        if is_not_older(value, self.stamps.recent) || age >= STAMP_LIFE {
+            return false;
+        }
         // Linux (tcp_disordered_ack): pure acknowledgments may overtake each other, by a timeout at most, if they say nothing new.
         let lag_nanos = u64::from(self.stamps.recent.wrapping_sub(stamps.value)) * TICK_NANOS;
         let is_overtaken = arrival.len == 0
@@ -402,7 +404,7 @@ impl<B> Connection<B> {
             && arrival.ack == self.snd_una
             && !self.brings_window(arrival)
             && lag_nanos <= self.rto_nanos().saturating_mul(6) / 5;
-        old && !is_overtaken
+        !is_overtaken
     }
 
     /// A segment of the peer's, and of nobody else: its numbers say so, the acknowledged one included (RFC 5961 section
