@@ -448,7 +448,8 @@ impl<B> Connection<B> {
     /// before it was lost, as on Linux: that is the peer's next number, and our reports have told it that we know.
     fn is_reset(&self, arrival: &Arrival<'_>) -> bool {
         let fin = self.fin_waiting.map(|fin| fin.plus(1));
-        let end = fin.or(self.reassembly.end()).filter(|_| self.sack);
+        let ends = [fin, self.reassembly.end()].into_iter().flatten();
+        let end = ends.reduce(Seq::max).filter(|_| self.sack);
         arrival.seq == self.rcv_nxt || end == Some(arrival.seq) || self.is_reset_behind_fin(arrival)
     }
 

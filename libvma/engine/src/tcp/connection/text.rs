@@ -78,12 +78,14 @@ impl<B> Connection<B> {
             events.insert(self.take_payload(arrival, piece, link));
         }
         if let Some(at) = fin {
-            let again = self.fin_waiting.replace(at) == Some(at);
+            // Data beyond it waits: one of the two is made up. Linux, too, keeps what came first.
+            let is_refuted = at > self.rcv_nxt && self.reassembly.end().is_some_and(|end| at < end);
+            let again = is_refuted || self.fin_waiting.replace(at) == Some(at);
             if at > self.rcv_nxt {
                 if again {
                     self.note_fin_again(at);
                 }
-                self.fin_is_latest = true;
+                self.fin_is_latest |= !is_refuted;
                 if payload == 0 {
                     self.answer_out_of_order();
                 }

@@ -198,3 +198,37 @@ fn the_stamp_of_an_old_acknowledgment_is_not_taken() {
          30 end",
     );
 }
+
+/// A FIN and data beyond it contradict each other. As on Linux a FIN among what waits is a repetition, and a reset has the number
+/// behind all.
+#[test]
+fn a_fin_below_data_that_waits_is_ignored() {
+    established(
+        selective(),
+        "0  < FA 101+100 a1
+         0  > A 1+0 a1 [101-202]
+         10 < FA 101+50 a1
+         10 > A 1+0 a1 [101-152] [101-202]
+         20 < A 1+100 a1
+         20 > A 1+0 a202
+         20 state CloseWait
+         20 end",
+    );
+    established(
+        selective(),
+        "0  < A 101+100 a1
+         0  > A 1+0 a1 [101-201]
+         10 < FA 101+50 a1
+         10 > A 1+0 a1 [101-152] [101-201]
+         20 < A 1+100 a1
+         20 > A 1+0 a201
+         20 state Established
+         30 < A 301+100 a1
+         30 > A 1+0 a201 [301-401]
+         40 < FA 301+50 a1
+         40 > A 1+0 a201 [301-352] [301-401]
+         50 < RA 401+0 a1
+         50 error Reset
+         50 end",
+    );
+}
