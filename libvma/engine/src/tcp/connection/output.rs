@@ -480,6 +480,7 @@ impl<B> Connection<B> {
         if self.send_range(start, end, true, now, link) {
             self.board.push(start, end, now);
             self.snd_nxt = end;
+            self.note_answered(now);
             if len < self.mss {
                 self.small_end = end;
             }

@@ -455,3 +455,26 @@ fn a_window_update_releases_data() {
          30 end",
     );
 }
+
+/// Acknowledgments ride on answers, also on those that TCP_CORK has held back until they were complete.
+#[test]
+fn corked_answers_are_answers() {
+    established(
+        plain(),
+        "0  < PA 1+100 a1
+         0  > A 1+0 a101
+         5  read 100
+         6  cork
+         7  write 100
+         8  uncork
+         8  > PA 1+100 a101
+         20 < A 101+0 a101
+         30 < PA 101+100 a101
+         35 read 100
+         36 cork
+         37 write 100
+         38 uncork
+         38 > PA 101+100 a201
+         38 end",
+    );
+}
