@@ -283,7 +283,7 @@ impl<B> Connection<B> {
     }
 
     #[inline]
-    fn scaled_window(&self, arrival: &Arrival<'_>) -> u32 {
+    pub(super) fn scaled_window(&self, arrival: &Arrival<'_>) -> u32 {
         // RFC 7323 section 2.2: the window of a SYN is not scaled.
         let scale = if arrival.has(Flags::SYN) { 0 } else { u32::from(self.snd_scale) };
         u32::from(arrival.header.window).wrapping_shl(scale)

@@ -110,6 +110,18 @@ impl<B> Connection<B> {
         if !PREDICTS.get() {
             return false;
         }
+        self.is_next(arrival)
+            && arrival.ack >= self.snd_una
+            && arrival.ack <= self.snd_nxt
+            && self.is_flowing()
+            && !ce
+            && !self.reading_ended
+            && !self.orphan
+    }
+
+    /// The segment that Linux expects: its fast path takes it, unless it has more to acknowledge.
+    #[inline(always)]
+    fn is_next(&self, arrival: &Arrival<'_>) -> bool {
         let header = arrival.header;
         let timely = match header.options.timestamps {
             Some(stamps) => self.stamps.enabled && is_not_older(stamps.value, self.stamps.recent),
@@ -119,17 +131,19 @@ impl<B> Connection<B> {
             && header.flags.without(Flags::PSH) == Flags::ACK
             && arrival.seq == self.rcv_nxt
             && arrival.end <= self.announced.edge
-            && arrival.ack >= self.snd_una
-            && arrival.ack <= self.snd_nxt
             && timely
             && header.options.sack().is_empty()
             && self.reassembly.is_empty()
             && self.fin_waiting.is_none()
-            && self.is_flowing()
-            && !ce
             && self.urgent.mark.is_none()
-            && !self.reading_ended
-            && !self.orphan
+    }
+
+    /// Nothing but data, which answers nothing: Linux's fast path (tcp_rcv_established) then sends nothing that waits.
+    #[inline(always)]
+    fn brings_only_data(&self, arrival: &Arrival<'_>) -> bool {
+        arrival.len > 0
+            && arrival.ack == self.snd_una
+            && self.scaled_window(arrival) == self.snd_wnd
     }
 
     #[inline(always)]
@@ -139,8 +153,10 @@ impl<B> Connection<B> {
         piece: Option<Piece<B>>,
         link: &mut impl Link<B>,
     ) -> Events {
+        if !self.brings_only_data(arrival) {
+            self.end_more();
+        }
         self.note_arrival(arrival);
-        self.end_more();
         let mut events = self.acknowledged_plainly(arrival);
         match piece {
             Some(piece) if piece.len > 0 => {
@@ -253,6 +269,8 @@ impl<B> Connection<B> {
             give_back(piece, link);
             return events;
         }
+        let keeps_more =
+            self.more_follows && self.is_next(arrival) && self.brings_only_data(arrival);
         let mut events = match self.arrive_ack(arrival, link) {
             Ok(events) => events,
             Err(events) => {
@@ -278,7 +296,9 @@ impl<B> Connection<B> {
         }
         events.insert(self.arrive_urgent(arrival, link));
         events.insert(self.arrive_text(arrival, piece, link));
-        self.end_more();
+        if !keeps_more {
+            self.end_more();
+        }
         events
     }
 
@@ -354,6 +374,7 @@ impl<B> Connection<B> {
                 Ok(events) => events,
                 Err(events) => return events,
             };
+            self.end_more();
         }
         self.note_duplicate(arrival.seq, arrival.end.min(self.rcv_nxt));
         self.announced.on_repetition();

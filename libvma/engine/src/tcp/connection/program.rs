@@ -335,8 +335,8 @@ impl<B> Connection<B> {
         }
     }
 
-    /// A segment has arrived: what MSG_MORE holds back leaves as Nagle's algorithm lets it. As on Linux the flag is that of
-    /// the call, and a program whose peer has answered may wait for more of it.
+    /// A segment has arrived that says more than that the peer sends: what MSG_MORE holds back leaves as Nagle's algorithm lets it. As
+    /// on Linux the flag is that of the call, and a program whose peer has answered may wait for more of it.
     #[inline]
     pub(super) fn end_more(&mut self) {
         if self.more_follows {

@@ -456,6 +456,43 @@ fn a_window_update_releases_data() {
     );
 }
 
+/// Linux, tcp_rcv_established: data of the peer that acknowledges nothing and changes no window says nothing of what MSG_MORE holds back.
+#[test]
+fn data_of_the_peer_does_not_release_what_more_holds() {
+    established(
+        Settings { nodelay: true, ..plain() },
+        "0  write 100
+         0  > PA 1+100 a1
+         10 < A 1+0 a101
+         20 write 100 more
+         30 < PA 1+100 a101
+         30 > A 101+0 a101
+         40 write 50
+         40 > PA 101+150 a101
+         50 < A 101+0 a251
+         60 write 100 more
+         70 < PA 101+100 a251 w=30000
+         70 > PA 251+100 a201
+         80 < A 201+0 a351
+         80 end",
+    );
+}
+
+/// But data that the peer sends again does: it may have missed all that answers it.
+#[test]
+fn repeated_data_of_the_peer_releases_what_more_holds() {
+    established(
+        plain(),
+        "0  < PA 1+100 a1
+         0  > A 1+0 a101
+         10 write 100 more
+         20 < PA 1+100 a1
+         20 > PA 1+100 a101
+         30 < A 101+0 a101
+         30 end",
+    );
+}
+
 /// Acknowledgments ride on answers, also on those that TCP_CORK has held back until they were complete.
 #[test]
 fn corked_answers_are_answers() {
