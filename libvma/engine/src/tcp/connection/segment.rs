@@ -73,11 +73,14 @@ impl<B> Connection<B> {
         sent
     }
 
-    /// What a segment of that number says of the urgent byte; 0 if nothing (RFC 9293 section 3.8.5).
+    /// What a segment of that number says of the urgent byte; 0 if nothing (RFC 9293 section 3.8.5). A byte that is too far ahead is
+    /// announced from as far as the field goes, unless the segment is an old one again (as on Linux, tcp_transmit_skb): the
+    /// peer must learn that urgent data follow, or it may read nothing.
     #[inline]
     fn urgent_pointer(&self, seq: Seq) -> u16 {
         let distance = self.snd_up.map_or(0, |up| up.ahead_of(seq));
-        u16::try_from(distance).unwrap_or(0)
+        let is_recent = || seq.plus(u16::MAX.into()) > self.snd_nxt;
+        u16::try_from(distance).unwrap_or_else(|_| if is_recent() { u16::MAX } else { 0 })
     }
 
     /// Sends `len` bytes from `start` with these flags and this urgent pointer. True if they left; if
@@ -171,7 +174,8 @@ impl<B> Connection<B> {
     /// A segment that elicits an acknowledgment: an old sequence number without data, as Linux
     /// sends it.
     pub(super) fn send_probe(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        if self.snd_up.is_some() {
+        let distance = self.snd_up.map_or(0, |up| up.ahead_of(self.snd_una));
+        if (1..=u16::MAX.into()).contains(&distance) {
             // The peer reads the urgent pointer of acceptable segments only.
             let mut segment = self.bare_urgent(now, self.snd_una);
             self.emit_announcing(&mut segment, link);
@@ -181,7 +185,8 @@ impl<B> Connection<B> {
     }
 
     pub(super) fn send_reset(&mut self, now: Instant, link: &mut impl Link<B>) -> bool {
-        let segment = self.bare(now, self.acceptable_seq(), ACK.with(Flags::RST));
+        let mut segment = self.bare_urgent(now, self.acceptable_seq());
+        segment.header.flags = segment.header.flags.with(Flags::RST);
         let sent = link.emit(&segment);
         if sent {
             self.reset_due = false;

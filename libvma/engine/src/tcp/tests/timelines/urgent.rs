@@ -2,6 +2,7 @@
 
 use super::super::script::plain;
 use super::established;
+use crate::tcp::Settings;
 
 /// The pointer does not wait for the window: the peer may read nothing until it learns of it. Every acknowledgment has it, and a window
 /// probe with a number that the peer accepts.
@@ -43,5 +44,46 @@ fn urgent_data_is_not_held_back() {
          1   > PA 101+100 a1
          10  < A 1+0 a201
          10  end",
+    );
+}
+
+/// The pointer has 16 bits. It says as much as it can of a byte that is further ahead (Linux: tcp_transmit_skb); the additional window
+/// probe is for one that it reaches.
+#[test]
+fn an_urgent_byte_that_is_far_ahead_is_told_of() {
+    established(
+        Settings { window_scaling: true, ..plain() },
+        "0   < A 1+0 a1 w=0
+         10  write 70000 oob
+         220 > AU 0+0 a1 u65535
+         300 < A 1+0 a1 w=12
+         300 > AU 1+1460 a1 u65535
+         310 < A 1+0 a1461 w=0
+         310 end",
+    );
+    established(
+        Settings { window_scaling: true, ..plain() },
+        "0   < A 1+0 a1 w=0
+         10  write 65536 oob
+         220 > AU 0+0 a1 u65535
+         300 < A 1+0 a1 w=12
+         300 > AU 1+1460 a1 u65535
+         310 < A 1+0 a1461 w=12
+         310 > AU 1461+1460 a1 u64076
+         320 < A 1+0 a2921 w=0
+         320 end",
+    );
+}
+
+/// Linux, tcp_transmit_skb: so does a reset tell of it.
+#[test]
+fn a_reset_tells_of_the_urgent_byte() {
+    established(
+        plain(),
+        "0  < A 1+0 a1 w=0
+         10 write 100 oob
+         20 abort
+         20 > RAU 1+0 a1 u100
+         20 end",
     );
 }
