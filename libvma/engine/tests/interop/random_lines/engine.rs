@@ -47,9 +47,18 @@ impl Engine {
         self.script.state() == State::Closed
     }
 
+    pub fn is_established(&self) -> bool {
+        !self.closed && self.script.state() == State::Established
+    }
+
     /// Something happened that is not to be compared.
     pub fn is_unclear(&self) -> bool {
         self.known.is_met
+    }
+
+    /// Linux may delay an acknowledgment that left in the last step.
+    pub fn may_delay(&self) -> bool {
+        self.known.may_delay
     }
 
     pub fn numbers(&self) -> (u32, u32, u32) {

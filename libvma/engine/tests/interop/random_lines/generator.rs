@@ -34,6 +34,30 @@ impl Random {
     }
 }
 
+/// A step of an exchange of a request and its answer, which the program composes under TCP_CORK.
+#[derive(Clone, Copy)]
+enum Exchange {
+    Request,
+    Read,
+    Cork,
+    Write,
+    Uncork,
+}
+
+/// Twice: from the second exchange on acknowledgments ride on answers.
+const EXCHANGES: [Exchange; 10] = [
+    Exchange::Request,
+    Exchange::Read,
+    Exchange::Cork,
+    Exchange::Write,
+    Exchange::Uncork,
+    Exchange::Request,
+    Exchange::Read,
+    Exchange::Cork,
+    Exchange::Write,
+    Exchange::Uncork,
+];
+
 /// How often each kind of step comes in a time line.
 #[derive(Debug)]
 struct Weights {
@@ -45,6 +69,7 @@ struct Weights {
     call: u32,
     end: u32,
     odd: u32,
+    exchange: u32,
 }
 
 pub struct Generator {
@@ -60,6 +85,8 @@ pub struct Generator {
     window: u32,
     ecn: bool,
     wrote: bool,
+    /// Steps that are to come next.
+    planned: std::slice::Iter<'static, Exchange>,
 }
 
 const SIZES: [u32; 8] = [1, 10, 100, 536, 1000, 1400, 1400, 1400];
@@ -77,6 +104,7 @@ impl Generator {
             call: weight(3),
             end: weight(3),
             odd: weight(3),
+            exchange: weight(3),
         };
         let ecn = settings.contains("ecn: true") && random.below(4) > 0;
         Generator {
@@ -90,6 +118,7 @@ impl Generator {
             window: 60_000,
             ecn,
             wrote: false,
+            planned: [].iter(),
         }
     }
 
@@ -158,6 +187,9 @@ impl Generator {
 
     /// The next step, with the least pause after it.
     pub fn next(&mut self, engine: &Engine) -> Step {
+        if let Some(step) = self.planned.next() {
+            return Step { pause: 4, text: self.exchange(*step, engine) };
+        }
         let pause = match self.random.below(16) {
             0..=11 => 4,
             12..=13 => 10,
@@ -173,7 +205,17 @@ impl Generator {
 
     fn text(&mut self, engine: &Engine) -> String {
         let w = &self.weights;
-        let kinds = [w.data, w.odd_data, w.acknowledgment, w.write, w.read, w.call, w.end, w.odd];
+        let kinds = [
+            w.data,
+            w.odd_data,
+            w.acknowledgment,
+            w.write,
+            w.read,
+            w.call,
+            w.end,
+            w.odd,
+            w.exchange,
+        ];
         let mut at = self.random.below(kinds.iter().sum());
         let kind = kinds.iter().position(|weight| {
             let hit = at < *weight;
@@ -189,7 +231,48 @@ impl Generator {
             Some(4) => format!("read {}", self.random.pick(&[1, 100, 1400, 5000, 100_000])),
             Some(5) => self.call(),
             Some(6) => self.end(engine),
+            Some(8) if self.may_exchange(engine) => {
+                self.planned = EXCHANGES.iter();
+                "read 100000".into()
+            }
             _ => self.odd(engine),
+        }
+    }
+
+    /// Has the next step been decided?
+    pub fn has_plan(&self) -> bool {
+        self.planned.len() > 0
+    }
+
+    /// Nothing waits for anything.
+    fn may_exchange(&self, engine: &Engine) -> bool {
+        let (_, _, next) = engine.numbers();
+        let (is_open, waits) = (engine.is_established(), self.top > next);
+        is_open && !waits && self.fin.is_none() && engine.script.connection.unsent() == 0
+    }
+
+    fn exchange(&mut self, step: Exchange, engine: &Engine) -> String {
+        let (_, nxt, next) = engine.numbers();
+        match step {
+            Exchange::Request => {
+                let len = self.random.pick(&[1, 100, 1000]);
+                self.wrote = true;
+                self.acknowledged = nxt;
+                self.top = self.top.max(next + len);
+                let window = self.window.max(10_000);
+                self.window = window;
+                let stamp = if self.stamps() {
+                    let now = engine.millis() as u32;
+                    format!(" ts={}/{}", 1_000_000 + now, 10_000 + now - now.min(10))
+                } else {
+                    String::new()
+                };
+                format!("< PA {next}+{len} a{nxt} w={window}{stamp}")
+            }
+            Exchange::Read => "read 1000".into(),
+            Exchange::Cork => "cork".into(),
+            Exchange::Write => format!("write {}", self.random.pick(&[1, 100, 1000])),
+            Exchange::Uncork => "uncork".into(),
         }
     }
 

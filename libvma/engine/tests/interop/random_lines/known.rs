@@ -9,6 +9,8 @@ use crate::wire::tcp::Flags;
 
 /// Numbers beyond this one are far outside of every window.
 const FAR: u32 = 200_000;
+/// Data that need no more memory than a socket has, mostly.
+const SMALL: u32 = 100;
 /// The least segment that does not fit with SACK blocks.
 const LARGE: usize = 1401;
 
@@ -29,8 +31,13 @@ pub fn lateness(script: &Script, at: Instant) -> u64 {
 pub struct Known {
     /// It was met.
     pub is_met: bool,
+    /// Linux may delay an acknowledgment that leaves here in this step.
+    pub may_delay: bool,
     closed: bool,
     wrote_urgent: bool,
+    wrote_more: bool,
+    /// Something came before the first data of the peer.
+    overtook_first: bool,
     congested: bool,
     fin_came: bool,
     fin_waited: bool,
@@ -73,6 +80,12 @@ impl Known {
         // What makes data leave carries no report here, and is acknowledged apart.
         let is_odd = (has_data || has_fin) && !is_next || segment.ack > nxt;
         self.is_met |= is_odd && script.connection.unsent() > 0;
+        // What the peer sends makes what MSG_MORE holds leave if the socket needs more memory for it.
+        let is_large = segment.len > SMALL && script.connection.unsent() > 0;
+        self.is_met |= is_large && self.wrote_more;
+        // It then delays acknowledgments from the beginning.
+        self.overtook_first |=
+            has_data && !is_next && end < FAR && info.counters.bytes_received == 0;
         // Linux reads an urgent byte ahead of what comes before it.
         self.is_met |= segment.flags.contains(Flags::URG) && !is_next;
         // The acknowledgment of what is old in part is delayed.
@@ -86,7 +99,11 @@ impl Known {
             State::FinWait2 => self.is_met |= self.closed && !(is_next && has_fin),
             // It enters TIME-WAIT, and does not look at the FIN that comes again.
             State::Closing => self.is_met |= is_old || has_fin,
-            State::FinWait1 => self.is_met |= self.closed && is_old,
+            // Before a FIN that waits for the window, the acknowledgment of the peer's leaves.
+            State::FinWait1 => {
+                self.is_met |= self.closed && is_old;
+                self.is_met |= has_fin && script.connection.unsent() > 0;
+            }
             _ => {}
         }
     }
@@ -116,6 +133,7 @@ impl Known {
         // Acknowledgments of an answer are delayed again, also those with an echo of congestion.
         self.is_met |= self.congested;
         self.wrote_urgent |= flags.urgent;
+        self.wrote_more = flags.more;
     }
 
     /// A pause of so many milliseconds begins.
@@ -171,7 +189,10 @@ impl Known {
         self.is_met |= is_small && self.outstanding > 1 && self.paused > 5 && info.sack;
         // The acknowledgment of what the program does not read.
         let is_unread = connection.queued() > 0 && !connection.is_quick_ack();
-        self.is_met |= is_unread && !sent.is_empty();
+        self.may_delay = is_unread || self.overtook_first;
+        // The rest of a window leaves as the tail of a run.
+        let is_rest = info.unsent > 0 && info.snd_wnd > info.unacknowledged;
+        self.is_met |= is_rest && with_data().count() > 0;
         // A FIN among the ranges, and what is reported when it is reached.
         let most = sent.iter().map(|it| it.header.options.sack().len()).max().unwrap_or(0);
         let ended = connection.transplant(script.now).peer_closed;
