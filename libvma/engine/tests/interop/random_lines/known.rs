@@ -185,6 +185,8 @@ impl Known {
         // The loss probe of several small segments.
         self.outstanding += with_data().count();
         self.outstanding += sent.iter().filter(|it| it.has(Flags::FIN)).count();
+        // Its congestion window counts segments, also small ones.
+        self.is_met |= self.outstanding as u32 * info.snd_mss >= info.cwnd;
         let is_small = info.unacknowledged > 0 && info.unacknowledged <= info.snd_mss;
         self.is_met |= is_small && self.outstanding > 1 && self.paused > 5 && info.sack;
         // The acknowledgment of what the program does not read.
