@@ -88,7 +88,7 @@ pub(super) unsafe fn send(
     sent as c_int
 }
 
-/// What the function says of an entry's message. None: there is nothing to ask, the kernel knows what it is.
+/// The function's answer for an entry's message. None: the message has no request to ask about, the kernel knows what it is.
 ///
 /// # Safety
 /// The entry can be read, and its header is one of sendmsg(2).
@@ -154,7 +154,7 @@ unsafe fn has_room(entry: *const libc::mmsghdr) -> bool {
     }
     // SAFETY: it can be read.
     let header = unsafe { &(*entry).msg_hdr };
-    // What the kernel refuses of an entry it would tell by the next call.
+    // The kernel tells of an entry that it refuses by the next call.
     let is_named = header.msg_name.is_null() || (header.msg_namelen as c_int) >= 0;
     is_named
         && (1..=MOST).contains(&header.msg_iovlen)

@@ -30,7 +30,7 @@ pub(super) fn receive(
     receive_several(process, id, buffers, flags, control, &mut |_| one(os()))
 }
 
-/// What a call that takes one datagram came to.
+/// The result of a call that takes one datagram.
 fn one(result: isize) -> Result<FromKernel, i32> {
     usize::try_from(result).map(FromKernel::one).map_err(|_| errno::get())
 }

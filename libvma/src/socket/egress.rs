@@ -82,7 +82,7 @@ pub fn is_kernels(stack: &Stack, id: SocketId, request: &Request<'_>) -> bool {
     decide(stack, state, id, request, ancillary, len).is_err()
 }
 
-/// What can be said of a call without the socket: its control messages, and its length.
+/// The control messages of a call, and its length: all that can be said without the socket.
 #[inline]
 fn examine(
     stack: &Stack,
@@ -104,7 +104,7 @@ fn examine(
     Ok((ancillary, len))
 }
 
-/// How a datagram leaves by one of our rings, and where to; or why the kernel sends it.
+/// The way of a datagram by one of our rings, and its destination; or the reason why the kernel sends it.
 fn decide<'a>(
     stack: &'a Stack,
     mut state: Guard<'a>,

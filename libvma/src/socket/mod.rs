@@ -80,7 +80,7 @@ pub struct Stack {
     pub hold: stream::hold::Hold,
     /// None until the first socket needs it, or if netlink is not to be had.
     pub plane: Lock<Option<Plane>>,
-    /// What tells the internal thread of news of the shadows.
+    /// The instances that tell the internal thread of news of the shadows.
     pub shadows: Shadows,
     /// When the next interface is to be attached.
     pub attaching: attaching::Schedule,

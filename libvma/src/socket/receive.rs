@@ -27,7 +27,7 @@ pub struct Request<'a, 'b> {
     pub os: &'a mut dyn FnMut(Take) -> Result<FromKernel, i32>,
 }
 
-/// How many datagrams of the kernel's are the program's now.
+/// The number of the kernel's datagrams that a call may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Take {
     One,
@@ -35,7 +35,7 @@ pub enum Take {
     Several,
 }
 
-/// What was taken from the kernel's socket.
+/// Datagrams that were taken from the kernel's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FromKernel {
     pub datagrams: u32,

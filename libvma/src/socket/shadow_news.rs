@@ -24,7 +24,7 @@ use crate::sys::fd;
 /// heard at their end.
 pub const DATAGRAMS_REST: u64 = 2_000_000;
 
-/// Which sockets an instance watches.
+/// The kind of sockets that an instance watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP sockets, and the rings that a daemon has granted.

@@ -179,7 +179,7 @@ impl<B> Reassembly<B> {
         *self = Reassembly::default();
     }
 
-    /// What of it is there already, up to the first hole.
+    /// The part of the range that is there already, up to the first hole.
     fn overlap(&self, new: Range) -> Option<SackBlock> {
         let first = self.ranges.partition_point(|range| range.end <= new.start);
         let range = self.ranges.get(first).filter(|range| range.start < new.end)?;

@@ -173,7 +173,7 @@ pub fn set_alone(stack: &Stack, id: SocketId, name: i32, value: i32) -> bool {
     let is_shared = hand_over::is_shared(socket);
     let Some(stream) = socket.stream.as_ref() else { return false };
     let is_held = match name {
-        // It ends with the next segments: a kernel that gets the connection later begins anew.
+        // The mode ends with the next segments: a kernel that gets the connection later begins anew.
         libc::TCP_QUICKACK => synchronized.is_some(),
         // A child may have set another value.
         libc::TCP_NODELAY => stream.own_nodelay == Some(on) && !is_shared,

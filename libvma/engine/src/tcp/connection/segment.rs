@@ -73,7 +73,7 @@ impl<B> Connection<B> {
         sent
     }
 
-    /// What a segment of that number says of the urgent byte; 0 if nothing (RFC 9293 section 3.8.5). A byte that is too far ahead is
+    /// The urgent pointer of a segment with that number; 0 if it has none (RFC 9293 section 3.8.5). A byte that is too far ahead is
     /// announced from as far as the field goes, unless the segment is an old one again (as on Linux, tcp_transmit_skb): the
     /// peer must learn that urgent data follow, or it may read nothing.
     #[inline]

@@ -145,7 +145,7 @@ impl<B> Connection<B> {
         Events::READABLE
     }
 
-    /// What is next, up to `end`, brings the first range that waits again, or a part of it (RFC 2883 section 4).
+    /// The data that is next, up to `end`, repeats the first range that waits, or a part of it (RFC 2883 section 4).
     #[inline]
     fn note_overlap(&mut self, end: Seq) {
         if let Some((left, right)) = self.reassembly.first()

@@ -1,4 +1,4 @@
-//! When the rings are opened that a listener needs.
+//! The moment at which the rings that a listener needs are opened.
 
 use super::super::{Stack, view};
 use crate::config::rules::Moment;
