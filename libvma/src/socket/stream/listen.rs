@@ -7,6 +7,7 @@
 
 pub mod rings;
 
+use core::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -508,7 +509,7 @@ struct Heritage {
     family: Family,
     options: Options,
     settings: Settings,
-    linger: Option<u32>,
+    linger: Option<NonZeroU32>,
     send_timeout: Option<u64>,
     low_water: u32,
     inherited: Vec<Inherited>,

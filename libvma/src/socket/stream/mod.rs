@@ -40,6 +40,7 @@ pub use shutdown::close;
 pub use system::Known as KnownSystem;
 pub use unaccepted::hand_over as hand_over_unaccepted;
 
+use core::num::NonZeroU32;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use libvma_dev::ipv6_loopback::is_stand_in;
@@ -72,7 +73,7 @@ pub struct Stream {
     /// SHUT_RD while it was not connected, which the program sees nevertheless.
     pub reading_shut: bool,
     /// SO_LINGER with a time that is not 0, in seconds.
-    pub linger: Option<u32>,
+    pub linger: Option<NonZeroU32>,
     /// SO_SNDTIMEO in nanoseconds.
     pub send_timeout: Option<u64>,
     /// SO_RCVLOWAT.
@@ -102,9 +103,8 @@ pub struct Stream {
     pub arrival: u64,
     /// Options set so far: a socket that accept() makes inherits them.
     pub inherited: Vec<Inherited>,
-    /// TCP_NODELAY and TCP_CORK as the program has set them on this very socket, which the kernel's socket then has, too.
-    pub own_nodelay: Option<bool>,
-    pub own_cork: Option<bool>,
+    /// What the program has set on this very socket.
+    pub own: options::Own,
 }
 
 /// An option that the kernel accepted.
@@ -137,7 +137,7 @@ impl Phase {
 impl Stream {
     /// SO_LINGER as the program has set it; None is off.
     pub fn linger_seconds(&self) -> Option<u32> {
-        self.linger.or(self.settings.reset_on_close.then_some(0))
+        self.linger.map(NonZeroU32::get).or(self.settings.reset_on_close.then_some(0))
     }
 
     /// Has the program set this option, to whatever value?
@@ -170,8 +170,7 @@ impl Stream {
             judgement: Judgement::None,
             arrival: 0,
             inherited: Vec::new(),
-            own_nodelay: None,
-            own_cork: None,
+            own: options::Own::default(),
         }
     }
 }

@@ -159,6 +159,32 @@ pub enum Effect {
     Os(WhyOs),
 }
 
+/// TCP_NODELAY and TCP_CORK as the program has set them on a socket, so that the kernel's socket has them, too: a bit for each value that is
+/// known, as there is one for every connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Own(u8);
+
+impl Own {
+    /// The bits of an option: that it is off, and that it is on.
+    fn bits(name: i32) -> [u8; 2] {
+        match name {
+            libc::TCP_NODELAY => [1, 2],
+            libc::TCP_CORK => [4, 8],
+            _ => [0, 0],
+        }
+    }
+
+    fn note(&mut self, name: i32, on: bool) {
+        let [off_bit, on_bit] = Own::bits(name);
+        self.0 = self.0 & !(off_bit | on_bit) | if on { on_bit } else { off_bit };
+    }
+
+    fn has(self, name: i32, on: bool) -> bool {
+        let [off_bit, on_bit] = Own::bits(name);
+        self.0 & if on { on_bit } else { off_bit } != 0
+    }
+}
+
 /// Options that programs set around every message.
 pub const FREQUENT: [i32; 3] = [libc::TCP_QUICKACK, libc::TCP_NODELAY, libc::TCP_CORK];
 
@@ -176,9 +202,7 @@ pub fn set_alone(stack: &Stack, id: SocketId, name: i32, value: i32) -> bool {
         // The mode ends with the next segments: a kernel that gets the connection later begins anew.
         libc::TCP_QUICKACK => synchronized.is_some(),
         // A child may have set another value.
-        libc::TCP_NODELAY => stream.own_nodelay == Some(on) && !is_shared,
-        libc::TCP_CORK => stream.own_cork == Some(on) && !is_shared,
-        _ => false,
+        _ => stream.own.has(name, on) && !is_shared,
     };
     if !is_carried || !is_held {
         return false;
@@ -200,10 +224,8 @@ pub fn after_set(stack: &Stack, id: SocketId, level: i32, name: i32, value: &[u8
         let descriptor = socket.shadow();
         let Some(stream) = socket.stream.as_mut() else { return Effect::Done };
         remember(stream, level, name, value);
-        match (level, name) {
-            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => stream.own_nodelay = Some(int(value) != 0),
-            (libc::IPPROTO_TCP, libc::TCP_CORK) => stream.own_cork = Some(int(value) != 0),
-            _ => {}
+        if level == libc::IPPROTO_TCP {
+            stream.own.note(name, int(value) != 0);
         }
         match (level, name) {
             (libc::SOL_SOCKET, _) => socket_level(socket, descriptor, name, value),
@@ -333,7 +355,8 @@ fn socket_level(socket: &mut Socket, descriptor: i32, name: i32, value: &[u8]) {
             let mut value = [0u8; 8];
             shadow::option(descriptor, libc::SOL_SOCKET, name, &mut value);
             let (on, seconds) = (int(&value), int(value.get(4..).unwrap_or_default()));
-            stream.linger = u32::try_from(seconds).ok().filter(|seconds| on != 0 && *seconds > 0);
+            stream.linger =
+                u32::try_from(seconds).ok().filter(|_| on != 0).and_then(NonZeroU32::new);
         }
         libc::SO_PEEK_OFF => stream.peek_offset = u32::try_from(int(value)).ok(),
         libc::SO_MARK => socket.options.mark = read(name) as u32,

@@ -137,7 +137,7 @@ fn linger(stack: &Stack, id: SocketId) {
         let Ok(mut state) = stack.shard.lock() else { return };
         let stream = state.socket(id).and_then(|(_, socket)| socket.stream.as_ref());
         let Some(time) = stream.and_then(|stream| stream.linger) else { return };
-        let time = std::time::Duration::from_secs(u64::from(time));
+        let time = std::time::Duration::from_secs(time.get().into());
         state.poll_well();
         if !super::is_established(&mut state, id) {
             return;

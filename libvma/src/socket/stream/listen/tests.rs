@@ -118,7 +118,7 @@ fn an_accepted_socket_has_what_was_kept_of_its_listener() {
         assert!(socket.nonblocking, "of the call, not of the listener");
         assert_eq!(socket.peer.map(|peer| peer.port()), Some(1000));
         let stream = socket.stream.as_ref().unwrap();
-        assert_eq!((stream.phase, stream.linger), (Phase::Connected, Some(9)));
+        assert_eq!((stream.phase, stream.linger), (Phase::Connected, NonZeroU32::new(9)));
         assert_eq!(stream.send_timeout, Some(5));
         assert_eq!(stream.settings.keep_idle, libvma_engine::tcp::Millis::from_secs(30));
     });
@@ -261,11 +261,14 @@ fn a_thread_that_comes_back_from_the_kernels_accept_lets_others_ask_it() {
 fn a_connection_that_the_kernel_accepts_is_modelled_on_its_listener() {
     let tcp = Tcp::listening();
     tcp.with_stream(|stream| {
-        (stream.low_water, stream.linger, stream.backlog) = (7, Some(3), 99);
+        (stream.low_water, stream.linger, stream.backlog) = (7, NonZeroU32::new(3), 99);
         stream.ahead = true;
     });
     let model = tcp.with(|_, socket| model(&socket.options, socket.stream.as_ref().unwrap()));
     let stream = model.stream;
-    assert_eq!((stream.phase, stream.low_water, stream.linger), (Phase::Connected, 7, Some(3)));
+    assert_eq!(
+        (stream.phase, stream.low_water, stream.linger),
+        (Phase::Connected, 7, NonZeroU32::new(3))
+    );
     assert!(!stream.ahead && stream.backlog == 0, "a connection does not listen");
 }

@@ -242,7 +242,11 @@ fn linger_is_a_wait_a_reset_or_neither() {
         (0, 0, None, false, None),
     ] {
         assert_eq!(tcp.set(SOCKET, libc::SO_LINGER, two_numbers(on, seconds)), None);
-        assert_eq!(tcp.with_stream(|stream| stream.linger), waits, "{on} {seconds}");
+        assert_eq!(
+            tcp.with_stream(|stream| stream.linger.map(NonZeroU32::get)),
+            waits,
+            "{on} {seconds}"
+        );
         assert_eq!(settings(&tcp, |it| it.reset_on_close), resets, "{on} {seconds}");
         assert_eq!(tcp.with_stream(|stream| stream.linger_seconds()), told, "{on} {seconds}");
     }
