@@ -14,5 +14,5 @@ mod script;
 mod time_lines;
 mod tun;
 
-// What the files of the engine's own tests call `crate`.
+// The modules that the files of the engine's own tests name by `crate`.
 use libvma_engine::{tcp, time, wire};

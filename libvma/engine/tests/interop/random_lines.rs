@@ -33,13 +33,13 @@ pub struct Step {
     text: String,
 }
 
-/// What a step led to until the next one.
+/// The effects of a step until the next one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     sent: Vec<String>,
     /// Of a call.
     result: String,
-    /// What follows can be asked while the program has the socket.
+    /// The fields below can be asked while the program has the socket.
     state: String,
     poll: String,
     queued: u32,
@@ -149,7 +149,7 @@ impl Line {
         engine.calm_pause(last.pause)
     }
 
-    /// What each step leads to, and whether Linux may delay an acknowledgment of it. None: it is nothing to compare.
+    /// The effects of each step, and whether Linux may delay an acknowledgment of it. None: the time line has nothing to compare.
     fn on_engine(&self) -> Option<Vec<(Outcome, bool)>> {
         let mut engine = Engine::new(self.opening, settings_of(self.settings));
         let outcomes =
@@ -168,7 +168,7 @@ impl Line {
             at += step.pause;
             if one != other {
                 if *may_delay && one.without_acknowledgments() == other.without_acknowledgments() {
-                    // What follows depends on when it leaves.
+                    // The rest depends on when the segment leaves.
                     return (tun, None);
                 }
                 text += &format!("  {at} end\n    engine {one:?}\n    Linux  {other:?}\n");

@@ -96,6 +96,26 @@ fn an_error_that_waits_in_the_kernel_is_reported_by_the_next_call() {
     linked.send(b"second");
 }
 
+/// sendmmsg(2): whether a message goes with those before it to the kernel is asked before these have left.
+#[test]
+fn asking_whose_a_datagram_is_sends_nothing_and_takes_no_error() {
+    let linked = Linked::new();
+    let nobody = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 9);
+    let is_kernels = |to| {
+        let (payload, named) = (&[IoSlice::new(b"x")], Family::Ipv4);
+        let request =
+            Request { payload, to: Some(to), named, flags: 0, control: None, more_follow: true };
+        super::is_kernels(&linked.client.stack, linked.client.id, &request)
+    };
+    assert!(is_kernels(nobody) && !is_kernels(linked.to()));
+    linked.client.with(|_, socket| socket.order.note_error());
+    assert!(!is_kernels(nobody), "the next call tells of the error");
+    assert!(linked.client.with(|_, socket| socket.order.take_error()));
+    assert_eq!(linked.client.with(|endpoint, _| endpoint.counters.tx_packets), 0);
+    linked.server.stack.shard.lock().unwrap().catch_up();
+    assert!(!linked.server.with(|endpoint, _| endpoint.is_readable()));
+}
+
 #[test]
 fn a_socket_of_the_kernel_says_why() {
     let udp = Udp::new();

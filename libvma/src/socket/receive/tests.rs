@@ -253,6 +253,35 @@ fn control_messages_that_find_no_room_are_cut_and_that_is_told() {
     }
 }
 
+/// recvmmsg(2): a run of the kernel's comes by one call, unless a datagram of ours waits for its turn.
+#[test]
+fn several_are_taken_from_the_kernel_if_nothing_of_ours_waits() {
+    let linked = Linked::new();
+    let ask = |takes: &mut Vec<Take>| {
+        let mut os = |take| {
+            takes.push(take);
+            Ok(FromKernel { datagrams: 3, bytes: 30 })
+        };
+        let mut room = [0; 16];
+        let buffers = &mut [IoSliceMut::new(&mut room)];
+        let request = Request { buffers, flags: 0, control: None, os: &mut os };
+        receive(&linked.server.stack, linked.server.id, request)
+    };
+    let mut takes = Vec::new();
+    linked.server.with(|_, socket| socket.order.note_readable());
+    let outcome = ask(&mut takes);
+    assert_eq!(outcome, Outcome::Ours(Received::FromOs(FromKernel { datagrams: 3, bytes: 30 })));
+    let counters = linked.server.with(|endpoint, _| endpoint.counters);
+    assert_eq!((counters.rx_os_packets, counters.rx_os_bytes), (3, 30));
+    assert_eq!(counters.rx_os_poll_hits, 3);
+    linked.send(b"ours");
+    linked.server.stack.shard.lock().unwrap().catch_up();
+    // The program was told of one of the kernel's.
+    linked.server.with(|_, socket| socket.order.announce(Some(Origin::Shadow)));
+    ask(&mut takes);
+    assert_eq!(takes, [Take::Several, Take::One]);
+}
+
 /// A UDP socket whose buffer one datagram fills drops those that come before it is read.
 #[test]
 fn a_full_receive_buffer_loses_what_comes() {

@@ -104,6 +104,17 @@ mod tests {
     }
 
     #[test]
+    fn only_the_frames_of_callers_are_on_the_stack() {
+        let mut own = [0u8; 64];
+        let at = own.as_mut_ptr().addr();
+        assert!(is_on_stack(at, own.len()) && is_on_stack(at, 0));
+        assert!(!is_on_stack(at, NEAR) && !is_on_stack(at + NEAR, 1) && !is_on_stack(at - NEAR, 1));
+        assert!(!is_on_stack(at, usize::MAX) && !is_on_stack(0, 8));
+        let heap = Box::new([0u8; 64]);
+        assert!(!is_on_stack(heap.as_ptr().addr(), heap.len()));
+    }
+
+    #[test]
     fn asking_changes_nothing() {
         let mut bytes = [0xa5u8; 2 * PAGE];
         let (start, len) = (bytes.as_mut_ptr(), bytes.len());

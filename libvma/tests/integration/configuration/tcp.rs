@@ -78,6 +78,26 @@ fn sockets_begin_as_is_said() {
     }
 }
 
+/// The kernel's socket of an accepted connection has it, too: for whoever gets the connection later.
+#[test]
+fn accepted_sockets_have_the_nodelay_that_is_said() {
+    let net = Namespaces::new();
+    let mut program = puppet(&net, &[("VMA_TCP_NODELAY", "1")]);
+    program.run("l = socket(); l.bind(('10.99.0.1', 5000)); l.listen(); l.setblocking(False)");
+    program.run("select.select([l], [], [], 0); l.setblocking(True)");
+    let watch = net.watch_tcp(Side::A);
+    let peer = net.within(Side::B, || std::net::TcpStream::connect(Side::A.at(5000))).unwrap();
+    program.run("c = l.accept()[0]");
+    let option = "c.getsockopt(IPPROTO_TCP, TCP_NODELAY)";
+    assert_eq!(program.run(option), "1");
+    for value in ["0", "1"] {
+        program.run(&format!("c.setsockopt(IPPROTO_TCP, TCP_NODELAY, {value})"));
+        assert_eq!(program.run(option), value);
+    }
+    watch.still(0);
+    drop(peer);
+}
+
 // covers: API-27
 #[test]
 fn every_segment_is_acknowledged_at_once_if_said() {

@@ -54,7 +54,8 @@ impl<B> Connection<B> {
         let payload_end = arrival.seq.plus(payload);
         let is_new = payload_end > self.rcv_nxt;
         if self.orphan && is_new {
-            // Nobody will read it (RFC 2525 section 2.17; Linux: TCPAbortOnData), or what a FIN beyond it says is on its way.
+            // The program has closed the connection, and will read neither these data nor those that a FIN beyond them announces (RFC 2525
+            // section 2.17; Linux: TCPAbortOnData).
             give_back(piece, link);
             let events = self.refuse_data();
             self.reset_due = !self.reset_stray(arrival, link);

@@ -113,7 +113,7 @@ impl Engine {
         self.pass_to(end);
     }
 
-    /// What the step itself does; returns what a call returns.
+    /// Does the step itself; returns the result of its call.
     pub fn act(&mut self, text: &str) -> String {
         match text.strip_prefix("< ") {
             Some(segment) => {

@@ -167,7 +167,7 @@ impl Generator {
         }
     }
 
-    /// What comes while the SYN waits for its answer.
+    /// Segments that come while the SYN waits for its answer.
     fn before_the_answer(&mut self) -> String {
         let ack = self.random.pick(&[0, 1, 2, 100, 4_294_967_200u32]);
         let seq = self.random.pick(&[0, 1, 4_294_967_295u32, 5000]);
@@ -300,7 +300,7 @@ impl Generator {
             .into()
     }
 
-    /// What acknowledges, says a window and a time: the end of each segment's line.
+    /// The acknowledgment, the window and the time stamp: the end of each segment's line.
     fn tail(&mut self, engine: &Engine) -> String {
         let (una, nxt, _) = engine.numbers();
         if self.random.below(3) > 0 {

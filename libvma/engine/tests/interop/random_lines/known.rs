@@ -1,4 +1,4 @@
-//! What Linux does otherwise on purpose, or at a time of its own (docs/tcp-conformance.md, "Differences from Linux").
+//! The differences between Linux and the engine that are on purpose, or a matter of time (docs/tcp-conformance.md, "Differences from Linux").
 //! A time line that meets it says nothing, and is not compared.
 
 use super::engine::{EARLY_MILLIS, LATE_MILLIS, MILLI};
@@ -77,10 +77,10 @@ impl Known {
         self.fin_waited |= has_fin && !is_next;
         // A duplicate with one segment out: Linux then needs a single one the next time.
         self.is_met |= segment.ack == una && self.outstanding == 1 && !info.sack && !has_data;
-        // What makes data leave carries no report here, and is acknowledged apart.
+        // A segment that makes data leave is acknowledged apart here, and the data carry no report of it.
         let is_odd = (has_data || has_fin) && !is_next || segment.ack > nxt;
         self.is_met |= is_odd && script.connection.unsent() > 0;
-        // What the peer sends makes what MSG_MORE holds leave if the socket needs more memory for it.
+        // On Linux, a segment of the peer's lets go of the data that MSG_MORE holds if the socket needs more memory for it.
         let is_large = segment.len > SMALL && script.connection.unsent() > 0;
         self.is_met |= is_large && self.wrote_more;
         // It then delays acknowledgments from the beginning.
@@ -113,7 +113,7 @@ impl Known {
         let info = script.info();
         self.is_met |= info.is_recovering;
         match call {
-            // What waits is forgotten here, and not reported any more.
+            // The engine forgets the data that wait, and reports them no more.
             "close" | "abort" => {
                 self.is_met |= self.reports(script);
                 self.closed = true;

@@ -1,4 +1,4 @@
-//! What arrives again: what is reported of it, and what the peer can tell from the acknowledgment.
+//! Segments that arrive again: the reports of them (D-SACK), and their acknowledgments.
 
 use super::super::script::{plain, selective};
 use super::established;

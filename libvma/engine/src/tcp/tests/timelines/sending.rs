@@ -185,7 +185,7 @@ fn more_ends_with_what_arrives() {
     );
 }
 
-/// What leaves because TCP_CORK ends is small, and the next small one waits for its acknowledgment.
+/// A segment that leaves because TCP_CORK ends may be small, and the next small one waits for its acknowledgment.
 #[test]
 fn nagle_counts_what_was_corked() {
     established(
