@@ -9,8 +9,8 @@
 //! before two processes have found each other, or it is not. Here only what a program sees counts.
 
 use crate::harness::{Output, Sandbox, Traffic};
-use crate::prober::{Build, LIMIT, Run, kept, plain, program, traffic};
-use crate::transcript::{Difference, Kind, Transcript, case_of, compare, same};
+use crate::prober::{Build, LIMIT, Run, kept, plain, program, taken_again, traffic};
+use crate::transcript::{Comparison, Difference, Kind, Transcript, case_of, same};
 use crate::turns::{each, is_apart};
 use crate::{ATTENTIVE, SLEEPING, SPINNING};
 
@@ -152,15 +152,23 @@ fn check_one(run: &Run<'_>, under: Under) {
     let known = KNOWN.iter().filter(|(group, _)| *group == run.group).map(|(_, case)| *case);
     let except: Vec<&str> = known.chain(run.except.iter().copied()).collect();
     let run = &Run { except: &except, ..*run };
-    let kernel = kept(run, || probe(run, Under::Neither).0);
-    let probe = || {
-        println!("{}: the library at {under:?}", run.group);
-        let (output, traffic) = probe(run, under);
-        let mut library = Transcript::new(&output, traffic);
-        forgive_larger_buffers(&kernel, &mut library);
-        (library, String::new())
-    };
-    compare(run, &kernel, probe, may_be_late);
+    let of_kernel = || probe(run, Under::Neither).0;
+    Comparison {
+        run,
+        kernel: kept(run, of_kernel),
+        kernel_again: &|| taken_again(run, of_kernel),
+        library: &|| {
+            println!("{}: the library at {under:?}", run.group);
+            let (output, traffic) = probe(run, under);
+            Transcript::new(&output, traffic)
+        },
+        judge: &|kernel, library| {
+            forgive_larger_buffers(kernel, library);
+            String::new()
+        },
+        may_be_late: &may_be_late,
+    }
+    .hold();
 }
 
 /// Groups with the library in other places than at both ends.

@@ -41,8 +41,8 @@ mod prober;
 mod transcript;
 mod turns;
 
-use prober::{Build, Run, of_kernel, of_library, plain};
-use transcript::{Kind, compare, fallen_back};
+use prober::{Build, Run, of_kernel, of_kernel_again, of_library, plain};
+use transcript::{Comparison, Kind, fallen_back};
 use turns::{each, is_apart};
 
 /// Polls for ever, before every sleep.
@@ -72,13 +72,15 @@ fn check(runs: &[Run<'_>]) {
 
 #[track_caller]
 fn check_one(run: &Run<'_>) {
-    let kernel = of_kernel(run);
-    let probe = || {
-        let library = of_library(run);
-        let trouble = fallen_back(run, &kernel, &library);
-        (library, trouble)
-    };
-    compare(run, &kernel, probe, |difference| difference.kind == Kind::Time);
+    Comparison {
+        run,
+        kernel: of_kernel(run),
+        kernel_again: &|| of_kernel_again(run),
+        library: &|| of_library(run),
+        judge: &|kernel, library| fallen_back(run, kernel, library),
+        may_be_late: &|difference| difference.kind == Kind::Time,
+    }
+    .hold();
 }
 
 #[track_caller]

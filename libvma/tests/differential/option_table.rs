@@ -8,8 +8,8 @@
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::prober::{Run, of_kernel, plain, probe};
-use crate::transcript::{Transcript, compare};
+use crate::prober::{Run, of_kernel, of_kernel_again, plain, probe};
+use crate::transcript::{Comparison, Transcript};
 use crate::turns::each;
 
 const ROWS: &str = include_str!("options.h");
@@ -194,13 +194,20 @@ fn check(run: &Run<'_>) {
         "an option of this kernel; put it into libvma/tests/differential/options.h"
     );
     let errors = Cell::new(String::new());
-    let library = || {
-        let (output, traffic) = probe(run, true);
-        let transcript = Transcript::new(&output, traffic);
-        errors.set(output.stderr);
-        (transcript, String::new())
-    };
-    compare(run, &kernel, library, |_| false);
+    Comparison {
+        run,
+        kernel,
+        kernel_again: &|| of_kernel_again(run),
+        library: &|| {
+            let (output, traffic) = probe(run, true);
+            let transcript = Transcript::new(&output, traffic);
+            errors.set(output.stderr);
+            transcript
+        },
+        judge: &|_, _| String::new(),
+        may_be_late: &|_| false,
+    }
+    .hold();
     let seen = seen(&errors.take());
     crate::documents::is_current("socket-options.md", &document(&seen), "option_table");
 }

@@ -169,6 +169,12 @@ pub fn of_kernel(run: &Run<'_>) -> Transcript {
     kept(run, || probe(run, false).0)
 }
 
+/// The kernel's transcript, whatever was kept of it.
+#[track_caller]
+pub fn of_kernel_again(run: &Run<'_>) -> Transcript {
+    taken_again(run, || probe(run, false).0)
+}
+
 /// The program's output under the library.
 pub fn of_library(run: &Run<'_>) -> Transcript {
     let (output, traffic) = probe(run, true);
@@ -192,16 +198,32 @@ pub fn traffic(dir: &Path) -> Traffic {
 /// name has all that a transcript depends on; the folder's name is the run's.
 #[track_caller]
 pub fn kept(run: &Run<'_>, probe: impl Fn() -> Output) -> Transcript {
-    let folder = folder_of_run();
-    let program = program(run.build);
-    let program = program.file_name().expect("it is a file").to_string_lossy();
-    let file = folder.join(format!("{program}-{}", run.group));
-    // Another test process that wants the same transcript waits for this one's.
-    let lock = File::create(file.with_extension("lock")).expect("a lock file");
-    rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("flock");
+    let (file, _lock) = place(run);
     if let Ok(text) = std::fs::read_to_string(&file) {
         return Transcript::of_text(&text);
     }
+    take(run, probe, &file)
+}
+
+/// What `probe` takes, also if there is one already: it is the one for the tests that follow.
+#[track_caller]
+pub fn taken_again(run: &Run<'_>, probe: impl Fn() -> Output) -> Transcript {
+    let (file, _lock) = place(run);
+    take(run, probe, &file)
+}
+
+/// Where the kernel's transcript is kept, locked: another test process that wants the same one waits.
+fn place(run: &Run<'_>) -> (PathBuf, File) {
+    let program = program(run.build);
+    let program = program.file_name().expect("it is a file").to_string_lossy();
+    let file = folder_of_run().join(format!("{program}-{}", run.group));
+    let lock = File::create(file.with_extension("lock")).expect("a lock file");
+    rustix::fs::flock(&lock, FlockOperation::LockExclusive).expect("flock");
+    (file, lock)
+}
+
+#[track_caller]
+fn take(run: &Run<'_>, probe: impl Fn() -> Output, file: &Path) -> Transcript {
     let mut tried = 0;
     let mut always_early: Option<BTreeSet<String>> = None;
     let (text, transcript) = loop {
@@ -231,7 +253,7 @@ pub fn kept(run: &Run<'_>, probe: impl Fn() -> Output) -> Transcript {
     };
     let new = file.with_extension("new");
     std::fs::write(&new, text).expect("the transcript is written");
-    std::fs::rename(&new, &file).expect("the transcript is put in place");
+    std::fs::rename(&new, file).expect("the transcript is put in place");
     transcript
 }
 
