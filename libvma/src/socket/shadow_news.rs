@@ -124,15 +124,20 @@ fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> usize {
         }
         let Some(id) = SocketId::from_bits(data.u64()) else { continue };
         let flags = event.flags;
-        if let Some((_, socket)) = state.socket(id) {
+        let only_writable = flags == EventFlags::OUT;
+        if let Some((_, socket)) = state.socket(id).filter(|_| !only_writable) {
             socket.order.note_readable();
             if flags.contains(EventFlags::ERR) {
                 socket.order.note_error();
             }
         }
         if stream::local::has_pipe(state, id) {
+            // Its end was told when the pipe told of it.
+            let is_dead = stream::local::is_dead(state, id);
             stream::local::flush(state, id);
-            state.announce_change(id);
+            if !(is_dead || only_writable && stream::local::may_write(state, id)) {
+                state.announce_change(id);
+            }
         } else {
             state.announce(id);
         }

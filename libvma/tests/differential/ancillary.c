@@ -57,7 +57,7 @@ static void one_by_one(void)
 		line("%s", requests[i].name);
 		set(fd, requests[i].level, requests[i].option, requests[i].value);
 		if (strstr(requests[i].name, "TIMESTAMP"))
-			usleep(50000); /* the kernel begins to stamp a little later */
+			usleep(150000); /* the kernel begins to stamp when a worker thread of its has run */
 		peer_say(there, 5000, "one");
 		peer_say(there, 5000, "two");
 		barrier();

@@ -85,9 +85,7 @@ pub fn go_on(stack: &Stack, id: SocketId, descriptor: i32, peer: SocketAddrV4) -
     match result {
         Ok(()) => {
             set_phase(&mut state, id, Phase::Connected);
-            if let Some(pipe) = state.pipe(id) {
-                pipe.set_established();
-            }
+            super::establish(&mut state, id);
             Outcome::Ours(())
         }
         Err(errno) => {

@@ -81,7 +81,17 @@ fn settle_handshake(state: &mut Shard, id: SocketId) {
         && !pipe.is_established()
         && shadow::is_connected(descriptor)
     {
+        establish(state, id);
+    }
+}
+
+/// The client's handshake has ended well.
+fn establish(state: &mut Shard, id: SocketId) {
+    let Some(pipe) = state.pipe(id) else { return };
+    if !pipe.is_established() {
         pipe.set_established();
+        // The shadow tells of it as well, but to nobody who may write already.
+        state.announce_change(id);
     }
 }
 
@@ -89,6 +99,19 @@ fn settle_handshake(state: &mut Shard, id: SocketId) {
 pub fn is_established(state: &mut Shard, id: SocketId) -> bool {
     settle_handshake(state, id);
     state.pipe(id).is_some_and(|pipe| pipe.is_established())
+}
+
+/// Can it be written to, whatever the kernel's socket has room for? Then that one's room is no news: it has some when the
+/// connection is made, and whoever waits for edges would be told twice.
+pub fn may_write(state: &mut Shard, id: SocketId) -> bool {
+    is_established(state, id)
+        && state.pipe(id).is_some_and(|pipe| pipe.way() == Way::Pipe && !pipe.is_over())
+        && state.is_pipe_writable(id)
+}
+
+/// Is the connection over at both ends, and was that told? The kernel's word of it is no news.
+pub fn is_dead(state: &mut Shard, id: SocketId) -> bool {
+    state.pipe(id).is_some_and(|pipe| pipe.is_dead())
 }
 
 /// The shadow may have something to tell while the pipe is in use: the end of a peer that had no

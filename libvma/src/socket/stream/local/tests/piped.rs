@@ -10,9 +10,10 @@ use libvma_engine::wire::ipv4::protocol;
 use super::super::super::rehearsal::rehearse;
 use super::super::super::shutdown::{close, shutdown};
 use super::super::super::{Outcome, Phase, WhyOs, listen, peer_address, receive, send, tell};
-use super::super::{accept, end, ready};
-use crate::shard::{Readiness, SocketId};
+use super::super::{accept, end, ready, shadow as kernel};
+use crate::shard::{Interest, Readiness, SocketId};
 use crate::socket::fixture::{ANY_PORT, Tcp, await_input, stack, with_socket};
+use crate::socket::shadow_news::{self, Kind, Shadows};
 use crate::socket::{Stack, State, local};
 use crate::sys::shadow;
 use crate::sys::sockaddr::Family;
@@ -36,12 +37,16 @@ struct End<'a> {
 
 impl Piped {
     fn new() -> Piped {
-        let listener = Tcp::of(stack(), Family::Ipv4);
+        Piped::between(stack(), stack())
+    }
+
+    fn between(client: Stack, server: Stack) -> Piped {
+        let listener = Tcp::of(server, Family::Ipv4);
         shadow::bind(listener.raw(), ANY_PORT).unwrap();
         rustix::net::listen(&listener.shadow, 8).unwrap();
         listen::listen(&listener.stack, listener.id, 8);
         listener.with(|_, socket| socket.options.tos = 0x10);
-        let client = Tcp::of(stack(), Family::Ipv4);
+        let client = Tcp::of(client, Family::Ipv4);
         let to = shadow::local_address(listener.raw()).unwrap();
         let from = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0);
         local::find(&client.stack, protocol::TCP, from, to);
@@ -124,6 +129,58 @@ fn bytes_go_by_the_pipe_in_both_directions() {
         assert_eq!(to.receive(9, 0), Err(libc::EAGAIN));
     }
     assert_eq!((piped.client().by_kernel(), piped.server().by_kernel()), (0, 0));
+}
+
+fn watched() -> Stack {
+    Stack { shadows: Shadows::open(), ..stack() }
+}
+
+/// How often a program that waits for these events as edges is told when the kernel's socket has told its news.
+fn edges(end: End<'_>, events: i32) -> usize {
+    let interest = Interest {
+        descriptor: end.shadow,
+        events: events as u32,
+        data: 0,
+        spent: false,
+        in_kernel: false,
+        news: false,
+        about: u32::MAX,
+    };
+    let lock = || end.stack.shard.lock().unwrap();
+    let set = lock().new_set(9);
+    lock().watch(set, end.id, interest);
+    shadow_news::hear(end.stack, Kind::Streams);
+    lock().listed(set)
+}
+
+/// The kernel's socket has room as soon as the connection is made, and says so as an edge.
+#[test]
+fn room_at_the_kernel_is_no_news_to_a_program_that_may_write() {
+    let piped = Piped::between(watched(), watched());
+    for end in [piped.client(), piped.server()] {
+        assert_eq!(edges(end, libc::EPOLLOUT), 0);
+    }
+    kernel::shutdown(piped.client.raw(), libc::SHUT_WR);
+    await_input(&piped.shadow);
+    assert_eq!(edges(piped.server(), libc::EPOLLRDHUP), 1, "what else the kernel tells is");
+}
+
+#[test]
+fn a_reset_is_told_once() {
+    for by_pipe in [true, false] {
+        let piped = Piped::between(watched(), watched());
+        let server = piped.server();
+        let Piped { client, shadow, .. } = &piped;
+        if by_pipe {
+            server.send(b"unread").unwrap();
+            close(&client.stack, client.id, client.raw());
+            assert_eq!(server.ready(&[Readiness::ERR]), [true]);
+        }
+        kernel::reset(client.raw());
+        await_input(shadow);
+        assert_eq!(edges(server, libc::EPOLLERR), usize::from(!by_pipe));
+        assert_eq!(server.ready(&[Readiness::ERR]), [true]);
+    }
 }
 
 #[test]
