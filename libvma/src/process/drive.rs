@@ -20,8 +20,12 @@ const SOON: u64 = 100_000;
 /// VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=0: others that poll run the timers, unless they are late.
 const LATE: u64 = 1_000_000;
 /// While nobody polls and there are but links, the intervals grow up to this, or the one configured
-/// if that is longer.
+/// if that is longer. They are as long when nothing happens at all ([`DOZES_AFTER`]).
 const LONGEST_QUIET: u64 = 100_000_000;
+/// After so many intervals in which nobody polled and nothing came, this thread sleeps for longer, on the rings if
+/// nobody else does: an idle program shall not wake a hundred times a second. Packets, and polls of the program, bring the
+/// interval back.
+const DOZES_AFTER: u32 = 100;
 
 pub struct Drive {
     /// VMA_PROGRESS_ENGINE_INTERVAL; 0 is never, but connections come to their end all the same.
@@ -74,7 +78,6 @@ impl Drive {
         }
         let now = monotonic_nanos();
         let may_wait = !state.has_tcp() && !state.has_interfaces();
-        let mut tick = if may_wait { self.quiet_tick() } else { self.tick() };
         let closing_until = state.closing_until();
         if closing_until != self.closing_until {
             self.closing_until = closing_until;
@@ -82,6 +85,8 @@ impl Drive {
         }
         let waits = state.holds_data() || now < closing_until.as_nanos();
         let holds = self.interval > 0 && !self.alone && waits;
+        let dozes = self.may_doze(stack) && !waits;
+        let mut tick = if may_wait || dozes { self.quiet_tick() } else { self.tick() };
         if holds {
             tick = tick.min(self.soon);
         }
@@ -90,8 +95,8 @@ impl Drive {
             self.next = now.saturating_add(tick);
         }
         let mut wake = self.next;
-        let drives =
-            self.alone && (state.has_tcp() || state.has_links()) || self.lurks || self.armed;
+        let concerns = state.has_tcp() || state.has_links() || dozes;
+        let drives = self.alone && concerns || self.lurks || self.armed;
         if drives && !state.has_sleepers() {
             state.sleep_on_all(|fd| set.add_readable(fd));
         }
@@ -100,7 +105,17 @@ impl Drive {
         {
             wake = wake.min(deadline.as_nanos());
         }
+        match stack.internal_waker.clone().filter(|_| dozes) {
+            Some(waker) => state.doze(waker),
+            None => state.end_doze(),
+        }
         Some(wake.saturating_sub(now))
+    }
+
+    /// Has nothing happened for so long that this thread may sleep for longer?
+    fn may_doze(&self, stack: &Stack) -> bool {
+        let is_idle = self.alone && self.quiet >= DOZES_AFTER;
+        is_idle && self.interval > 0 && !self.armed && !stack.extra.callbacks.are_any()
     }
 
     fn tick(&self) -> u64 {
@@ -118,6 +133,7 @@ impl Drive {
             self.alone = false;
             return;
         };
+        state.end_doze();
         let now = monotonic_nanos();
         let is_late = |due: Instant| due.as_nanos() + self.late < now;
         if self.armed {
@@ -144,6 +160,9 @@ impl Drive {
             if self.interval > 0 || state.has_tcp() || state.has_links() {
                 if self.drain(&mut state) > 0 {
                     state.replace_listener();
+                    if state.has_interfaces() {
+                        self.quiet = 0;
+                    }
                 }
                 state.run_tcp();
             }

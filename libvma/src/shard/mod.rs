@@ -36,6 +36,7 @@ use rustix::io::Errno;
 use crate::capture::Capture;
 use crate::device::{OpenError, Ring, shm, xdp};
 use crate::sys::lock::{Guard, Lock, Reentered};
+use crate::sys::wait::Waker;
 use crate::sys::{errand, late_close, thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -129,6 +130,8 @@ pub struct State<S> {
     drops: [u64; DropReason::COUNT],
     /// Times the rings were polled; the internal thread sees by it whether anybody does.
     polls: u64,
+    /// See [`State::doze`].
+    dozing: Option<Arc<Waker>>,
     /// IPv4 identification of the next packet.
     ident: u16,
     /// See [`State::raise_os_doubt`].
@@ -173,6 +176,7 @@ impl<S> Default for Shard<S> {
                 matches: Vec::new(),
                 drops: [0; DropReason::COUNT],
                 polls: 0,
+                dozing: None,
                 ident: clock::seed(),
                 os_doubt: 0,
                 epoch: 1,
@@ -447,6 +451,23 @@ impl<S> State<S> {
 
     pub fn polls(&self) -> u64 {
         self.polls
+    }
+
+    /// The internal thread is about to sleep for long, because nobody has polled for long. Whoever polls wakes it by this.
+    pub fn doze(&mut self, waker: Arc<Waker>) {
+        self.dozing = Some(waker);
+    }
+
+    /// The internal thread is awake.
+    pub fn end_doze(&mut self) {
+        self.dozing = None;
+    }
+
+    #[cold]
+    fn rouse(&mut self) {
+        if let Some(waker) = self.dozing.take() {
+            waker.wake();
+        }
     }
 
     pub fn drops(&self, reason: DropReason) -> u64 {

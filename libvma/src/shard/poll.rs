@@ -43,6 +43,9 @@ impl<S> State<S> {
         self.polls = self.polls.wrapping_add(1);
         self.burst.end();
         self.begin();
+        if self.dozing.is_some() {
+            self.rouse();
+        }
         if self.unsent || errand::take_left_over() {
             self.kick_all();
         }

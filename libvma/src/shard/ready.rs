@@ -128,6 +128,8 @@ impl<S> State<S> {
     /// A thread that has slept goes back to the program: somebody else has to listen. One that is awake
     /// already listens before it sleeps again, or calls this.
     pub fn hand_over_rings(&mut self) {
+        // The internal thread looks after the rings while nobody listens.
+        self.rouse();
         let listens = |sleeper: &Sleeper| {
             sleeper.in_use && sleeper.listens && (sleeper.woken || sleeper.hears_all)
         };

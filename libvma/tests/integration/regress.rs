@@ -172,6 +172,34 @@ fn datagrams_of_the_kernel_do_not_wake_the_internal_thread_each_time() {
     assert!(woken < most, "{woken} times for 2000 datagrams, and {most} are the most");
 }
 
+/// A server that waits, and one that is busy elsewhere: the internal thread looks after both all the same.
+#[test]
+fn an_idle_program_wakes_rarely_and_answers() {
+    const WAITS: &str = "
+e = select.epoll(); e.register(l, select.EPOLLIN); e.register(s, select.EPOLLIN)
+threading.Thread(target=lambda: e.poll(60), daemon=True).start()";
+    for waits in ["", WAITS] {
+        let net = Namespaces::new();
+        let mut server = net.puppet(Side::A);
+        server.run("l = create_server(('10.99.0.1', 7000)); s = udp(('10.99.0.1', 6000))");
+        assert!(net.is_steered(Side::A), "it is offloaded");
+        server.run(SWITCHES);
+        server.run(waits);
+        let in_a_second = |server: &mut Puppet| {
+            let before = server.number("switches()");
+            std::thread::sleep(Duration::from_secs(1));
+            server.number("switches()") - before
+        };
+        // Ten times to look at what vma_stats asks for, and ten times by the drive; 100 without a rest.
+        wait_for("it rests", || (in_a_second(&mut server) < 40).then_some(()));
+        // Nobody polls: connections are made by the internal thread, which must not sleep until a SYN comes again.
+        let mut client = Puppet::start(net.program(Side::B, PYTHON));
+        let began = Instant::now();
+        client.run("c = [create_connection(('10.99.0.1', 7000), 10) for _ in range(5)]");
+        assert!(began.elapsed() < Duration::from_millis(900), "{:?}", began.elapsed());
+    }
+}
+
 /// A call that polls and never asks the kernel relies on the internal thread.
 #[test]
 fn a_reader_that_never_asks_the_kernel_hears_of_its_datagrams_at_once() {
