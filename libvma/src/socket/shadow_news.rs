@@ -132,10 +132,8 @@ fn attend(stack: &Stack, state: &mut Guard<'_>, kind: Kind) -> usize {
             }
         }
         if stream::local::has_pipe(state, id) {
-            // Its end was told when the pipe told of it.
-            let is_dead = stream::local::is_dead(state, id);
             stream::local::flush(state, id);
-            if !(is_dead || only_writable && stream::local::may_write(state, id)) {
+            if !(only_writable && stream::local::is_fresh(state, id)) {
                 state.announce_change(id);
             }
         } else {

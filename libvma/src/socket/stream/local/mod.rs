@@ -90,7 +90,7 @@ fn establish(state: &mut Shard, id: SocketId) {
     let Some(pipe) = state.pipe(id) else { return };
     if !pipe.is_established() {
         pipe.set_established();
-        // The shadow tells of it as well, but to nobody who may write already.
+        // The shadow tells of it as well, but of a fresh connection that is no news.
         state.announce_change(id);
     }
 }
@@ -101,17 +101,21 @@ pub fn is_established(state: &mut Shard, id: SocketId) -> bool {
     state.pipe(id).is_some_and(|pipe| pipe.is_established())
 }
 
-/// Can it be written to, whatever the kernel's socket has room for? Then that one's room is no news: it has some when the
-/// connection is made, and whoever waits for edges would be told twice.
-pub fn may_write(state: &mut Shard, id: SocketId) -> bool {
-    is_established(state, id)
-        && state.pipe(id).is_some_and(|pipe| pipe.way() == Way::Pipe && !pipe.is_over())
-        && state.is_pipe_writable(id)
-}
-
-/// Is the connection over at both ends, and was that told? The kernel's word of it is no news.
-pub fn is_dead(state: &mut Shard, id: SocketId) -> bool {
-    state.pipe(id).is_some_and(|pipe| pipe.is_dead())
+/// Is it connected, and has the program sent nothing yet? That the kernel's socket has room is no news then: it has some
+/// when the connection is made, and whoever waits for edges would be told twice. Later it may be what a refused send
+/// waits for.
+pub fn is_fresh(state: &mut Shard, id: SocketId) -> bool {
+    let is_connected = is_established(state, id)
+        && state.pipe(id).is_some_and(|pipe| matches!(pipe.way(), Way::Pipe | Way::Kernel));
+    is_connected
+        && state.socket(id).is_some_and(|(endpoint, _)| {
+            let sent = &endpoint.counters;
+            let was_refused = sent.tx_eagain != 0
+                || sent.tx_os_eagain != 0
+                || sent.tx_errors != 0
+                || sent.tx_os_errors != 0;
+            sent.tx_packets == 0 && sent.tx_os_packets == 0 && !was_refused
+        })
 }
 
 /// The shadow may have something to tell while the pipe is in use: the end of a peer that had no

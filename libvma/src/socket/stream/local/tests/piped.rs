@@ -40,7 +40,8 @@ impl Piped {
         Piped::between(stack(), stack())
     }
 
-    fn between(client: Stack, server: Stack) -> Piped {
+    /// One that the server's process has not used yet.
+    fn unread(client: Stack, server: Stack) -> Piped {
         let listener = Tcp::of(server, Family::Ipv4);
         shadow::bind(listener.raw(), ANY_PORT).unwrap();
         rustix::net::listen(&listener.shadow, 8).unwrap();
@@ -56,7 +57,11 @@ impl Piped {
         assert_eq!(connected, Outcome::Ours(()));
         let shadow = rustix::net::accept(&listener.shadow).unwrap();
         let accepted = accept::adopt(&listener.stack, listener.id, shadow.as_raw_fd(), true);
-        let piped = Piped { accepted: accepted.unwrap(), listener, client, shadow };
+        Piped { accepted: accepted.unwrap(), listener, client, shadow }
+    }
+
+    fn between(client: Stack, server: Stack) -> Piped {
+        let piped = Piped::unread(client, server);
         // The client's bytes go by the kernel until the server's process uses the connection.
         for end in [piped.server(), piped.client()] {
             assert_eq!(end.receive(1, 0), Err(libc::EAGAIN));
@@ -165,22 +170,25 @@ fn room_at_the_kernel_is_no_news_to_a_program_that_may_write() {
     assert_eq!(edges(piped.server(), libc::EPOLLRDHUP), 1, "what else the kernel tells is");
 }
 
+/// The bytes go by the kernel until the server reads, and it tells of the pipe before it reads the kernel's.
 #[test]
-fn a_reset_is_told_once() {
-    for by_pipe in [true, false] {
-        let piped = Piped::between(watched(), watched());
-        let server = piped.server();
-        let Piped { client, shadow, .. } = &piped;
-        if by_pipe {
-            server.send(b"unread").unwrap();
-            close(&client.stack, client.id, client.raw());
-            assert_eq!(server.ready(&[Readiness::ERR]), [true]);
-        }
-        kernel::reset(client.raw());
-        await_input(shadow);
-        assert_eq!(edges(server, libc::EPOLLERR), usize::from(!by_pipe));
-        assert_eq!(server.ready(&[Readiness::ERR]), [true]);
+fn room_at_the_kernel_is_news_to_a_program_that_was_refused() {
+    let piped = Piped::unread(watched(), watched());
+    let (client, server) = (piped.client(), piped.server());
+    assert_eq!(edges(client, libc::EPOLLOUT), 0, "what the connection began with is told");
+    let mut sent = 0;
+    while let Ok(count) = client.send(&[7; 60_000]) {
+        sent += count;
     }
+    assert!(client.by_kernel() as usize >= sent && sent > 0);
+    let mut got = server.receive(1, 0).unwrap().len();
+    // The client hears of the pipe, and only then of the kernel's room.
+    client.ready(&[Readiness::OUT]);
+    while let Ok(bytes) = server.receive(100_000, 0) {
+        got += bytes.len();
+    }
+    assert_eq!(got, sent);
+    assert_eq!(edges(client, libc::EPOLLOUT), 1);
 }
 
 #[test]
