@@ -171,9 +171,10 @@ fn a_batch_gets_few_acknowledgments_for_as_many_connections_as_is_said() {
     };
     // Every second segment by itself (RFC 9293 section 3.8.6.3); in a batch the second, fourth,
     // eighth and so on of a connection. If the batch is taken in two halves that is twice almost as
-    // many; a delayed acknowledgment of before and an update of the window may be added.
+    // many; a delayed acknowledgment of before and an update of the window may be added. Taken in several looks, each
+    // odd segment at the end of one is acknowledged as well: some more, but far from each.
     for (streams, connections, expected) in
-        [("32", 1, 4..=10), ("0", 1, 15..=19), ("2", 2, 7..=13), ("1", 2, 15..=21)]
+        [("32", 1, 4..=10), ("0", 1, 15..=26), ("2", 2, 7..=13), ("1", 2, 15..=26)]
     {
         let count = acknowledgments(streams, connections);
         assert!(expected.contains(&count), "{count} with {streams} for {connections}");
