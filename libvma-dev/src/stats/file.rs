@@ -226,6 +226,7 @@ impl File {
             self.file.read_exact_at(places.as_mut_slice().as_mut_bytes(), SOCKETS_AT)?;
             if self.sequence()? == before {
                 places.retain(|socket| socket.used == 1);
+                places.iter_mut().for_each(Socket::end_queues_below_zero);
                 return Ok(Some(Taken { snapshot, sockets: places }));
             }
         }
@@ -358,6 +359,29 @@ mod tests {
         let control = opened.control().unwrap();
         assert_eq!((control.requests, control.dumps, control.dump_descriptor), (2, 1, 5));
         assert_eq!((control.zeroings, control.zero_count, control.zero_list[1]), (1, 2, 4));
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    // covers: STAT-39, FIX-25
+    #[test]
+    fn a_queue_below_zero_is_read_as_empty() {
+        let directory = scratch("below-zero");
+        let file = write(&File::path_of(&directory, NOBODY), 3, 1);
+        let socket = Socket {
+            used: 1,
+            ready_packets: u64::MAX,
+            ready_bytes: 0u64.wrapping_sub(1448),
+            unsent_bytes: u64::MAX,
+            zero_copy_packets: 1 << 63,
+            zero_copy_bytes: 5,
+            ..Socket::default()
+        };
+        file.write_all_at(socket.as_bytes(), SOCKETS_AT).unwrap();
+        let taken = File::open(&directory, NOBODY).unwrap().take(Duration::ZERO).unwrap();
+        let told = &taken.sockets[0];
+        let packets = (told.ready_packets, told.zero_copy_packets);
+        let bytes = (told.ready_bytes, told.unsent_bytes, told.zero_copy_bytes);
+        assert_eq!((packets, bytes), ((0, 0), (0, 0, 5)));
         std::fs::remove_dir_all(directory).unwrap();
     }
 

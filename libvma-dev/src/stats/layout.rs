@@ -324,6 +324,18 @@ impl Socket {
         let count = (self.group_count as usize).min(GROUPS);
         self.groups.into_iter().take(count).map(|group| Ipv6Addr::from(group).to_canonical())
     }
+
+    /// A length below zero, which a process tells as a number near 2^64, is that of an empty queue.
+    pub(super) fn end_queues_below_zero(&mut self) {
+        let lengths = [
+            &mut self.ready_packets,
+            &mut self.ready_bytes,
+            &mut self.unsent_bytes,
+            &mut self.zero_copy_packets,
+            &mut self.zero_copy_bytes,
+        ];
+        lengths.into_iter().filter(|length| length.cast_signed() < 0).for_each(|length| *length = 0);
+    }
 }
 
 /// Stand-ins that are the same in all processes need no other word.
