@@ -97,6 +97,7 @@ const EFFECTS: &[Effect] = &[
     effect("VMA_MTU", "1400", field!(mtu), "Some(1400)", "datagrams_are_cut_to_the_mtu_that_is_said"),
     effect("VMA_MSS", "1000", field!(mss), "Some(1000)", "segments_are_no_larger_than_is_said"),
     effect("VMA_TCP_CC_ALGO", "reno", field!(tcp_congestion), "Some(0)", "sockets_begin_as_is_said"),
+    effect("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", "1", field!(dummy_at_getsockname), "true", "getsockname_is_followed_by_a_dummy_send_if_said"),
     effect("VMA_RX_POLL_ON_TX_TCP", "1", field!(rx_poll_on_tx_tcp), "true", "a_send_call_takes_what_has_arrived_if_said"),
     effect("VMA_XDP", "all", field!(xdp), "All", "switched_off_by_vma_xdp"),
     effect("VMA_XDP_MODE", "generic", field!(xdp_mode), "Generic", "the_steering_program_runs_where_is_said"),

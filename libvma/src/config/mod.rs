@@ -111,6 +111,7 @@ pub struct Config {
     pub rx_drain_nanos: u64,
     /// A send call on a connection polls first.
     pub rx_poll_on_tx_tcp: bool,
+    pub dummy_at_getsockname: bool,
     /// Microseconds of polling in select, poll and epoll_wait; -1 for ever.
     pub select_poll: i64,
     pub select_poll_os_ratio: u64,
@@ -215,6 +216,7 @@ impl Config {
             rx_bytes_min: count("VMA_RX_BYTES_MIN") as usize,
             rx_drain_nanos: count("VMA_RX_CQ_DRAIN_RATE_NSEC"),
             rx_poll_on_tx_tcp: flag("VMA_RX_POLL_ON_TX_TCP"),
+            dummy_at_getsockname: flag("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME"),
             select_poll: number("VMA_SELECT_POLL"),
             select_poll_os_ratio: count("VMA_SELECT_POLL_OS_RATIO"),
             rx_bufs: number("VMA_RX_BUFS") as u32,

@@ -5,6 +5,7 @@ use std::io::IoSlice;
 
 use super::convert::{self, Destination, VectorError};
 use super::{Found, errno, find, real, send, stream};
+use crate::log::log_line;
 use crate::socket::{egress, stream as streams};
 
 pub use libvma_dev::extra::SEND_DUMMY as DUMMY;
@@ -63,6 +64,19 @@ fn rehearse(
         errno::set(before);
     }
     errno::result(result)
+}
+
+/// So many bytes the original's message after getsockname() has.
+static WARMING: [u8; 264] = [0; 264];
+
+/// VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME: a dummy send, whatever comes of it. getsockname() has no effect on a connection, so that a program
+/// can call it now and then while it waits for something to send.
+#[cold]
+pub fn after_getsockname(fd: c_int) {
+    let before = errno::get();
+    let sent = rehearse(fd, &[IoSlice::new(&WARMING)], Destination::Absent, 0, None);
+    log_line!(Debug, "dummy message of getsockname() on fd {fd}: {sent}");
+    errno::set(before);
 }
 
 /// # Safety

@@ -8,7 +8,7 @@ use libvma_dev::ipv6_stand_ins;
 use super::cancel::cancellable;
 use super::{
     Found, convert, errno, export, extra, file, find, fork, fresh, init, made, mux, ours, passed,
-    real, retried, stream, take_over, xtreme,
+    real, rehearsal, retried, stream, take_over, xtreme,
 };
 use crate::config::rules::Protocol;
 use crate::extra::Role;
@@ -298,14 +298,23 @@ export! {
     /// getsockname(2): the shadow knows, but not of a connection.
     fn getsockname(fd: c_int, address: SockAddrOut, len: Len) -> c_int {
         let _call = passed::during(fd);
-        if let Found::Stream(process, id) = find(fd)
-            && let Some(local) = socket::stream::local_address(&process.stack, id)
-        {
+        let found = find(fd);
+        let local = match &found {
+            Found::Stream(process, id) => socket::stream::local_address(&process.stack, *id),
+            _ => None,
+        };
+        let result = match local {
             // SAFETY: the program's address buffer, by the contract of the call.
-            return unsafe { stream::put_name(Ok(local), address, len) };
+            Some(local) => unsafe { stream::put_name(Ok(local), address, len) },
+            // SAFETY: passed on.
+            None => unsafe { real::getsockname(fd, address, len) },
+        };
+        if let Found::Datagram(process, _) | Found::Stream(process, _) = found
+            && process.stack.config.dummy_at_getsockname
+        {
+            rehearsal::after_getsockname(fd);
         }
-        // SAFETY: passed on.
-        unsafe { real::getsockname(fd, address, len) }
+        result
     }
 
     /// getpeername(2): the shadow knows, but not of a connection.

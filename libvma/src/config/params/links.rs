@@ -35,8 +35,8 @@ pub(super) const PARAMS: &[Param] = &[
         .manuals("0"),
     param("VMA_RX_POLL_ON_TX_TCP", Kind::Flag, "0", "Polling Rx on Tx TCP", "1: a send call on a connection takes what has arrived first, so that acknowledgements count at once")
         .spec(&[(MultiRing, "1")]),
-    param("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", Kind::Flag, "0", "Trig dummy send getsockname()", "1: getsockname() warms the way of a packet up without sending one")
-        .spec(&[(MultiRing, "1")]).verbs("AF_XDP sends whatever is put into its ring"),
+    param("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", Kind::Flag, "0", "Trig dummy send getsockname()", "1: getsockname() is followed by a dummy send, which keeps the way of a packet warm and puts nothing on the wire")
+        .spec(&[(MultiRing, "1")]),
     param("VMA_SUPPRESS_IGMP_WARNING", Kind::Flag, "0", "Suppress IGMP ver. warning", "1: no warning that IGMP is not version 2")
         .show(Show::IfSet).no_meaning("the kernel speaks IGMP, of any version"),
 ];

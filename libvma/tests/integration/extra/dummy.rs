@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::Stdio;
 
 use super::program;
-use crate::harness::{Namespaces, Side, tool, wait_for};
+use crate::harness::{Namespaces, PYTHON, Puppet, Side, tool, wait_for};
 
 const ROUNDS: u64 = 500;
 
@@ -68,4 +68,44 @@ fn dummy_sends_go_nowhere_and_are_counted() {
     running.wait().ok();
     datagrams.set_nonblocking(true).unwrap();
     assert!(datagrams.recv(&mut buffer).is_err(), "a datagram too many");
+}
+
+// covers: API-30
+#[test]
+fn getsockname_is_followed_by_a_dummy_send_if_said() {
+    let net = Namespaces::new();
+    let peer = net.socket_at(Side::B, Side::B.at(7000));
+    let listener = net.within(Side::B, || TcpListener::bind(Side::B.at(7000)).unwrap());
+    for (value, dummies, port) in [("1", 5, 5001), ("0", 0, 5002)] {
+        let program = net.program(Side::A, PYTHON).with_library();
+        let program = program.env("VMA_TRIGGER_DUMMY_SEND_GETSOCKNAME", value);
+        let mut program = Puppet::start(program);
+        program.run("names = 'str({s.getsockname() for _ in range(5)})'");
+        for open in [
+            format!("s = udp(('10.99.0.1', {port}), ('10.99.0.2', 7000))"),
+            format!("s = socket(); s.bind(('10.99.0.1', {port})); s.connect(('10.99.0.2', 7000))"),
+        ] {
+            program.run(&open);
+            let before = left(&net);
+            assert_eq!(program.run("eval(names)"), format!("\"{{('10.99.0.1', {port})}}\""));
+            assert_eq!(left(&net), before, "packets that left");
+            if dummies > 0 {
+                wait_for_dummies(&net, program.id(), dummies);
+            }
+            program.run("s.send(b'x'); s.close()");
+        }
+        // One that has nobody to send to stays what it is, and so does errno.
+        program.run("import ctypes; libc = ctypes.CDLL(None, use_errno=True)");
+        program.run("s = socket(AF_INET, SOCK_DGRAM); ctypes.set_errno(7)");
+        program.run("name, size = ctypes.create_string_buffer(16), ctypes.c_uint(16)");
+        assert_eq!(program.run("libc.getsockname(s.fileno(), name, ctypes.byref(size))"), "0");
+        assert_eq!(program.run("ctypes.get_errno(), s.getsockname()"), "(7, ('0.0.0.0', 0))");
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut got = Vec::new();
+        stream.read_to_end(&mut got).unwrap();
+        assert_eq!(got, b"x", "of the connection");
+        let mut got = [0; 2048];
+        assert_eq!((peer.recv(&mut got).unwrap(), got[0]), (1, b'x'));
+        program.finish();
+    }
 }
