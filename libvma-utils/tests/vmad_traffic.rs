@@ -87,7 +87,7 @@ impl Scene {
     }
 }
 
-// covers: DMN-04, DMN-05
+// covers: DMN-04
 #[test]
 fn a_process_leads_a_flow_to_its_tap_and_back() {
     let daemon = Daemon::start(&[]);

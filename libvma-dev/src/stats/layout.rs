@@ -334,7 +334,10 @@ impl Socket {
             &mut self.zero_copy_packets,
             &mut self.zero_copy_bytes,
         ];
-        lengths.into_iter().filter(|length| length.cast_signed() < 0).for_each(|length| *length = 0);
+        lengths
+            .into_iter()
+            .filter(|length| length.cast_signed() < 0)
+            .for_each(|length| *length = 0);
     }
 }
 

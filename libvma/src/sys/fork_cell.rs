@@ -184,7 +184,6 @@ mod tests {
         );
     }
 
-    // covers: API-33
     #[test]
     fn a_forked_child_finds_the_cell_empty() {
         static CELL: ForkCell<u32> = ForkCell::EMPTY;

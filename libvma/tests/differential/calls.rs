@@ -92,6 +92,7 @@ fn libc_file() -> String {
     paths.map(str::to_owned).find(|path| path.contains("/libc.so")).expect("it is linked to a libc")
 }
 
+// covers: API-11
 #[test]
 fn every_function_of_the_c_library_is_decided() {
     let decided = decided("function");
@@ -115,6 +116,7 @@ fn every_function_of_the_c_library_is_decided() {
     all_are_decided("function", &decided, exported.into_iter());
 }
 
+// covers: API-11
 #[test]
 fn functions_are_interposed_as_decided() {
     let decided = decided("function");

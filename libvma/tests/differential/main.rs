@@ -99,13 +99,12 @@ fn alike_fortified(groups: &[(&str, &[(&str, &str)])]) {
     check(&groups.iter().map(run).collect::<Vec<_>>());
 }
 
-// covers: API-01, API-04, API-05, API-16, API-30, FIX-10, FIX-21, LIM-34, LIM-79, NET-41
+// covers: API-01, API-04, API-05, API-16, FIX-10, FIX-21, LIM-34, LIM-79, NET-41
 #[test]
 fn sockets_have_the_kernels_names_and_peers() {
     alike("names");
 }
 
-// covers: API-11
 #[test]
 fn calls_on_wrong_descriptors_fail_alike() {
     alike("bad_descriptors");
@@ -135,7 +134,7 @@ fn datagrams_are_sent_alike() {
     alike("send");
 }
 
-// covers: API-10, API-13, LIM-49, NET-01
+// covers: API-10, API-13, NET-01
 #[test]
 fn datagrams_are_received_alike() {
     alike("receive");
@@ -159,7 +158,7 @@ fn fortified_programs_see_the_same() {
     alike_fortified(&[("send", &[]), ("receive", &[]), ("wait", ATTENTIVE)]);
 }
 
-// covers: API-25, NET-28
+// covers: API-25
 #[test]
 fn control_messages_are_the_same() {
     alike("ancillary");
@@ -298,7 +297,6 @@ fn processes_share_sockets_alike() {
     alike("processes");
 }
 
-// covers: THR-14
 #[test]
 fn threads_share_sockets_alike() {
     alike("threads");
@@ -347,12 +345,13 @@ fn processes_share_streams_alike() {
     alike("tcp_processes");
 }
 
+// covers: API-31, MUX-13, LIM-47
 #[test]
 fn poll_and_select_tell_the_same_of_streams() {
     alike_in("tcp_ready", ATTENTIVE);
 }
 
-// covers: LIM-27
+// covers: LIM-27, MUX-09
 #[test]
 fn epoll_tells_the_same_of_streams() {
     alike_in("tcp_epoll", ATTENTIVE);

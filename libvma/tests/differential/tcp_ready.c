@@ -143,6 +143,12 @@ static void selected(void)
 	peer_resets(on.there, 0);
 	barrier();
 	SELECT(0, 1000);
+	/* Its own end told, a stream is writable: for send() to say EPIPE. */
+	close(on.fd);
+	on = connected();
+	silent = on.fd;
+	DO(shutdown(on.fd, SHUT_WR));
+	SELECT(0, 1000);
 }
 
 static void connecting(void)

@@ -233,7 +233,7 @@ fn a_neighbour_that_changes_its_mac_address_is_followed() {
     counted(&mut program);
 }
 
-// covers: LIM-25, NET-13
+// covers: LIM-25
 #[test]
 fn a_neighbour_that_announces_a_new_mac_address_is_followed() {
     let net = Namespaces::with_arp();
@@ -264,7 +264,7 @@ fn a_new_mac_address_of_the_own_interface_is_followed() {
     counted(&mut program);
 }
 
-// covers: NET-13, LIM-25
+// covers: LIM-25
 #[test]
 fn the_kernel_resolves_an_unknown_neighbour_then_traffic_is_offloaded() {
     let net = Namespaces::with_arp();
@@ -356,7 +356,7 @@ except OSError as problem: result = problem.errno";
     program.finish();
 }
 
-// covers: API-15, LIM-26
+// covers: API-15
 #[test]
 fn more_datagrams_than_the_queue_holds_are_dropped_not_fatal() {
     let net = Namespaces::new();

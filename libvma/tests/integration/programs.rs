@@ -66,25 +66,25 @@ fn ping_pong(library: Library, server_words: &str, client_words: &str) {
     }
 }
 
-// covers: RUN-20, NET-01, LIM-26, LIM-78, TOOL-10, INS-46
+// covers: RUN-20, NET-01, LIM-78, TOOL-10, INS-46
 #[test]
 fn sockperf_server_with_library_client_without() {
     ping_pong(Library::Server, "-i 10.99.0.1", "-i 10.99.0.1");
 }
 
-// covers: RUN-20, NET-01, LIM-26, LIM-78, TOOL-11, INS-46
+// covers: RUN-20, NET-01, LIM-78, TOOL-11, INS-46
 #[test]
 fn sockperf_client_with_library_server_without() {
     ping_pong(Library::Client, "-i 10.99.0.1", "-i 10.99.0.1");
 }
 
-// covers: NET-01, LIM-26, TOOL-10, TOOL-11, INS-46
+// covers: NET-01, TOOL-10, TOOL-11, INS-46
 #[test]
 fn sockperf_with_library_on_both_ends() {
     ping_pong(Library::Both, "-i 10.99.0.1", "-i 10.99.0.1");
 }
 
-// covers: TOOL-14, API-10
+// covers: API-10
 #[test]
 fn sockperf_with_non_blocking_sockets() {
     ping_pong(Library::Both, "-i 10.99.0.1 --nonblocked", "-i 10.99.0.1 --nonblocked");
@@ -147,25 +147,25 @@ fn feed(library: Library, mux: &str) {
     }
 }
 
-// covers: MUX-01, TOOL-16
+// covers: MUX-01
 #[test]
 fn sockperf_serves_several_sockets_by_select() {
     feed(Library::Server, "s");
 }
 
-// covers: MUX-02, TOOL-16
+// covers: MUX-02
 #[test]
 fn sockperf_serves_several_sockets_by_poll() {
     feed(Library::Server, "p");
 }
 
-// covers: MUX-03, TOOL-16
+// covers: MUX-03
 #[test]
 fn sockperf_serves_several_sockets_by_epoll() {
     feed(Library::Server, "e");
 }
 
-// covers: MUX-01, MUX-02, MUX-03, TOOL-15
+// covers: MUX-01, MUX-02, MUX-03
 #[test]
 fn sockperf_client_of_several_sockets() {
     for mux in ["s", "p", "e"] {
@@ -215,7 +215,7 @@ fn iperf(library: Library) {
     }
 }
 
-// covers: LIM-26, RUN-23, RUN-20
+// covers: LIM-26, RUN-20
 #[test]
 fn iperf_server_with_library() {
     iperf(Library::Server);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Namespaces, PYTHON, Side};
 
-// covers: API-10, MUX-12, LIM-37
+// covers: API-10, MUX-12
 #[test]
 fn a_receive_timeout_is_kept() {
     let net = Namespaces::new();
@@ -24,7 +24,7 @@ fn a_receive_timeout_is_kept() {
     }
 }
 
-// covers: API-10, LIM-49
+// covers: API-10
 #[test]
 fn a_blocked_receive_wakes_with_the_datagram() {
     let net = Namespaces::new();
@@ -210,7 +210,7 @@ fn asyncio_datagram_endpoints() {
     serve("asyncio");
 }
 
-// covers: API-10, LIM-01
+// covers: API-10
 #[test]
 fn a_thread_for_each_socket() {
     serve("threads");
@@ -269,7 +269,7 @@ def late(wait): work(); told = r not in wait(); os.read(r, 1); return told",
     }
 }
 
-// covers: MUX-12, LIM-37
+// covers: MUX-12
 #[test]
 fn waiting_on_idle_sockets_keeps_the_timeout() {
     let net = Namespaces::new();

@@ -55,7 +55,7 @@ fn visited(library: Library, mode: &str, environment: &[(&str, &str)]) {
     watch.still(u64::from(CONNECTIONS));
 }
 
-// covers: MUX-03, MUX-09
+// covers: MUX-03
 #[test]
 fn an_edge_triggered_server_answers_two_hundred_connections() {
     for library in Library::ALL {

@@ -262,7 +262,7 @@ fn closing_every_descriptor_does_not_break_offload() {
     }
 }
 
-// covers: LIM-52, LIM-51, API-11
+// covers: LIM-52, LIM-51
 #[test]
 fn other_kinds_of_socket_pass_through() {
     let net = Namespaces::new();

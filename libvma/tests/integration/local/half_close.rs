@@ -13,7 +13,7 @@ fn netcat<'a>(shell: Program<'a>, words: &str) -> Program<'a> {
 const REQUEST: u64 = 24 << 20;
 const ANSWER: u64 = 40 << 20;
 
-// covers: LIM-39, API-31
+// covers: LIM-39
 #[test]
 fn nc_half_close_by_the_client() {
     for under in ALL {
@@ -41,7 +41,7 @@ with open('request.got', 'wb') as file:
     }
 }
 
-// covers: LIM-39, API-31
+// covers: LIM-39
 #[test]
 fn nc_half_close_by_the_server() {
     for under in ALL {

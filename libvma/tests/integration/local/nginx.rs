@@ -56,7 +56,6 @@ fn curl_and_ab(under: Under, sendfile: bool, host: &str) {
     drop(server);
 }
 
-// covers: INS-46
 #[test]
 fn nginx_curl_and_ab_with_library_on_both_ends() {
     curl_and_ab(Under::Both, false, "127.0.0.1");

@@ -253,7 +253,8 @@ c.sendall(b'z' * 1000000)";
     }
 }
 
-// covers: LIM-36
+/// And then the end, not a reset, with no daemon that sees to it.
+// covers: LIM-36, LIM-28, LIM-29
 #[test]
 fn what_a_process_sent_before_it_ended_arrives() {
     for under in ALL {

@@ -93,7 +93,7 @@ fn nobody_attached(net: &Namespaces) {
     wait_for("nothing is attached", || (!net.is_steered(Side::A)).then_some(()));
 }
 
-// covers: LIM-36, API-33, LIM-28, LIM-29
+// covers: LIM-36, API-33
 #[test]
 fn data_written_before_the_end_of_the_process_arrives() {
     for end in
@@ -168,7 +168,7 @@ for n in range(100):
     drop(program);
 }
 
-// covers: FIX-29, LIM-28, LIM-29
+// covers: FIX-29
 #[test]
 fn the_peer_of_a_killed_process_gets_a_reset_when_it_sends() {
     for signal in [Signal::KILL, Signal::TERM] {
@@ -186,7 +186,7 @@ fn the_peer_of_a_killed_process_gets_a_reset_when_it_sends() {
     }
 }
 
-// covers: FIX-29, LIM-28, LIM-29
+// covers: FIX-29
 #[test]
 fn the_peer_of_a_process_that_exits_learns_it_at_once() {
     for end in ["sys.exit(0)", "os._exit(1)", "c.close()"] {
@@ -236,7 +236,7 @@ fn the_peer_of_a_process_that_has_ended_gets_its_last_acknowledgment() {
     }
 }
 
-// covers: FIX-29, LIM-28
+// covers: FIX-29
 #[test]
 fn a_process_that_ends_with_unread_data_resets() {
     for end in ["sys.exit(0)", "os._exit(1)", "c.close()"] {

@@ -67,7 +67,7 @@ fn server_closes_first(library: Library) {
     assert_same(&answer, &ends.net.file("got"));
 }
 
-// covers: LIM-39, NET-03, API-31
+// covers: LIM-39, NET-03
 #[test]
 fn nc_half_close_by_the_client() {
     for library in Library::ALL {
@@ -75,7 +75,7 @@ fn nc_half_close_by_the_client() {
     }
 }
 
-// covers: LIM-39, NET-03, API-31
+// covers: LIM-39, NET-03
 #[test]
 fn nc_half_close_by_the_server() {
     for library in Library::ALL {

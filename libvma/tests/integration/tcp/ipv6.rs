@@ -37,7 +37,7 @@ fn nginx_and_curl(library: Library, listen: &str) {
     drop(server);
 }
 
-// covers: INS-46, API-07, API-09, NET-03
+// covers: API-07, API-09, NET-03
 #[test]
 fn nginx_on_any_address_of_ipv6() {
     nginx_and_curl(Library::Both, "[::]:8080");
@@ -50,7 +50,7 @@ fn curl_and_ab_with_library_at_the_client() {
     nginx_and_curl(Library::Client, "[::]:8080");
 }
 
-// covers: INS-46, API-07, NET-03
+// covers: API-07, NET-03
 #[test]
 fn nginx_on_an_address_of_ipv6_and_on_all_of_ipv4() {
     nginx_and_curl(Library::Server, "[fd00:99::1]:8080; listen 8080");

@@ -83,31 +83,31 @@ fn curl_and_ab(library: Library, has_worker: bool) {
     drop(server);
 }
 
-// covers: INS-46, API-07, API-09, NET-03
+// covers: API-07, API-09, NET-03
 #[test]
 fn nginx_with_library() {
     curl_and_ab(Library::Server, false);
 }
 
-// covers: INS-46, NET-03
+// covers: NET-03
 #[test]
 fn curl_and_ab_with_library() {
     curl_and_ab(Library::Client, false);
 }
 
-// covers: INS-46, API-09, NET-03
+// covers: API-09, NET-03
 #[test]
 fn nginx_curl_and_ab_with_library() {
     curl_and_ab(Library::Both, false);
 }
 
-// covers: INS-46, API-34, LIM-22
+// covers: API-34, LIM-22
 #[test]
 fn nginx_with_a_worker_with_library() {
     curl_and_ab(Library::Server, true);
 }
 
-// covers: INS-46, API-34, LIM-22
+// covers: API-34, LIM-22
 #[test]
 fn nginx_with_a_worker_curl_and_ab_with_library() {
     curl_and_ab(Library::Both, true);
@@ -208,19 +208,19 @@ fn two_workers(listen: &str, servers: &str) {
     drop(server);
 }
 
-// covers: INS-46, LIM-22
+// covers: LIM-22
 #[test]
 fn nginx_with_two_workers() {
     two_workers("8080", "['10.99.0.1']");
 }
 
-// covers: INS-46, LIM-22
+// covers: LIM-22
 #[test]
 fn nginx_with_two_workers_by_ipv6() {
     two_workers("[::]:8080", "['fd00:99::1']");
 }
 
-// covers: INS-46, LIM-22
+// covers: LIM-22
 #[test]
 fn nginx_with_two_workers_by_both_families() {
     two_workers("[::]:8080 ipv6only=off", "['fd00:99::1', '10.99.0.1']");

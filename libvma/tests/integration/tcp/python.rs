@@ -99,13 +99,13 @@ fn http_server(library: Library) {
     drop(server);
 }
 
-// covers: NET-03, INS-46
+// covers: NET-03
 #[test]
 fn python_http_server_with_library() {
     http_server(Library::Server);
 }
 
-// covers: NET-03, INS-46
+// covers: NET-03
 #[test]
 fn python_http_server_and_curl_with_library() {
     http_server(Library::Both);

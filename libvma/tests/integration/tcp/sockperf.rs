@@ -97,21 +97,21 @@ fn sockperf_throughput_with_library_on_both_ends() {
     one_connection(Library::Both, "throughput -t 1 -m 1000");
 }
 
-// covers: MUX-03, TOOL-16, NET-03
+// covers: MUX-03, NET-03
 #[test]
 #[ignore = "ci/test --long: the other direction"]
 fn sockperf_thousand_connections_by_epoll_server_with_library() {
     thousand_connections(Library::Server);
 }
 
-// covers: MUX-03, TOOL-15, NET-03
+// covers: MUX-03, NET-03
 #[test]
 #[ignore = "ci/test --long: the other direction"]
 fn sockperf_thousand_connections_by_epoll_client_with_library() {
     thousand_connections(Library::Client);
 }
 
-// covers: MUX-03, TOOL-15, TOOL-16, NET-03
+// covers: MUX-03, NET-03
 #[test]
 fn sockperf_thousand_connections_by_epoll_with_library_on_both_ends() {
     thousand_connections(Library::Both);
