@@ -18,8 +18,8 @@ const MOST: usize = 16;
 pub struct RouteCache {
     /// None: it could not be opened, and nothing is kept.
     changes: Option<Monitor>,
-    /// Ports and user take part in no answer. None: not asked since the last change.
-    are_alike: Option<bool>,
+    /// None: not asked since the last change.
+    dependence: Option<Dependence>,
     known: Vec<(RouteQuery, Route)>,
     /// The first answer is not kept: a program that has one connection need not know what answers depend on.
     was_asked: bool,
@@ -27,11 +27,21 @@ pub struct RouteCache {
     since: u64,
 }
 
+/// What the answer to a question depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependence {
+    Addresses,
+    /// The choice among several next hops.
+    Ports,
+    /// The user, perhaps, or a rule's ports.
+    More,
+}
+
 impl RouteCache {
     pub fn new() -> RouteCache {
         RouteCache {
             changes: Monitor::open_routes().ok(),
-            are_alike: None,
+            dependence: None,
             known: Vec::with_capacity(MOST),
             was_asked: false,
             since: 0,
@@ -51,13 +61,28 @@ impl RouteCache {
         let is_ipv6 = ipv6_stand_ins::is_one(query.dst);
         let is_kept =
             !is_first && !is_ipv6 && route.kind == RouteKind::Unicast && self.changes.is_some();
-        if is_kept && self.known.len() < MOST && self.are_alike(netlink) {
+        if is_kept && self.known.len() < MOST && self.dependence(netlink) == Dependence::Addresses {
             if self.known.is_empty() {
                 self.since = monotonic_nanos();
             }
             self.known.push((key, route));
         }
         Ok(route)
+    }
+
+    /// What answers depend on, as far as it matters to connections of IPv4.
+    pub fn dependence(&mut self, netlink: &mut Netlink) -> Dependence {
+        let ask = || {
+            // 0: next hops are chosen by addresses alone; 2: those of a packet in a tunnel.
+            let settings = Sysctl::below("/proc/sys/net/ipv4");
+            let policy = settings.number("fib_multipath_hash_policy");
+            match (policy, netlink.rules_are_plain().unwrap_or(false)) {
+                (Some(0), true) => Dependence::Addresses,
+                (Some(1 | 3), true) => Dependence::Ports,
+                _ => Dependence::More,
+            }
+        };
+        *self.dependence.get_or_insert_with(ask)
     }
 
     fn expire(&mut self) {
@@ -67,20 +92,10 @@ impl RouteCache {
             moved |= matches!(change, Change::RouteChanged | Change::Resync);
         });
         if moved || result.is_err() {
-            self.are_alike = None;
+            self.dependence = None;
             self.known.clear();
         } else if monotonic_nanos().saturating_sub(self.since) > AGE_NANOS {
             self.known.clear();
         }
-    }
-
-    fn are_alike(&mut self, netlink: &mut Netlink) -> bool {
-        let ask = || {
-            // 0: next hops are chosen by addresses alone.
-            let settings = Sysctl::below("/proc/sys/net/ipv4");
-            let by_address = settings.number("fib_multipath_hash_policy") == Some(0);
-            by_address && netlink.rules_are_plain().unwrap_or(false)
-        };
-        *self.are_alike.get_or_insert_with(ask)
     }
 }

@@ -7,15 +7,16 @@ use libvma_dev::ipv6_stand_ins;
 use libvma_engine::tcp::State as TcpState;
 use libvma_engine::tcp::lookup::FlowKey;
 
+use super::route::Way;
 use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
 use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
-use crate::socket::State;
+use crate::socket::{Plane, State};
 use crate::sys::sockaddr::{Family, SocketName};
-use crate::sys::{Fd, fd, kernel_start, loopback_end, repair, shadow};
+use crate::sys::{Fd, fd, kernel_start, loopback_end, random, repair, shadow};
 
 /// connect(2). [`Outcome::Os`]: the socket is the kernel's for good.
 pub fn connect(stack: &Stack, id: SocketId, peer: SocketAddrV4) -> Outcome<()> {
@@ -185,12 +186,7 @@ fn start(stack: &Stack, id: SocketId, shadow: &Shadow, peer: SocketAddrV4) -> Re
     let plane = plane.as_mut().ok_or(WhyOs::NoControlPlane)?;
     // Another thread's connect() may have had the plane before; the port is its own then.
     still_fresh(&mut stack.shard.lock().map_err(|_| WhyOs::Reentered)?, id)?;
-    let way = route::find(stack, plane, &query)?;
-    let own = SocketAddrV4::new(way.source, bound.port());
-    if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(own)) {
-        return Err(Refusal::Os(WhyOs::Rule(place)));
-    }
-    let key = choose_port(stack, shadow, bound, way.source, peer)?;
+    let (way, key) = way_and_port(stack, plane, shadow, &query, bound)?;
     let flow = match stack.config.tcp_3t_rules {
         true => three_tuple(&key),
         false => five_tuple(&key),
@@ -248,6 +244,42 @@ pub(super) const DEFAULT_TTL: u8 = 64;
 
 /// So many ports are tried before there seems to be none.
 const PORTS_TRIED: usize = 256;
+
+/// The way to the peer of a question, and the connection's ends.
+fn way_and_port(
+    stack: &Stack,
+    plane: &mut Plane,
+    shadow: &Shadow,
+    query: &RouteQuery,
+    bound: SocketAddrV4,
+) -> Result<(Way, FlowKey), Refusal> {
+    let peer = SocketAddrV4::new(query.dst, query.dport.unwrap_or(0));
+    // Connections to one peer are to use all next hops: as long as there is no port the kernel takes a random one (Linux 6.16,
+    // ip_route_connect_init()).
+    let is_ipv6 = ipv6_stand_ins::is_one(*peer.ip());
+    let is_spread = bound.port() == 0 && !is_ipv6 && plane.control.ports_choose_hops();
+    let sport = if is_spread { any_port() } else { query.sport };
+    let way = route::find(stack, plane, &RouteQuery { sport, ..*query })?;
+    let own = SocketAddrV4::new(way.source, bound.port());
+    if let Some(place) = stack.config.rules.decide(Moment::Connect, peer, Some(own)) {
+        return Err(Refusal::Os(WhyOs::Rule(place)));
+    }
+    let key = choose_port(stack, shadow, bound, way.source, peer)?;
+    // And asks for the route again, by the port (ip_route_newports()).
+    let way = if is_spread {
+        let (src, sport) = (Some(way.source), Some(key.local_port));
+        route::find(stack, plane, &RouteQuery { src, sport, ..*query })?
+    } else {
+        way
+    };
+    Ok((way, key))
+}
+
+/// One that a connection may have.
+fn any_port() -> Option<u16> {
+    let [low, high, ..] = random::bytes()?;
+    Some(u16::from_ne_bytes([low, high]) | 0x8000)
+}
 
 /// The connection's addresses and ports. The kernel gives a port again when its socket is closed, though
 /// our connection is not at its end yet; only to another peer it is free then.

@@ -1,8 +1,9 @@
 //! Many connections to one peer, while routes change.
 
-use std::net::TcpListener;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
-use crate::harness::{Namespaces, Side};
+use crate::harness::{Namespaces, PATIENCE, Side};
 
 // covers: LIM-25
 #[test]
@@ -36,4 +37,79 @@ def connect():
     }
     watch.still(60);
     program.finish();
+}
+
+/// Packets that left by an interface of side A.
+fn left(net: &Namespaces, device: &str) -> u64 {
+    let text = net.read_proc(Side::A, "dev");
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+    let packets = line.and_then(|line| line.split_whitespace().nth(9)?.parse().ok());
+    packets.expect("a number")
+}
+
+// covers: LIM-02
+#[test]
+fn connections_and_datagrams_use_both_next_hops_of_a_route() {
+    let net = Namespaces::new();
+    let second = format!(
+        "link add second-a address 02:00:00:98:00:01 type veth peer second-b address 02:00:00:98:00:02 netns {}",
+        net.name(Side::B)
+    );
+    net.ip(Side::A, &second);
+    for (side, own, peer) in [(Side::A, 1, 2), (Side::B, 2, 1)] {
+        let device = if side == Side::A { "second-a" } else { "second-b" };
+        net.ip(side, &format!("address add 10.98.0.{own}/24 dev {device}"));
+        net.ip(side, &format!("link set {device} addrgenmode none up"));
+        let mac = format!("02:00:00:98:00:0{peer}");
+        net.ip(
+            side,
+            &format!("neigh replace 10.98.0.{peer} lladdr {mac} nud permanent dev {device}"),
+        );
+    }
+    net.ip(Side::B, "address add 10.50.0.1/32 dev lo");
+    let hops = "nexthop via 10.99.0.2 dev veth-a nexthop via 10.98.0.2 dev second-a";
+    net.ip(Side::A, &format!("route add 10.50.0.0/24 {hops}"));
+    // By the ports, too.
+    net.sysctl(Side::A, "net.ipv4.fib_multipath_hash_policy", "1");
+    let listener = net.within(Side::B, || TcpListener::bind("10.50.0.1:7000").unwrap());
+    let echo = net.within(Side::B, || UdpSocket::bind("10.50.0.1:7000").unwrap());
+    echo.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut program = net.puppet(Side::A);
+    // What an interface does with its first socket is not of interest.
+    program.run("kept = [udp((f'10.{net}.0.1', 4000)) for net in (99, 98)]");
+    let (streams, datagrams) = (net.watch_tcp(Side::A), net.watch(Side::A));
+    // By the address of the interface that each goes by.
+    let (mut used, mut packets) =
+        ([[0; 2]; 2], ["veth-a", "second-a"].map(|device| left(&net, device)));
+    const EACH: usize = 40;
+    for at in 0..EACH {
+        let from = if at % 2 == 0 {
+            program.run("c = create_connection(('10.50.0.1', 7000), 15); kept.append(c)");
+            let (mut peer, from) = listener.accept().unwrap();
+            program.run("c.sendall(b'there')");
+            peer.read_exact(&mut [0; 5]).unwrap();
+            peer.write_all(b"back").unwrap();
+            assert_eq!(program.run("c.recv(4, MSG_WAITALL)"), "b'back'");
+            from
+        } else {
+            // The way depends on the port that it has when it connects.
+            program.run(&format!("s = udp(('0.0.0.0', {}), ('10.50.0.1', 7000))", 5000 + at));
+            program.run("kept.append(s); s.send(b'there')");
+            let mut room = [0; 9];
+            let (len, from) = echo.recv_from(&mut room).unwrap();
+            echo.send_to(&room[..len], from).unwrap();
+            assert_eq!(program.run("s.recv(9)"), "b'there'");
+            from
+        };
+        used[at % 2][usize::from(from.ip() == Ipv4Addr::new(10, 98, 0, 1))] += 1;
+    }
+    streams.still(EACH as u64);
+    datagrams.still();
+    for used in used {
+        assert!(used.iter().all(|count| *count > EACH / 16), "{used:?}");
+    }
+    for (packets, device) in packets.iter_mut().zip(["veth-a", "second-a"]) {
+        *packets = left(&net, device) - *packets;
+    }
+    assert!(packets.iter().all(|count| *count > EACH as u64 / 16), "{packets:?}");
 }
