@@ -9,7 +9,7 @@ use libvma_engine::tcp::isn::Secret;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use libvma_engine::tcp::lookup::{FlowKey, FlowTable};
 use libvma_engine::tcp::{
-    Buffer, Connection, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
+    Buffer, Connection, EcnField, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
 };
 use libvma_engine::time::Instant;
 use libvma_engine::timer_wheel::TimerWheel;
@@ -277,7 +277,7 @@ impl Endpoint {
             None
         };
         let connection = &mut self.connections[id as usize];
-        connection.input(now, &header, piece, false, &mut self.device);
+        connection.input(now, &header, piece, EcnField::NotCapable, &mut self.device);
         // As a shard does, in its batches of 32 packets.
         self.batched = self.batched % 32 + 1;
         if self.batched > 1 && self.batched.is_power_of_two() && connection.owes_acknowledgment() {
@@ -292,6 +292,7 @@ impl Endpoint {
             secret: &self.secret,
             our_mss: self.path.mtu as u16 - 40,
             accept_queue_full: false,
+            ecn: EcnField::NotCapable,
         };
         match self.listener.on_segment(now, key, header, len, &context) {
             Verdict::Reply(reply) => {
@@ -307,7 +308,13 @@ impl Endpoint {
                 let settings = self.settings.clone();
                 let connection = Connection::accept(&request, self.path, settings, now);
                 let id = self.add(key, connection);
-                self.connections[id as usize].input(now, header, None, false, &mut self.device);
+                self.connections[id as usize].input(
+                    now,
+                    header,
+                    None,
+                    EcnField::NotCapable,
+                    &mut self.device,
+                );
             }
             other => panic!("{other:?} for {header:?}"),
         }

@@ -13,7 +13,7 @@ use libvma_engine::tcp::isn::Secret;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::seq::Seq;
-use libvma_engine::tcp::{Buffer, Connection, Error, Link, Millis, Outgoing, Path, Piece, SendFlags, Settings};
+use libvma_engine::tcp::{Buffer, Connection, EcnField, Error, Link, Millis, Outgoing, Path, Piece, SendFlags, Settings};
 use libvma_engine::time::Instant;
 use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
 
@@ -68,7 +68,7 @@ struct Segment {
     urgent: u16,
     stamp: Option<(i16, i16)>,
     sack: Vec<(u16, u16)>,
-    ce: bool,
+    tos: u8,
     /// What follows from it waits for the next one.
     batched: bool,
 }
@@ -213,7 +213,7 @@ fn accept(path: Path, settings: Settings, now: Instant) -> Connection<Vec<u8>> {
     };
     let mut listener = Listener::new(listen, 8, 1, now);
     let secret = Secret::new([1; 32]);
-    let context = Context { secret: &secret, our_mss: 1460, accept_queue_full: false };
+    let context = Context { secret: &secret, our_mss: 1460, accept_queue_full: false, ecn: EcnField::NotCapable };
     let options = Options {
         sack_permitted: true,
         window_scale: Some(3),
@@ -252,18 +252,18 @@ impl World {
             header.options.window_scale = Some(3);
             header.options.sack_permitted = true;
         }
-        self.input(&header, 0, false);
+        self.input(&header, 0, 0);
         self.output();
     }
 
-    fn input(&mut self, header: &Header, len: u16, ce: bool) {
+    fn input(&mut self, header: &Header, len: u16, tos: u8) {
         let piece = (len > 0 || header.urgent == 1).then(|| Piece {
             body: vec![3; usize::from(len)],
             offset: 0,
             len: u32::from(len),
         });
         self.outbox.live += i64::from(piece.is_some());
-        self.connection.input(self.now, header, piece, ce, &mut self.outbox);
+        self.connection.input(self.now, header, piece, EcnField::of(tos), &mut self.outbox);
     }
 
     fn output(&mut self) {
@@ -297,14 +297,14 @@ impl World {
         match step {
             Step::Segment(segment) => {
                 let header = self.header(&segment);
-                self.input(&header, segment.len, segment.ce);
+                self.input(&header, segment.len, segment.tos);
                 if segment.batched {
                     return;
                 }
             }
             Step::Raw(bytes) => {
                 let Ok((header, len)) = Header::parse(&bytes, bytes.len()) else { return };
-                self.input(&header, (bytes.len() - len).min(2000) as u16, false);
+                self.input(&header, (bytes.len() - len).min(2000) as u16, 0);
             }
             Step::Write { len, more, urgent } => {
                 let data = vec![5; usize::from(len)];

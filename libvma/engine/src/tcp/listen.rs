@@ -17,6 +17,7 @@ mod syn_received;
 pub use request::Request;
 pub use settings::ListenSettings;
 
+use super::EcnField;
 use super::isn::{Secret, timestamp_clock};
 use super::lookup::FlowKey;
 use super::seq::Seq;
@@ -35,6 +36,8 @@ pub struct Context<'a> {
     pub our_mss: u16,
     /// No further connection can be taken, for reasons beyond this listener's own accept queue.
     pub accept_queue_full: bool,
+    /// Of the segment's IP header.
+    pub ecn: EcnField,
 }
 
 /// What becomes of a segment for a listener.
@@ -301,8 +304,10 @@ impl Listener {
         let (settings, options) = (&self.settings, &header.options);
         let stamp = options.timestamps.filter(|_| settings.timestamps);
         let peer_mss = options.mss.unwrap_or_else(|| default_mss(key.remote));
-        // RFC 3168 section 6.1.1: an ECN-setup SYN has both.
-        let asks_for_ecn = header.flags.contains(Flags::ECE.with(Flags::CWR));
+        // RFC 3168 section 6.1.1: an ECN-setup SYN has both, and must not be capable: who sets the field in each packet has not
+        // read the RFC, or somebody on the way sets it (Linux: tcp_ecn_create_request).
+        let asks_for_ecn = header.flags.contains(Flags::ECE.with(Flags::CWR))
+            && context.ecn == EcnField::NotCapable;
         Request {
             key,
             irs: Seq::new(header.seq),

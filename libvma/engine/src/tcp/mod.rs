@@ -37,6 +37,30 @@ pub use settings::{Buffer, Millis, Settings};
 use crate::tcp::lookup::FlowKey;
 use crate::wire::tcp::{Flags, Header};
 
+/// The ECN field of an IP header (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnField {
+    /// Not-ECT.
+    #[default]
+    NotCapable,
+    /// ECT(0) or ECT(1).
+    Capable,
+    /// CE: a router would have dropped the packet.
+    Congestion,
+}
+
+impl EcnField {
+    /// Of a TOS byte or traffic class.
+    #[inline]
+    pub fn of(tos: u8) -> EcnField {
+        match tos & 3 {
+            0 => EcnField::NotCapable,
+            3 => EcnField::Congestion,
+            _ => EcnField::Capable,
+        }
+    }
+}
+
 /// Received payload: the bytes `offset .. offset + len` of a body's payload.
 #[derive(Debug)]
 pub struct Piece<B> {

@@ -9,8 +9,8 @@ use libvma_engine::tcp::isn::Secret;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::tcp::{
-    Connection, Error, Events, Info, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
-    reset_for,
+    Connection, EcnField, Error, Events, Info, Link, Outgoing, Path, Piece, SendFlags, Settings,
+    State, reset_for,
 };
 use libvma_engine::time::Instant;
 use libvma_engine::wire::checksum::Sum;
@@ -220,7 +220,8 @@ impl Host {
             remote_port: header.src_port,
         };
         let is_mine = self.connection.as_ref().is_some_and(|it| it.key() == key);
-        if !is_mine && !self.open(now, key, &header, payload.len() as u32) {
+        let ecn = EcnField::of(ip.tos);
+        if !is_mine && !self.open(now, key, &header, payload.len() as u32, ecn) {
             return;
         }
         if self.connection.as_ref().is_some_and(Connection::is_closed) {
@@ -232,19 +233,26 @@ impl Host {
         let len = payload.len() as u32;
         let piece = (len > 0).then(|| Piece { body: payload.to_vec(), offset: 0, len });
         self.live += usize::from(piece.is_some());
-        let ce = ip.tos & 3 == 3;
-        let events = self.call(|it, port| it.input(now, &header, piece, ce, port));
+        let events = self.call(|it, port| it.input(now, &header, piece, ecn, port));
         if events.is_some_and(|events| events.contains(Events::URGENT)) {
             assert!(self.call(|it, _| it.has_urgent()).unwrap_or(false));
         }
     }
 
     /// A segment for no connection: true if it makes one.
-    fn open(&mut self, now: Instant, key: FlowKey, header: &Header, payload: u32) -> bool {
+    fn open(
+        &mut self,
+        now: Instant,
+        key: FlowKey,
+        header: &Header,
+        payload: u32,
+        ecn: EcnField,
+    ) -> bool {
         let verdict = match &mut self.listener {
             Some(listener) if self.connection.is_none() => {
                 let our_mss = own_mss(self.path, &self.settings) as u16;
-                let context = Context { secret: &self.secret, our_mss, accept_queue_full: false };
+                let context =
+                    Context { secret: &self.secret, our_mss, accept_queue_full: false, ecn };
                 listener.on_segment(now, key, header, payload, &context)
             }
             _ => Verdict::NotMine,

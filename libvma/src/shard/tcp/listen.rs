@@ -8,7 +8,7 @@ use libvma_engine::drop_reason::DropReason;
 use libvma_engine::tcp::connection::own_mss;
 use libvma_engine::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use libvma_engine::tcp::lookup::{FlowKey, FlowTable};
-use libvma_engine::tcp::{Connection, Events, Settings};
+use libvma_engine::tcp::{Connection, EcnField, Events, Settings};
 use libvma_engine::time::Instant;
 use libvma_engine::wire::tcp::Flags;
 
@@ -377,6 +377,7 @@ impl Tcp {
                 secret: &self.secret,
                 our_mss: u16::try_from(own_mss(path, &listening.settings)).unwrap_or(u16::MAX),
                 accept_queue_full: false,
+                ecn: EcnField::of(arrival.tos),
             };
             listening.engine.on_segment(
                 now,

@@ -6,7 +6,7 @@ use libvma_dev::ipv6_stand_ins;
 use libvma_engine::drop_reason::DropReason;
 use libvma_engine::ip::reassembly::Reassembled;
 use libvma_engine::tcp::lookup::FlowKey;
-use libvma_engine::tcp::{Link, Piece, reset_for};
+use libvma_engine::tcp::{EcnField, Link, Piece, reset_for};
 use libvma_engine::wire::tcp::Header;
 use libvma_engine::wire::udp::PartialChecksum;
 use libvma_engine::wire::{ethernet, ipv4};
@@ -21,7 +21,6 @@ use crate::shard::transmit::emit_link_and_ip;
 use crate::shard::{NextHop, RingId, State};
 
 /// The IP header says: congestion experienced (RFC 3168 section 5).
-const CE: u8 = 0b11;
 /// Of answers for which there is no socket.
 const DEFAULT_TTL: u8 = 64;
 
@@ -110,7 +109,7 @@ impl Tcp {
     #[inline]
     pub(super) fn feed(&mut self, io: &mut Io<'_>, index: u32, arrival: &Arrival<'_>, body: Body) {
         let now = self.now();
-        let ce = arrival.tos & CE == CE;
+        let ecn = EcnField::of(arrival.tos);
         let len = arrival.payload_len;
         let events = self.with(io, index, |connection, wire| {
             let piece = if len > 0 {
@@ -119,7 +118,7 @@ impl Tcp {
                 wire.release(body);
                 None
             };
-            connection.input(now, arrival.header, piece, ce, wire)
+            connection.input(now, arrival.header, piece, ecn, wire)
         });
         self.note(index, events.unwrap_or_default());
         let streams = self.streams;

@@ -6,7 +6,7 @@ use super::timers::Timer;
 use super::window::Announcement;
 use super::{Connection, State};
 use crate::tcp::seq::Seq;
-use crate::tcp::{Error, Events, Link, Piece, sequence_len};
+use crate::tcp::{EcnField, Error, Events, Link, Piece, sequence_len};
 use crate::time::Instant;
 use crate::translation::default_mss;
 use crate::wire::tcp::{Flags, Header};
@@ -57,24 +57,23 @@ impl<'a> Arrival<'a> {
 }
 
 impl<B> Connection<B> {
-    /// A segment of this connection has arrived; `ce`: with Congestion Experienced in its IP
-    /// header. The payload is kept or given back. [`Connection::output`] sends what follows.
+    /// A segment of this connection has arrived, with this field in its IP header. The payload is kept or given back. [`Connection::output`] sends what follows.
     #[inline(always)]
     pub fn input(
         &mut self,
         now: Instant,
         header: &Header,
         piece: Option<Piece<B>>,
-        ce: bool,
+        ecn: EcnField,
         link: &mut impl Link<B>,
     ) -> Events {
         self.counters.segments_in = self.counters.segments_in.wrapping_add(1);
         let payload = piece.as_ref().map_or(0, |piece| piece.len);
         let arrival = Arrival::new(header, payload, now);
-        if self.is_predicted(&arrival, ce) {
+        if self.is_predicted(&arrival, ecn) {
             self.arrive_predicted(&arrival, piece, link)
         } else {
-            self.arrive_unpredicted(now, header, piece, ce, link)
+            self.arrive_unpredicted(now, header, piece, ecn, link)
         }
     }
 
@@ -85,7 +84,7 @@ impl<B> Connection<B> {
         now: Instant,
         header: &Header,
         piece: Option<Piece<B>>,
-        ce: bool,
+        ecn: EcnField,
         link: &mut impl Link<B>,
     ) -> Events {
         let payload = piece.as_ref().map_or(0, |piece| piece.len);
@@ -98,14 +97,14 @@ impl<B> Connection<B> {
                 Events::NONE
             }
             State::SynSent => self.arrive_in_syn_sent(&arrival, piece, link),
-            _ => self.arrive(&arrival, piece, ce, link),
+            _ => self.arrive(&arrival, piece, ecn, link),
         }
     }
 
     /// The segment that a flow consists of: the next one in order, nothing special about it (RFC
     /// 7323 section 4.3 and Van Jacobson's header prediction).
     #[inline(always)]
-    fn is_predicted(&self, arrival: &Arrival<'_>, ce: bool) -> bool {
+    fn is_predicted(&self, arrival: &Arrival<'_>, ecn: EcnField) -> bool {
         #[cfg(test)]
         if !PREDICTS.get() {
             return false;
@@ -114,7 +113,7 @@ impl<B> Connection<B> {
             && arrival.ack >= self.snd_una
             && arrival.ack <= self.snd_nxt
             && self.is_flowing()
-            && !ce
+            && self.is_usual(ecn)
             && !self.reading_ended
             && !self.orphan
     }
@@ -192,6 +191,10 @@ impl<B> Connection<B> {
             }
             return Events::NONE;
         }
+        if has_ack && !self.is_echo_possible(arrival) {
+            self.reset_stray(arrival, link);
+            return Events::NONE;
+        }
         if arrival.has(Flags::RST) {
             return if has_ack { self.fail(Error::Refused) } else { Events::NONE };
         }
@@ -212,6 +215,17 @@ impl<B> Connection<B> {
         self.note_handshake(arrival.now);
         events.insert(Events::ESTABLISHED.union(Events::WRITABLE));
         events
+    }
+
+    /// Whether the time stamp that answers our SYN is one that a SYN had (Linux: tcp_rcv_synsent_state_process). Some peers echo 0.
+    fn is_echo_possible(&self, arrival: &Arrival<'_>) -> bool {
+        let Some(stamps) = arrival.header.options.timestamps.filter(|_| self.stamps.enabled) else {
+            return true;
+        };
+        let first = self.stalled_since.or(self.board.first().map(|sent| sent.at));
+        let first = super::stamp_clock(first.unwrap_or(arrival.now), self.stamps.offset);
+        let now = super::stamp_clock(arrival.now, self.stamps.offset);
+        stamps.echo == 0 || stamps.echo.wrapping_sub(first) <= now.wrapping_sub(first)
     }
 
     /// RFC 3168 section 6.1.1: the peer's SYN grants ECN, or it does not.
@@ -262,7 +276,7 @@ impl<B> Connection<B> {
         &mut self,
         arrival: &Arrival<'_>,
         piece: Option<Piece<B>>,
-        ce: bool,
+        ecn: EcnField,
         link: &mut impl Link<B>,
     ) -> Events {
         if let Err(events) = self.check(arrival, link) {
@@ -278,7 +292,7 @@ impl<B> Connection<B> {
                 return events;
             }
         };
-        self.note_congestion(arrival, ce);
+        self.note_congestion(arrival, ecn);
         if arrival.has(Flags::SYN) {
             // Of a simultaneous open. What else it carries comes again.
             self.announced.due = true;
@@ -451,11 +465,31 @@ impl<B> Connection<B> {
         }
     }
 
+    /// Nothing that [`Connection::note_congestion`] would note of data.
+    #[inline(always)]
+    fn is_usual(&self, ecn: EcnField) -> bool {
+        match ecn {
+            EcnField::NotCapable => !self.ecn.seen,
+            EcnField::Capable => self.ecn.seen || !self.ecn.enabled,
+            EcnField::Congestion => false,
+        }
+    }
+
     /// RFC 3168 section 6.1.3.
-    fn note_congestion(&mut self, arrival: &Arrival<'_>, ce: bool) {
-        if ce && arrival.len > 0 && self.ecn.enabled && self.state.may_receive() {
-            self.ecn.echo = true;
-            self.announced.due = true;
+    fn note_congestion(&mut self, arrival: &Arrival<'_>, ecn: EcnField) {
+        if arrival.len == 0 || !self.ecn.enabled || !self.state.may_receive() {
+            return;
+        }
+        match ecn {
+            // Section 6.1.5: of a retransmission, whose sender waits (Linux: tcp_data_ecn_check).
+            EcnField::NotCapable if self.ecn.seen => self.announced.hurry(),
+            EcnField::NotCapable => {}
+            EcnField::Capable => self.ecn.seen = true,
+            EcnField::Congestion => {
+                self.ecn.seen = true;
+                self.ecn.echo = true;
+                self.announced.due = true;
+            }
         }
     }
 

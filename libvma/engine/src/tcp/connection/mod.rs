@@ -137,6 +137,8 @@ struct Ecn {
     enabled: bool,
     /// CE was received: ECE goes out until CWR comes.
     echo: bool,
+    /// A segment came with the field set: the peer sets it in new data (Linux: TCP_ECN_SEEN).
+    seen: bool,
     /// CWR goes out with the next new data.
     reduced: bool,
     /// The window is reduced for what left before this one: no second time before more is acknowledged.

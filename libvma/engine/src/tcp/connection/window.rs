@@ -111,6 +111,13 @@ impl Announcement {
         self.quick = QUICK_ACKS;
     }
 
+    /// The peer may wait for the acknowledgments of two segments.
+    #[cold]
+    pub fn hurry(&mut self) {
+        self.interactive = false;
+        self.quick = self.quick.max(2);
+    }
+
     pub fn is_quick(&self) -> bool {
         !self.interactive
     }

@@ -38,8 +38,12 @@ impl Host {
     }
 
     fn give(&mut self, millis: u64, port: u16, header: Header, payload_len: u32) -> Verdict {
-        let context =
-            Context { secret: &self.secret, our_mss: OUR_MSS, accept_queue_full: self.overloaded };
+        let context = Context {
+            secret: &self.secret,
+            our_mss: OUR_MSS,
+            ecn: EcnField::NotCapable,
+            accept_queue_full: self.overloaded,
+        };
         self.listener.on_segment(at(millis), key(port), &header, payload_len, &context)
     }
 

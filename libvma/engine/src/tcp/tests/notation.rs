@@ -1,6 +1,7 @@
 //! Segments as time lines write them (`timelines`). Also read by the tests that hold Linux to the same lines.
 
 use super::script::{ISS, Segment, segment};
+use crate::tcp::EcnField;
 use crate::wire::tcp::{Flags, SackBlock};
 
 pub fn number(text: &str) -> u32 {
@@ -55,7 +56,9 @@ pub fn parse(text: &str) -> Segment {
         } else {
             match word {
                 "sackok" => arrives.options.sack_permitted = true,
-                "ce" => arrives.ce = true,
+                "ce" => arrives.ecn = Some(EcnField::Congestion),
+                "ect" => arrives.ecn = Some(EcnField::Capable),
+                "noect" => arrives.ecn = Some(EcnField::NotCapable),
                 _ => panic!("no word of a segment: {word}"),
             }
         }

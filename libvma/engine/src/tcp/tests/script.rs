@@ -15,7 +15,7 @@ use crate::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use crate::tcp::lookup::FlowKey;
 use crate::tcp::seq::Seq;
 use crate::tcp::{
-    Connection, Events, Info, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
+    Connection, EcnField, Events, Info, Link, Outgoing, Path, Piece, SendFlags, Settings, State,
 };
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
@@ -42,7 +42,8 @@ pub struct Segment {
     pub window: u16,
     pub urgent: u16,
     pub options: Options,
-    pub ce: bool,
+    /// None: data is capable of ECN, nothing else is.
+    pub ecn: Option<EcnField>,
 }
 
 pub const ACK: Flags = Flags::ACK;
@@ -50,7 +51,7 @@ pub const ACK: Flags = Flags::ACK;
 /// A segment with these flags, numbers and length.
 pub fn segment(flags: Flags, seq: u32, ack: u32, len: u32) -> Segment {
     let options = Options::default();
-    Segment { flags, seq, ack, len, window: WINDOW, urgent: 0, options, ce: false }
+    Segment { flags, seq, ack, len, window: WINDOW, urgent: 0, options, ecn: None }
 }
 
 impl Segment {
@@ -76,8 +77,13 @@ impl Segment {
         self
     }
 
+    pub fn ecn_field(&self) -> EcnField {
+        let usual = if self.len > 0 { EcnField::Capable } else { EcnField::NotCapable };
+        self.ecn.unwrap_or(usual)
+    }
+
     pub fn congested(self) -> Segment {
-        Segment { ce: true, ..self }
+        Segment { ecn: Some(EcnField::Congestion), ..self }
     }
 }
 
@@ -217,11 +223,12 @@ impl Script {
 
     /// A segment for the listener, which has an ISS of its own. True: there is a connection, which gets the
     /// segment, too.
-    fn listen(&mut self, header: &Header, payload: u32) -> bool {
+    fn listen(&mut self, header: &Header, payload: u32, ecn: EcnField) -> bool {
         let Some((mut listener, iss)) = self.listener.take() else { return true };
         let difference = iss.wrapping_sub(ISS);
         let header = Header { ack: header.ack.wrapping_add(difference), ..*header };
-        let verdict = listener.on_segment(self.now, KEY, &header, payload, &context());
+        let verdict =
+            listener.on_segment(self.now, KEY, &header, payload, &Context { ecn, ..context() });
         match verdict {
             Verdict::Reply(header) => {
                 self.listener = Some((listener, header.seq));
@@ -328,11 +335,12 @@ impl Script {
         let body = (0..segment.len).map(|at| segment.seq.wrapping_add(at) as u8).collect();
         let piece = (segment.len > 0).then_some(Piece { body, offset: 0, len: segment.len });
         self.outbox.live += i32::from(piece.is_some());
-        if !self.listen(&header, segment.len) {
+        let ecn = segment.ecn_field();
+        if !self.listen(&header, segment.len, ecn) {
             return Events::NONE;
         }
         let (now, link) = (self.now, &mut self.outbox);
-        let events = self.connection.input(now, &header, piece, segment.ce, link);
+        let events = self.connection.input(now, &header, piece, ecn, link);
         self.events.insert(events);
         events
     }
@@ -413,7 +421,7 @@ fn listen_settings(settings: &Settings) -> ListenSettings {
 
 fn context() -> Context<'static> {
     static SECRET: LazyLock<Secret> = LazyLock::new(|| Secret::new([1; 32]));
-    Context { secret: &SECRET, our_mss: 1460, accept_queue_full: false }
+    Context { secret: &SECRET, our_mss: 1460, accept_queue_full: false, ecn: EcnField::NotCapable }
 }
 
 impl Drop for Script {

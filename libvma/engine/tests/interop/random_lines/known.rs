@@ -3,7 +3,7 @@
 
 use super::engine::{EARLY_MILLIS, LATE_MILLIS, MILLI};
 use crate::script::{IRS, ISS, Script, Segment, Sent};
-use crate::tcp::{SendFlags, State};
+use crate::tcp::{EcnField, SendFlags, State};
 use crate::time::Instant;
 use crate::wire::tcp::Flags;
 
@@ -72,7 +72,8 @@ impl Known {
         if has_data {
             self.received = script.now;
         }
-        self.congested |= segment.ce;
+        let is_congested = segment.ecn == Some(EcnField::Congestion);
+        self.congested |= is_congested;
         self.fin_came |= has_fin;
         self.fin_waited |= has_fin && !is_next;
         // A duplicate with one segment out: Linux then needs a single one the next time.
@@ -91,7 +92,7 @@ impl Known {
         // The acknowledgment of what is old in part is delayed.
         self.is_met |= is_old && end > next && end < FAR && info.counters.out_of_order > 0;
         // CE of the first data takes the place of the acknowledgments at once.
-        self.is_met |= segment.ce && info.counters.bytes_received == 0;
+        self.is_met |= is_congested && info.counters.bytes_received == 0;
         match script.state() {
             // Linux answers more, and rarely.
             State::TimeWait => self.is_met |= !(is_next && segment.ack == nxt),

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use libvma_engine::tcp::EcnField;
 use libvma_engine::tcp::lookup::FlowKey;
 use libvma_engine::wire::ipv4;
 use libvma_engine::wire::tcp::{Flags, Header, Options, SackBlock, Timestamps};
@@ -258,7 +259,11 @@ impl Peer {
         let mut options = Options {
             timestamps: segment.options.timestamps.map(|stamps| {
                 // The engine's clock begins with 10 000.
-                let echo = stamps.echo.wrapping_sub(10_000).wrapping_add(self.stamp);
+                // 0 stands for none.
+                let echo = match stamps.echo {
+                    0 => 0,
+                    echo => echo.wrapping_sub(10_000).wrapping_add(self.stamp),
+                };
                 Timestamps { echo, ..stamps }
             }),
             ..Options::default()
@@ -283,11 +288,11 @@ impl Peer {
             options,
             ..Header::default()
         };
-        // ECN's field does not matter to a connection without it; data of one with it are capable.
-        let ecn = match (segment.ce, segment.len) {
-            (true, _) => CE,
-            (false, 0) => 0,
-            (false, _) => ECT_0,
+        // ECN's field does not matter to a connection without it.
+        let ecn = match segment.ecn_field() {
+            EcnField::Congestion => CE,
+            EcnField::NotCapable => 0,
+            EcnField::Capable => ECT_0,
         };
         let body: Vec<u8> = (0..segment.len).map(|at| segment.seq.wrapping_add(at) as u8).collect();
         let sent = packet(self.key, header, &body, ecn);

@@ -13,7 +13,9 @@ use crate::tcp::isn::Secret;
 use crate::tcp::listen::{Context, ListenSettings, Listener, Verdict};
 use crate::tcp::lookup::FlowKey;
 use crate::tcp::seq::Seq;
-use crate::tcp::{Connection, Events, Link, Outgoing, Path, Piece, Settings, State, reset_for};
+use crate::tcp::{
+    Connection, EcnField, Events, Link, Outgoing, Path, Piece, Settings, State, reset_for,
+};
 use crate::time::Instant;
 use crate::wire::checksum::Sum;
 use crate::wire::tcp::{Flags, Header};
@@ -299,8 +301,12 @@ impl Side {
             return;
         }
         self.note_edge(&header);
-        let ce = packet.ecn == Ecn::CongestionExperienced;
-        self.segment(now, &header, &bytes[header_len..], ce);
+        let ecn = match packet.ecn {
+            Ecn::NotCapable => EcnField::NotCapable,
+            Ecn::Capable => EcnField::Capable,
+            Ecn::CongestionExperienced => EcnField::Congestion,
+        };
+        self.segment(now, &header, &bytes[header_len..], ecn);
     }
 
     fn note_edge(&mut self, header: &Header) {
@@ -316,7 +322,7 @@ impl Side {
         }
     }
 
-    fn segment(&mut self, now: Instant, header: &Header, payload: &[u8], ce: bool) {
+    fn segment(&mut self, now: Instant, header: &Header, payload: &[u8], ecn: EcnField) {
         // A closed one stays until its program has read what came.
         let waits = self.connection.as_ref().filter(|it| it.state() == State::TimeWait);
         let replaced = waits.is_some_and(|it| it.may_be_replaced_by(header, now));
@@ -331,7 +337,7 @@ impl Side {
             }
             return;
         }
-        if self.connection.is_none() && !self.open(now, header, payload.len() as u32) {
+        if self.connection.is_none() && !self.open(now, header, payload.len() as u32, ecn) {
             return;
         }
         let live = Rc::clone(&self.bodies);
@@ -342,12 +348,12 @@ impl Side {
             len,
         });
         self.touched = true;
-        let events = self.call(now, |it, port| it.input(now, header, piece, ce, port));
+        let events = self.call(now, |it, port| it.input(now, header, piece, ecn, port));
         self.events.insert(events.unwrap_or(Events::NONE));
     }
 
     /// A segment for no connection: true if it makes one.
-    fn open(&mut self, now: Instant, header: &Header, payload: u32) -> bool {
+    fn open(&mut self, now: Instant, header: &Header, payload: u32, ecn: EcnField) -> bool {
         let key = self.key;
         let Some(listener) = &mut self.listener else {
             if let Some(reset) = reset_for(key, header, payload) {
@@ -359,6 +365,7 @@ impl Side {
             secret: &self.secret,
             our_mss: own_mss(self.path, &self.settings) as u16,
             accept_queue_full: false,
+            ecn,
         };
         match listener.on_segment(now, key, header, payload, &context) {
             Verdict::Drop(_) => false,

@@ -471,3 +471,65 @@ fn a_confirmation_may_be_repeated_but_not_old() {
          40 end",
     );
 }
+
+/// RFC 3168 section 6.1.1: a SYN is not ECN-capable; who sets the field in each packet, or has it set on the way, gets no ECN
+/// (Linux: tcp_ecn_create_request).
+#[test]
+fn a_capable_syn_gets_no_ecn() {
+    listening(
+        plain(),
+        "0  < SEC 0+0 mss=1460 ect
+         0  > SA 0+0 a1
+         10 < A 1+0 a1
+         10 end",
+    );
+    listening(
+        plain(),
+        "0  < SEC 0+0 mss=1460 ce
+         0  > SA 0+0 a1
+         10 < A 1+0 a1
+         10 end",
+    );
+    listening(
+        plain(),
+        "0  < SEC 0+0 mss=1460
+         0  > SAE 0+0 a1
+         10 < A 1+0 a1
+         10 end",
+    );
+}
+
+/// RFC 3168 section 6.1.5: retransmissions are not ECN-capable. Where the peer's data are, one that is not comes again as a rule, and its
+/// sender waits for the acknowledgment (Linux: TCP_ECN_SEEN).
+#[test]
+fn data_that_is_not_capable_any_more_is_acknowledged_at_once() {
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460
+         10  > A 1+0 a1
+         10  pingpong
+         20  < A 1+100 a1
+         60  > A 1+0 a101
+         70  pingpong
+         100 < A 101+100 a1 noect
+         100 > A 1+0 a201
+         100 end",
+    );
+    // Of a peer that never sets the field it says nothing.
+    connect(
+        Settings { ecn: true, ..plain() },
+        "0   connect
+         0   > SEC 0+0
+         10  < SAE 0+0 a1 mss=1460
+         10  > A 1+0 a1
+         10  pingpong
+         20  < A 1+100 a1 noect
+         60  > A 1+0 a101
+         70  pingpong
+         100 < A 101+100 a1 noect
+         140 > A 1+0 a201
+         140 end",
+    );
+}

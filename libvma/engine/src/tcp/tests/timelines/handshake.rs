@@ -360,3 +360,39 @@ fn a_segment_without_stamps_is_taken() {
          0 end",
     );
 }
+
+/// RFC 7323 does not say so, but an echo that no SYN of this connection had is an old segment's (Linux: tcp_rcv_synsent_state_process).
+#[test]
+fn an_answer_with_an_echo_that_was_never_sent_is_reset() {
+    connect(
+        Settings::default(),
+        "0  connect
+         0  > S 0+0 ts=10000/0
+         10 < SA 0+0 a1 mss=1460 sackok ws=7 ts=1000000/9000
+         10 > R 1+0
+         20 < SA 0+0 a1 mss=1460 sackok ws=7 ts=1000000/10500
+         20 > R 1+0
+         30 < SA 0+0 a1 mss=1460 sackok ws=7 ts=1000000/10000
+         30 > A 1+0 a1
+         30 state Established
+         30 end",
+    );
+    // The echo of the SYN that was lost, and that of a peer that does not know what to echo.
+    connect(
+        Settings::default(),
+        "0    connect
+         0    > S 0+0 ts=10000/0
+         1000 > S 0+0 ts=11000/0
+         1010 < SA 0+0 a1 mss=1460 sackok ws=7 ts=1000000/10000
+         1010 > A 1+0 a1
+         1010 end",
+    );
+    connect(
+        Settings::default(),
+        "0  connect
+         0  > S 0+0 ts=10000/0
+         10 < SA 0+0 a1 mss=1460 sackok ws=7 ts=1000000/0
+         10 > A 1+0 a1
+         10 end",
+    );
+}

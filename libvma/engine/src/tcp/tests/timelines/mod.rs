@@ -6,7 +6,8 @@
 //! of [`Script`]'s handshake, which takes a round trip of 10 ms.
 //!
 //! - `< A 1+0 a101 w100 [201-301]`: a segment arrives. Numbers are relative, as in [`script`](super::script).
-//!   Also `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `u=N` (urgent pointer), `ce`.
+//!   Also `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `u=N` (urgent pointer), and of the
+//!   IP header `ce`, `ect`, `noect`; without one of them data is `ect` and the rest `noect`.
 //! - `> A 1+0 a101`: a segment leaves; `> A 1+1460*3 a101`: three, one after the other. `w=N`, `ts=VALUE/ECHO`, `mss=N`, `ws=N`, `sackok`, `ect`, and `nots` and `noect`
 //!   for what is not there, are compared if the line has them; flags, numbers and SACK blocks always.
 //! - `write N`, `write N more`, `write N oob`, `read N`, `shutdown`, `close`, `abort`, `cork`, `uncork`,
