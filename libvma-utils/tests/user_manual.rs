@@ -297,7 +297,13 @@ fn the_symptoms_in_the_manual_are_messages_of_the_library() {
         ("libvma/src/socket/why.rs", "the process lacks CAP_NET_ADMIN to give it back later"),
         ("libvma/src/socket/why.rs", "; start the program as root, or give it "),
         ("libvma/src/socket/why.rs", "the route is the kernel's"),
-        ("libvma/src/socket/why.rs", "netlink is not available"),
+        ("libvma/src/socket/why.rs", ", which only the kernel serves"),
+        ("libvma/src/socket/why.rs", "its packets cannot be steered to the process"),
+        ("libvma/src/process/mod.rs", "nothing is offloaded, the kernel serves every socket: "),
+        (
+            "libvma/src/process/mod.rs",
+            "the program has as many descriptors as RLIMIT_NOFILE allows",
+        ),
     ] {
         assert!(text.contains(words), "not in the manual: {words}");
         assert!(read(file).contains(words), "not in {file}: {words}");

@@ -72,7 +72,18 @@ impl core::fmt::Display for OpenError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             OpenError::System { call, errno } => {
-                write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))
+                write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))?;
+                match errno {
+                    // What xdp(7)'s memory is refused with where RLIMIT_MEMLOCK counts.
+                    &libc::ENOBUFS => f.write_str(
+                        "; let the program lock more memory (ulimit -l, LimitMEMLOCK= of a systemd unit), or give it \
+                         CAP_IPC_LOCK",
+                    ),
+                    &libc::EMFILE | &libc::ENFILE => {
+                        f.write_str("; let it have more descriptors (ulimit -n, LimitNOFILE= of a systemd unit)")
+                    }
+                    _ => Ok(()),
+                }
             }
             OpenError::Program(text) => write!(f, "the steering program was refused: {text}"),
             OpenError::LockedMemory => f.write_str(

@@ -18,6 +18,8 @@ mod thread;
 
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use crate::agent::wards::Wards;
 use crate::config::Config;
 use crate::config::rules::Rules;
@@ -31,7 +33,7 @@ use crate::shard::Shard;
 use crate::socket::brevity::Brevity;
 use crate::socket::shadow_news::Shadows;
 use crate::socket::stream::watch::Watch;
-use crate::socket::{Plane, Stack};
+use crate::socket::{Plane, Remedy, Stack};
 use crate::stats::StatsFile;
 use crate::sys::fork_cell::ForkCell;
 use crate::sys::load::Load;
@@ -164,7 +166,12 @@ impl Process {
         let (control, monitor) = match Control::open(&self.stack.config) {
             Ok(opened) => opened,
             Err(error) => {
-                log_line!(Warning, "nothing is offloaded, the kernel serves every socket: {error}");
+                let what =
+                    format_args!("nothing is offloaded, the kernel serves every socket: {error}");
+                match error.errno {
+                    Errno::MFILE | Errno::NFILE => Remedy::Descriptors.tell(what),
+                    _ => log_line!(Warning, "{what}"),
+                }
                 if self.stack.config.exit_on_failed_start {
                     os_thread::exit_now(255);
                 }

@@ -31,7 +31,7 @@ pub mod stream;
 pub mod wait;
 mod why;
 
-pub use why::WhyOs;
+pub use why::{Remedy, WhyOs};
 
 pub use crate::shard::{RingId, SocketId, clock};
 

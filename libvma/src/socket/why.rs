@@ -16,6 +16,8 @@ pub enum Remedy {
     Kernel,
     Descriptors,
     Ipv4,
+    Flows,
+    Option,
 }
 
 /// Remedies that have been told.
@@ -41,9 +43,17 @@ impl Remedy {
                  and let it keep them (installation.md, \"Privileges\")"
             }
             Remedy::Interface | Remedy::Kernel => "",
-            Remedy::Descriptors => "; are there too few descriptors (ulimit -n)?",
+            Remedy::Descriptors => {
+                "; let the program have more descriptors (ulimit -n, LimitNOFILE= of a systemd unit), at least 256"
+            }
             Remedy::Ipv4 => {
                 "; an IPv4 socket is served: many programs have an option -4, or take 0.0.0.0 as the address"
+            }
+            Remedy::Flows => {
+                "; the interface has as many sockets as its table holds, or vmad does not grant the address and port"
+            }
+            Remedy::Option => {
+                "; VMA_EXCEPTION_HANDLING=2 refuses such options, and many programs go on without them"
             }
         };
         if TOLD.is_news(self) {
@@ -143,6 +153,8 @@ impl WhyOs {
             WhyOs::LongSegments => Some(Remedy::Kernel),
             WhyOs::NoControlPlane => Some(Remedy::Descriptors),
             WhyOs::Ipv6 => Some(Remedy::Ipv4),
+            WhyOs::FlowRefused => Some(Remedy::Flows),
+            WhyOs::Option { .. } => Some(Remedy::Option),
             _ => None,
         }
     }
@@ -153,15 +165,20 @@ impl WhyOs {
         match exceptions {
             Exceptions::Debug => Ok(()),
             Exceptions::Error => {
-                log_line!(Error, "{self}; the kernel serves the socket");
+                log_line!(Error, "a socket becomes the kernel's: {self}");
+                // That line is the warning, too.
+                TOLD.is_news(Remedy::Option);
                 Ok(())
             }
             Exceptions::Refuse => {
-                log_line!(Error, "{self}");
+                log_line!(Error, "an option of a socket is refused: {self}");
                 Err(libc::EINVAL)
             }
             Exceptions::Abort => {
-                log_line!(Error, "{self}; the process ends, as VMA_EXCEPTION_HANDLING=3 says");
+                log_line!(
+                    Error,
+                    "a socket ends the process, as VMA_EXCEPTION_HANDLING=3 says: {self}"
+                );
                 std::process::abort()
             }
         }
@@ -183,7 +200,7 @@ impl fmt::Display for WhyOs {
                 "TCP at the generic XDP hook needs Linux 6.6; the driver has no hook of its own, or VMA_XDP_MODE \
                  names the generic one"
             }
-            WhyOs::FlowRefused => "the flow was refused",
+            WhyOs::FlowRefused => "its packets cannot be steered to the process",
             WhyOs::LocalDestination => "the destination is on this host",
             WhyOs::Short => "sockets for that address have been short-lived",
             WhyOs::Broadcast => "the destination is a broadcast address",
@@ -194,7 +211,10 @@ impl fmt::Display for WhyOs {
             WhyOs::Arguments => "of the call's arguments",
             WhyOs::ControlMessage => "of its control messages",
             WhyOs::Option { level, name } => {
-                return write!(f, "socket option {level}/{name} is not implemented");
+                return match option_names::known(*level, *name) {
+                    Some(known) => write!(f, "it has {known}, which only the kernel serves"),
+                    None => write!(f, "it has option {level}/{name}, which only the kernel serves"),
+                };
             }
             WhyOs::ShutDown => "it was shut down",
             WhyOs::Passed => "it was passed to another process",
@@ -212,5 +232,6 @@ impl fmt::Display for WhyOs {
     }
 }
 
+mod option_names;
 #[cfg(test)]
 mod tests;

@@ -106,6 +106,16 @@ fn what_the_user_can_change_is_told_once() {
     let lines = told(PYTHON, &[serve, "os.setuid(65534)", accept, accept]);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("from other hosts") && lines[0].contains("keep them"), "{lines:?}");
+    // An option that only the kernel serves, of each kind of socket.
+    for (make, option) in [("s = udp(('10.99.0.1', 5000))", "1, 47"), ("s = socket()", "1, 37")] {
+        let name = if option == "1, 47" { "SO_MAX_PACING_RATE" } else { "SO_TIMESTAMPING" };
+        let set = format!("s.setsockopt({option}, 16)");
+        let lines =
+            told(PYTHON, &[make, &set, "s = udp(('10.99.0.1', 5001)); s.setsockopt(1, 47, 99)"]);
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].contains(&format!("it has {name}, which only the kernel")), "{lines:?}");
+        assert!(lines[0].contains("VMA_EXCEPTION_HANDLING=2"), "{lines:?}");
+    }
     // IPv6: not for a try, not for the loopback, once for what is used.
     let v6 = "s = socket(AF_INET6, SOCK_STREAM)";
     assert_eq!(told(PYTHON, &[v6, "s.bind(('::1', 7001)); s.listen()"]), [""; 0]);
@@ -174,7 +184,7 @@ fn loopback_is_the_kernels() {
     assert!(warnings(&program.stderr()).is_empty(), "{}", program.stderr());
 }
 
-// covers: LIM-34, NET-46
+// covers: LIM-34
 #[test]
 fn an_offloaded_process_and_an_ordinary_one_of_the_same_host_reach_each_other() {
     let net = Namespaces::new();
@@ -188,7 +198,7 @@ fn an_offloaded_process_and_an_ordinary_one_of_the_same_host_reach_each_other() 
     assert_eq!((&buffer[..len], from), (&b"inside"[..], Side::A.at(5000).into()));
 }
 
-// covers: RUN-18, RUN-19
+// covers: RUN-19
 #[test]
 fn a_second_process_on_the_interface_uses_the_kernel() {
     let net = Namespaces::new();
@@ -256,6 +266,11 @@ except OSError as problem: reason = problem.errno",
         assert_eq!(peer.recv(&mut [0; 100]).unwrap(), 5, "limit {limit}");
         program.run("for fd in files: os.close(fd)");
         program.finish();
+        // What was missing, once, and what helps.
+        let printed = program.stderr();
+        let lines = warnings(&printed);
+        let told = lines.iter().filter(|line| line.contains("ulimit -n")).count();
+        assert!(told == 1 || (told == 0 && limit >= 128), "limit {limit}: {printed}");
     }
 }
 
@@ -263,14 +278,20 @@ except OSError as problem: reason = problem.errno",
 #[test]
 fn with_little_locked_memory() {
     let net = Namespaces::new();
-    let program = net.program(Side::A, "prlimit").args("--memlock=65536:65536").arg(PYTHON);
+    let program = net.program(Side::A, "prlimit").args("--memlock=65536:65536 setpriv");
+    let program = program.args("--bounding-set=-all,+net_admin,+net_raw,+bpf,+perfmon");
+    let program = program.args("--inh-caps=-all").arg(PYTHON);
     let mut program = Puppet::start(program.with_library());
     let peer = net.socket(Side::B);
     program.run("s = udp(('10.99.0.1', 5000))");
     peer.send_to(b"hello", Side::A.at(5000)).unwrap();
     program.run("echo(s)");
     assert_eq!(peer.recv(&mut [0; 100]).unwrap(), 5);
+    assert!(!net.is_steered(Side::A), "nothing is attached");
     program.finish();
+    let printed = program.stderr();
+    let [line] = warnings(&printed)[..] else { panic!("one warning: {printed}") };
+    assert!(line.contains("veth-a is not offloaded") && line.contains("ulimit -l"), "{line}");
 }
 
 // covers: RUN-12

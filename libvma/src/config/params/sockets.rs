@@ -37,7 +37,7 @@ pub(super) const PARAMS: &[Param] = &[
         .show(Show::Digit).spec(&[(UltraLatency, "1"), (Latency, "1")]),
     param("VMA_TCP_QUICKACK", Kind::Flag, "0", "TCP quickack", "1: every segment is acknowledged at once")
         .show(Show::Digit),
-    param("VMA_EXCEPTION_HANDLING", Kind::Choice(EXCEPTIONS), "-1", "Exception handling mode", "A socket option that is not offloaded: -1 and 0 hand the socket to the kernel and tell at level debug, 1 tells as an error, 2 refuses the option with EINVAL instead, 3 ends the process; -2 as -1, and ends the process if nothing can be offloaded at all"),
+    param("VMA_EXCEPTION_HANDLING", Kind::Choice(EXCEPTIONS), "-1", "Exception handling mode", "A socket option that is not offloaded: -1 and 0 hand the socket to the kernel and tell the first time as a warning, then at level debug, 1 tells as an error, 2 refuses the option with EINVAL instead, 3 ends the process; -2 as -1, and ends the process if nothing can be offloaded at all"),
     param("VMA_AVOID_SYS_CALLS_ON_TCP_FD", Kind::Flag, "0", "Avoid sys-calls on tcp fd", "1: options of TCP sockets are answered without a system call")
         .spec(&[(UltraLatency, "1"), (Latency, "1"), (LowLatency7750, "1")])
         .no_meaning("options live in the kernel's twin of a socket, which must know them to take it over"),

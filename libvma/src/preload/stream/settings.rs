@@ -48,6 +48,7 @@ pub unsafe fn set_option(
         if let Err(errno) = why.judge(process.stack.config.exceptions) {
             return failed(errno);
         }
+        why.tell_remedy(format_args!("fd {fd}"));
         process.release_stream(id, why);
     }
     // SAFETY: passed on.
@@ -58,6 +59,7 @@ pub unsafe fn set_option(
         if let Err(errno) = why.judge(process.stack.config.exceptions) {
             return failed(errno);
         }
+        why.tell_remedy(format_args!("fd {fd}"));
         process.release_stream(id, why);
     }
     if result == 0 {

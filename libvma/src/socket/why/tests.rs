@@ -18,6 +18,8 @@ fn the_user_is_warned_of_what_can_be_changed_and_is_not_of_the_own_choice() {
     assert!(interface(NotOffloadable::Down).is_none());
     assert!(WhyOs::CannotBeGivenBack.remedy() == Some(Remedy::Privileges));
     assert!(WhyOs::Ipv6.remedy() == Some(Remedy::Ipv4));
+    assert!(WhyOs::FlowRefused.remedy() == Some(Remedy::Flows));
+    assert!(WhyOs::Option { level: 1, name: 47 }.remedy() == Some(Remedy::Option));
     for why in [WhyOs::Passed, WhyOs::LocalDestination, WhyOs::Short, WhyOs::RingRefused] {
         assert!(why.remedy().is_none(), "{why}");
         assert!(!why.tell_remedy(format_args!("a test's socket")), "{why}");
@@ -34,8 +36,9 @@ fn a_remedy_is_news_once_and_each_by_itself() {
 
 #[test]
 fn a_reason_names_what_it_is_about() {
-    let option = WhyOs::Option { level: 6, name: 18 };
-    assert_eq!(option.to_string(), "socket option 6/18 is not implemented");
+    let option = |level, name| WhyOs::Option { level, name }.to_string();
+    assert_eq!(option(6, 14), "it has TCP_MD5SIG, which only the kernel serves");
+    assert_eq!(option(6, 1818), "it has option 6/1818, which only the kernel serves");
     assert_eq!(
         WhyOs::Rule(Place::Line(12)).to_string(),
         format!("of a rule ({})", Place::Line(12))

@@ -114,7 +114,7 @@ fn a_socket_that_wants_stamps_of_sending_is_the_kernels_and_says_why() {
         let told = told.expect("the socket is told of");
         assert_eq!(
             (told.flags & OFFLOADED, read_text(&told.reason)),
-            (0, "socket option 1/37 is not implemented")
+            (0, "it has SO_TIMESTAMPING, which only the kernel serves")
         );
     }
     program.finish();
