@@ -111,6 +111,7 @@ fn rule(interface: &str, user: u32) -> String {
     format!("[[grant]]\ninterfaces = ['{interface}']\nusers = ['{user}']\n")
 }
 
+// covers: LIM-74
 #[test]
 fn a_program_without_privileges_is_served() {
     let host = Host::new(&rule(Side::A.device(), NOBODY));

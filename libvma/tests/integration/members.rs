@@ -182,6 +182,45 @@ fn a_member_that_comes_later_gets_everything_once_it_was_seen() {
     }
 }
 
+/// Programs of one host that all run over the library: what one sends to the group the others get, and itself, and the other host.
+// covers: NET-46
+#[test]
+fn accelerated_programs_of_a_host_hear_what_one_of_them_sends() {
+    for family in Family::BOTH {
+        let net = network();
+        let (peer, group) = (family.peer(&net), family.group());
+        let mut members = [puppet(&net, true), puppet(&net, true), puppet(&net, true)];
+        members.iter_mut().for_each(|program| {
+            program.run(family.member());
+        });
+        let [first, second, third] = &mut members;
+        reaches(&peer, group, third, first);
+        second.run("until(s, -2)");
+        let (host, port) = group.rsplit_once(':').expect("an address and a port");
+        let to = format!("({:?}, {port})", host.trim_matches(['[', ']']));
+        let scope = match family {
+            Family::Ipv4 => "s.setsockopt(IPPROTO_IP, IP_MULTICAST_IF, inet_aton(A))",
+            Family::Ipv6 => {
+                "s.setsockopt(IPPROTO_IPV6, IPV6_MULTICAST_IF, if_nametoindex('veth-a'))"
+            }
+        };
+        first.run(scope);
+        first.run(&format!("for n in range(20): s.sendto(str(n).encode(), {to})"));
+        for program in &mut members {
+            assert_eq!(program.run("until(s, 19) == list(range(20))"), "True");
+            assert_eq!(program.run("drain(s)"), "[]");
+        }
+        // Who does not want to hear itself is not heard by its neighbours, either.
+        let [first, second, _] = &mut members;
+        first.run(match family {
+            Family::Ipv4 => "s.setsockopt(IPPROTO_IP, IP_MULTICAST_LOOP, 0)",
+            Family::Ipv6 => "s.setsockopt(IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 0)",
+        });
+        first.run(&format!("s.sendto(b'7', {to}); time.sleep(0.05)"));
+        assert_eq!(second.run("drain(s)"), "[]");
+    }
+}
+
 #[test]
 fn members_that_come_and_go_cost_the_others_nothing() {
     at_once(2, &Family::BOTH, |&family| come_and_go(family));

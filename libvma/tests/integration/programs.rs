@@ -232,3 +232,29 @@ fn iperf_client_with_library() {
 fn iperf_with_library_on_both_ends() {
     iperf(Library::Both);
 }
+
+/// A thread for each client, and a connected socket.
+// covers: RUN-23
+#[test]
+fn iperf_serves_several_clients_by_threads() {
+    let net = Namespaces::new();
+    let watch = net.watch(Side::A);
+    let mut server =
+        net.program(Side::A, "iperf").args("-s -u -B 10.99.0.1").with_library().start();
+    net.wait_for_port(Side::A, 5001);
+    server.wait_for_text("Server listening");
+    let client = net.program(Side::B, "iperf");
+    let client = client.args("-c 10.99.0.1 -u -b 8m -l 1000 -t 0.5 -P 4").run().ok();
+    // A thread for each of the four reports to its client. On kernel sockets, too, what comes before a thread has connected its
+    // socket may be counted as late or lost.
+    let reports: Vec<&str> = client.stdout.lines().filter(|line| line.contains('%')).collect();
+    let received = |line: &&str| -> Option<u32> {
+        let (lost, total) = line.rsplit("ms").next()?.split('(').next()?.trim().split_once('/')?;
+        Some(total.trim().parse::<u32>().ok()? - lost.trim().parse::<u32>().ok()?)
+    };
+    let counts: Vec<u32> = reports.iter().filter_map(received).collect();
+    assert!(counts.len() == 4 && counts.iter().all(|count| *count > 480), "{}", client.stdout);
+    server.signal(Signal::INT);
+    let server = server.wait();
+    watch.check(&server.traffic, 1000, 4);
+}

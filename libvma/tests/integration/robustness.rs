@@ -19,7 +19,7 @@ fn offloaded_echo(net: &Namespaces, program: &mut Puppet, port: u16) {
     watch.still();
 }
 
-// covers: FIX-29, RUN-18
+// covers: FIX-29
 #[test]
 fn a_killed_process_leaves_the_interface_to_the_next() {
     let net = Namespaces::new();

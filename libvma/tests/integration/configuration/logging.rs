@@ -95,3 +95,41 @@ fn a_profile_is_in_the_banner_and_what_has_no_effect_is_told_at_debug() {
         assert!(printed.contains(line), "{line}\n{printed}");
     }
 }
+
+// covers: RUN-18, LOG-11
+#[test]
+fn programs_that_run_at_once_have_logs_and_statistics_of_their_own() {
+    let net = Namespaces::new();
+    let log = net.file("log.%d");
+    let set = [("VMA_LOG_FILE", log.to_str().unwrap()), ("VMA_TRACELEVEL", "debug")];
+    let mut programs = [5000, 5001, 5002].map(|port| {
+        let mut program = puppet(&net, &set);
+        program.run(&format!("s = udp(('10.99.0.1', {port}))"));
+        (port, program)
+    });
+    let peer = net.socket(Side::B);
+    let watch = net.watch(Side::A);
+    for (port, program) in &mut programs {
+        peer.send_to(&[7; 100], Side::A.at(*port)).unwrap();
+        program.run("echo(s)");
+        peer.recv(&mut [0; 100]).unwrap();
+    }
+    watch.still();
+    for (port, program) in &mut programs {
+        let id = program.id();
+        let text = std::fs::read_to_string(net.file(&format!("log.{id}"))).unwrap();
+        let own = format!("Pid: {id:>5} ");
+        assert!(
+            text.lines().count() > 5 && text.lines().all(|line| line.starts_with(&own)),
+            "{text}"
+        );
+        let file = libvma_dev::stats::File::open(&net.dir, id).unwrap();
+        let taken = file.take(crate::harness::PATIENCE).unwrap();
+        let ports: Vec<u16> = taken.sockets.iter().map(|socket| socket.local_port).collect();
+        assert_eq!(ports, [*port]);
+    }
+    for (_, mut program) in programs {
+        assert_eq!(program.stderr(), "");
+        program.finish();
+    }
+}

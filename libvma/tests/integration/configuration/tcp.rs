@@ -313,3 +313,36 @@ fn connections_come_by_the_xdp_hook_if_that_is_said() {
         kernel.still(0);
     }
 }
+
+// covers: RUN-14
+#[test]
+fn programs_that_talk_by_one_way_connections_are_served_by_their_profile() {
+    let net = Namespaces::new();
+    let end = |side| {
+        let program = net.program(side, PYTHON).with_library();
+        Puppet::start(program.env("VMA_SPEC", "multi_ring_latency"))
+    };
+    let (mut asks, mut answers) = (end(Side::A), end(Side::B));
+    answers.run("l = create_server(('10.99.0.2', 7000)); select.select([l], [], [], 0)");
+    asks.run("l = create_server(('10.99.0.1', 7001)); select.select([l], [], [], 0)");
+    let watches = [Side::A, Side::B].map(|side| net.watch_tcp(side));
+    // Each has a connection by which it only sends, and one by which it only receives.
+    asks.run("to = create_connection(('10.99.0.2', 7000)); to.settimeout(15)");
+    answers.run("come, _ = l.accept(); come.settimeout(15)");
+    answers.run("to = create_connection(('10.99.0.1', 7001)); to.settimeout(15)");
+    asks.run("come, _ = l.accept(); come.settimeout(15)");
+    answers.begin("for n in range(500): to.sendall(come.recv(64, MSG_WAITALL)); to.getsockname()");
+    asks.run(
+        "
+for n in range(500):
+    to.sendall(pattern(64, n)); to.getsockname()
+    assert come.recv(64, MSG_WAITALL) == pattern(64, n)",
+    );
+    answers.end("");
+    watches.iter().for_each(|watch| watch.still(0));
+    for mut program in [asks, answers] {
+        program.run("to.close(); come.close()");
+        let traffic = program.finish();
+        assert!(traffic.rx >= 500 && traffic.tx >= 500 && traffic.rx_os == 0, "{traffic:?}");
+    }
+}

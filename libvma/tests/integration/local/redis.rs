@@ -47,7 +47,6 @@ fn redis(under: Under) {
     drop(server);
 }
 
-// covers: INS-46
 #[test]
 fn redis_with_library_on_both_ends() {
     redis(Under::Both);

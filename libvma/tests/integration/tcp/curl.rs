@@ -96,7 +96,7 @@ fn upload(library: Library) {
     drop(server);
 }
 
-// covers: API-09, NET-03, LIM-38
+// covers: API-09, NET-03
 #[test]
 fn curl_downloads_1_gib_with_library_on_both_ends() {
     download(Library::Both, 1024 * MIB, true);

@@ -56,7 +56,7 @@ fn nginx_on_an_address_of_ipv6_and_on_all_of_ipv4() {
     nginx_and_curl(Library::Server, "[fd00:99::1]:8080; listen 8080");
 }
 
-// covers: API-02, NET-03, LIM-38
+// covers: API-02, NET-03
 #[test]
 fn iperf3_in_bulk() {
     for (library, mode) in

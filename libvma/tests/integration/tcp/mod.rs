@@ -2,6 +2,7 @@
 //! when processes end or cables are bad. A file for each family of programs.
 
 mod ahead;
+mod certified;
 pub mod closed_peer;
 pub mod curl;
 mod departure;

@@ -44,19 +44,19 @@ fn redis(library: Library) {
     drop(server);
 }
 
-// covers: INS-46, NET-03, MUX-03
+// covers: NET-03, MUX-03
 #[test]
 fn redis_server_with_library() {
     redis(Library::Server);
 }
 
-// covers: INS-46, NET-03, MUX-03
+// covers: NET-03, MUX-03
 #[test]
 fn redis_client_with_library() {
     redis(Library::Client);
 }
 
-// covers: INS-46, NET-03, MUX-03
+// covers: NET-03, MUX-03
 #[test]
 fn redis_with_library_on_both_ends() {
     redis(Library::Both);

@@ -77,21 +77,21 @@ fn sockperf_ping_pong_with_library_on_both_ends() {
     one_connection(Library::Both, "ping-pong -t 1 -m 64");
 }
 
-// covers: TOOL-12, LIM-38
+// covers: TOOL-12
 #[test]
 #[ignore = "ci/test --long: the other direction"]
 fn sockperf_throughput_server_with_library() {
     one_connection(Library::Server, "throughput -t 1 -m 1000");
 }
 
-// covers: TOOL-12, LIM-38
+// covers: TOOL-12
 #[test]
 #[ignore = "ci/test --long: the other direction"]
 fn sockperf_throughput_client_with_library() {
     one_connection(Library::Client, "throughput -t 1 -m 1000");
 }
 
-// covers: TOOL-12, LIM-38
+// covers: TOOL-12
 #[test]
 fn sockperf_throughput_with_library_on_both_ends() {
     one_connection(Library::Both, "throughput -t 1 -m 1000");
