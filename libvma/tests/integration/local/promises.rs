@@ -159,3 +159,38 @@ while left:
         assert_eq!(server.run("total"), client.run("sent"), "{under:?}");
     }
 }
+
+/// What the program itself does between poll and recv makes the connection the kernel's: its unread bytes go back to the peer, and come
+/// again.
+// covers: MUX-02, API-34
+#[test]
+fn a_connection_that_is_readable_has_a_byte_though_the_program_gives_it_away() {
+    const ROUNDS: usize = 12;
+    for under in [Under::Both, Under::Neither] {
+        for (way, gives) in [
+            ("an option", "c.setsockopt(SOL_SOCKET, 47, 100000000)"),
+            ("a message", "x, y = socketpair(AF_UNIX); send_fds(x, [b'x'], [c.fileno()])"),
+            ("signals", "fcntl.fcntl(c, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)"),
+            ("a fork", "os.fork() or os._exit(0); os.wait()"),
+        ] {
+            let local = Local::new(under);
+            let (mut server, mut client) = connected(&local, ROUNDS, "POLLIN");
+            client.run("import fcntl, signal; signal.signal(signal.SIGIO, signal.SIG_IGN)");
+            server.run("for c in a: c.sendall(b'x' * 3000)");
+            client.run(&format!(
+                "early = 0
+for c in cs:
+    while c.fileno() not in [fd for fd, _ in p.poll(10000)]: pass
+    {gives}
+    try: assert len(c.recv(1000)) > 0
+    except BlockingIOError: early += 1"
+            ));
+            assert_eq!(client.run("early"), "0", "{way}, {under:?}");
+            // And none is missing.
+            client.run("for c in cs: c.settimeout(10)");
+            server.run("for c in a: c.shutdown(SHUT_WR)");
+            let rest = "sum(len(b''.join(iter(lambda: c.recv(9999), b''))) for c in cs)";
+            assert_eq!(client.number(rest), ROUNDS as i64 * 2000, "{way}, {under:?}");
+        }
+    }
+}

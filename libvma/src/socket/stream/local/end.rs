@@ -3,6 +3,7 @@
 
 use super::super::{Outcome, Phase, Stack, WhyOs, set_phase};
 use super::half::{self, Half};
+use super::receive::GIVEN_NANOS;
 use super::{Shard, connect, promise, shadow};
 use crate::log::log_line;
 use crate::shard::{SocketId, clock};
@@ -226,7 +227,8 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         state.poll();
         state.stop_pipe(id);
     }
-    let end = monotonic_nanos() + PATIENCE_MILLIS * 1_000_000;
+    let begin = monotonic_nanos();
+    let end = begin + PATIENCE_MILLIS * 1_000_000;
     let (mut rounds, mut heard) = (0u32, false);
     loop {
         let Ok(mut state) = stack.shard.lock() else { return false };
@@ -235,7 +237,12 @@ pub fn give_back_to(stack: &Stack, id: SocketId, descriptor: i32, why: WhyOs) ->
         hear_of_death(&mut state, id, descriptor);
         let Some(pipe) = state.pipe(id) else { return true };
         let poured = pipe.unread() == 0 || pipe.has_peers_half() && !pipe.wants_prefetch();
-        if pipe.is_over() && pipe.backlog().is_empty() && poured {
+        // Of these the program may have been told (poll(2)); they are to be here when it asks the kernel's socket.
+        let awaited = pipe.lacks_bytes() && !pipe.is_dead() && why != WhyOs::ProcessEnds;
+        let absent = awaited
+            && shadow::events(descriptor) & libc::POLLIN == 0
+            && monotonic_nanos() < begin + GIVEN_NANOS;
+        if pipe.is_over() && pipe.backlog().is_empty() && poured && !absent {
             hand_over_shadow(&mut state, id, descriptor);
             depart(&mut state, id, why);
             drop(state);

@@ -150,7 +150,7 @@ fn fill(
 }
 
 /// How long a call waits for bytes that have been given back.
-const GIVEN_NANOS: u64 = 100_000_000;
+pub(super) const GIVEN_NANOS: u64 = 100_000_000;
 
 /// The program may have been told of bytes that its end has given back since then. They are about to come again, by the
 /// kernel: a call that must not wait takes them all the same, as on Linux, where they would still be here.
