@@ -472,3 +472,29 @@ fn captures_a_stream_at(address: &str) {
         assert_eq!(tcpdump(&path(name), &["ip"]), "");
     }
 }
+
+/// Datagrams that sockperf sends in a second, as fast as it can.
+fn sends_a_second(capture: bool) -> f64 {
+    let net = Namespaces::new();
+    let server = net.program(Side::B, "sockperf").args("server -i 10.99.0.2 --dont-reply");
+    let mut server = server.start();
+    server.wait_for_text("using ");
+    let client = net.program(Side::A, "sockperf").args("throughput -i 10.99.0.2 -t 1 -m 64");
+    let path = net.file("x.pcapng");
+    let client = if capture { captured(client, &path) } else { client.with_library() };
+    let client = client.env("VMA_PCAP_SNAPLEN", "96").with_short_sleeps().run().ok();
+    if capture {
+        assert!(packets(&path).len() > 1000, "nothing is captured");
+    }
+    drop(server);
+    client.number("Total of ")
+}
+
+#[test]
+fn a_capture_leaves_at_least_half_of_the_rate() {
+    // The best of a few: other programs take the CPUs now and then.
+    let ratio = |_| sends_a_second(true) / sends_a_second(false);
+    let best = (0..3).map(ratio).fold(0.0, f64::max);
+    println!("with a capture {best:.2} of the rate");
+    assert!(best >= 0.5, "{best:.2} of the rate");
+}

@@ -38,6 +38,7 @@ mod members;
 mod narrow_path;
 mod prefork;
 mod programs;
+mod promises;
 mod python;
 mod receive_buffer;
 mod regress;
