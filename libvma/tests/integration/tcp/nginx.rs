@@ -225,3 +225,46 @@ fn nginx_with_two_workers_by_ipv6() {
 fn nginx_with_two_workers_by_both_families() {
     two_workers("[::]:8080 ipv6only=off", "['fd00:99::1', '10.99.0.1']");
 }
+
+/// `nginx -s reload`: each generation of workers is served as the one before it, and takes from the clients what they ask for meanwhile.
+#[track_caller]
+fn reload(workers: u8) {
+    let ends = Ends::new(Library::Server);
+    let server = start_at("10.99.0.1:8080", &ends, workers, true);
+    let mut client = Puppet::start(ends.client(PYTHON));
+    client.run("servers = ['10.99.0.1']");
+    client.run(KEPT);
+    wait_until_served(&ends, &mut client);
+    let master = std::fs::read_to_string(ends.net.file("pid")).unwrap();
+    let master = Pid::from_raw(master.trim().parse().unwrap()).unwrap();
+    for generation in 2..5 {
+        let old = busiest_worker(&ends);
+        kill_process(master, Signal::HUP).unwrap();
+        // A worker of before ends when its connections have; it closes the idle ones.
+        wait_for("the old workers to end", || {
+            client.run("ended()");
+            (!std::path::Path::new(&format!("/proc/{old}")).exists()).then_some(())
+        });
+        client.run("ended(); clients += connect(16 - len(clients))");
+        wait_until_served(&ends, &mut client);
+        let watch = ends.net.watch_tcp(Side::A);
+        (0..20).for_each(|_| drop(client.run("talk()")));
+        // Connections of before may be ending.
+        watch.still(16);
+        println!("{workers} workers: generation {generation} is served");
+    }
+    assert!(!server.printed().contains("VMA WARNING"), "{}", server.printed());
+    drop(server);
+}
+
+// covers: LIM-22
+#[test]
+fn nginx_is_served_after_each_reload() {
+    reload(2);
+}
+
+// covers: LIM-22
+#[test]
+fn nginx_with_a_worker_is_served_after_each_reload() {
+    reload(1);
+}
