@@ -20,7 +20,6 @@ use crate::shard::receive::skipping;
 use crate::shard::transmit::emit_link_and_ip;
 use crate::shard::{NextHop, RingId, State};
 
-/// The IP header says: congestion experienced (RFC 3168 section 5).
 /// Of answers for which there is no socket.
 const DEFAULT_TTL: u8 = 64;
 
