@@ -113,7 +113,7 @@ impl<B> Connection<B> {
             && arrival.ack >= self.snd_una
             && arrival.ack <= self.snd_nxt
             && self.is_flowing()
-            && self.is_usual(ecn)
+            && self.is_usual(arrival.len, ecn)
             && !self.reading_ended
             && !self.orphan
     }
@@ -465,14 +465,15 @@ impl<B> Connection<B> {
         }
     }
 
-    /// Nothing that [`Connection::note_congestion`] would note of data.
+    /// Nothing that [`Connection::note_congestion`] would note: of data only.
     #[inline(always)]
-    fn is_usual(&self, ecn: EcnField) -> bool {
-        match ecn {
+    pub(in crate::tcp) fn is_usual(&self, len: u32, ecn: EcnField) -> bool {
+        let is_usual_of_data = match ecn {
             EcnField::NotCapable => !self.ecn.seen,
             EcnField::Capable => self.ecn.seen || !self.ecn.enabled,
             EcnField::Congestion => false,
-        }
+        };
+        len == 0 || is_usual_of_data
     }
 
     /// RFC 3168 section 6.1.3.

@@ -1,8 +1,9 @@
 //! Explicit congestion notification (RFC 3168).
 
-use super::super::script::{plain, selective};
+use super::super::script::{ACK, Script, Segment, plain, segment, selective};
 use super::{connect, listening};
-use crate::tcp::Settings;
+use crate::tcp::{EcnField, Settings};
+use crate::wire::tcp::Flags;
 
 /// RFC 3168 section 6.1.1: a peer that does not answer with ECE has no ECN.
 #[test]
@@ -532,4 +533,18 @@ fn data_that_is_not_capable_any_more_is_acknowledged_at_once() {
          140 > A 1+0 a201
          140 end",
     );
+}
+
+/// Linux sends acknowledgments that are not capable: they stay on the short way.
+#[test]
+fn an_acknowledgment_is_usual_whatever_its_field() {
+    let settings = Settings { ecn: true, ..plain() };
+    let answer = Script::answer(&settings);
+    let mut script = Script::connecting(settings);
+    script.give(Segment { flags: answer.flags.with(Flags::ECE), ..answer });
+    script.give(segment(ACK, 1, 1, 100));
+    let fields = [EcnField::NotCapable, EcnField::Capable, EcnField::Congestion];
+    let usual = |len| fields.map(|field| script.connection.is_usual(len, field));
+    assert_eq!(usual(100), [false, true, false]);
+    assert_eq!(usual(0), [true; 3]);
 }
