@@ -193,7 +193,8 @@ fn tcp_info(info: &Info, mtu: u32) -> Vec<u8> {
     let options = u8::from(info.timestamps)
         | u8::from(info.sack) << 1
         | u8::from(info.window_scaling) << 2
-        | u8::from(info.ecn) << 3;
+        | u8::from(info.ecn) << 3
+        | u8::from(info.ecn_seen) << 4;
     let recovery = if info.is_recovering { 3 } else { 0 };
     let retransmits = info.retransmits.min(255) as u8;
     let scales = info.snd_scale & 0xf | info.rcv_scale << 4;

@@ -24,6 +24,8 @@ pub struct Info {
     pub timestamps: bool,
     pub sack: bool,
     pub ecn: bool,
+    /// A segment came with the field set.
+    pub ecn_seen: bool,
     pub snd_scale: u8,
     pub rcv_scale: u8,
     pub window_scaling: bool,
@@ -91,6 +93,7 @@ impl<B> Connection<B> {
             timestamps: agreed && self.stamps.enabled,
             sack: agreed && self.sack,
             ecn: agreed && self.ecn.enabled,
+            ecn_seen: self.ecn.seen,
             snd_scale: self.snd_scale,
             rcv_scale: self.rcv_scale,
             window_scaling: self.snd_scale != 0 || self.rcv_scale != 0,

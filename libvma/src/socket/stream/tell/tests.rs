@@ -89,7 +89,7 @@ fn numbers_are_where_and_in_the_units_that_the_kernel_has_them() {
     };
     info.snd_mss = 1000;
     (info.timestamps, info.sack, info.window_scaling, info.ecn) = (true, false, true, true);
-    (info.snd_scale, info.rcv_scale) = (7, 9);
+    (info.snd_scale, info.rcv_scale, info.ecn_seen) = (7, 9, true);
     (info.retransmits, info.is_recovering) = (300, true);
     (info.unacknowledged, info.cwnd, info.ssthresh) = (1001, 10_000, u32::MAX);
     (info.srtt, info.min_rtt) = (Some(Duration::from_millis(3)), None);
@@ -97,7 +97,7 @@ fn numbers_are_where_and_in_the_units_that_the_kernel_has_them() {
     (info.advertised_mss, info.unsent) = (1460, 77);
     info.counters.bytes_acked = 1 << 40;
     let told = tcp_info(&info, 1400);
-    assert_eq!(told[..7], [1, 3, 255, info.probes, 255, 0b1101, 0x97]);
+    assert_eq!(told[..7], [1, 3, 255, info.probes, 255, 0b1_1101, 0x97]);
     assert_eq!((word(&told, 8), word(&told, 44)), (200_000, 2000), "microseconds, milliseconds");
     assert_eq!((word(&told, 24), word(&told, 80)), (2, 10), "segments");
     assert_eq!(word(&told, 76), u32::MAX / 1000);

@@ -542,7 +542,9 @@ fn an_acknowledgment_is_usual_whatever_its_field() {
     let answer = Script::answer(&settings);
     let mut script = Script::connecting(settings);
     script.give(Segment { flags: answer.flags.with(Flags::ECE), ..answer });
+    assert!(!script.info().ecn_seen);
     script.give(segment(ACK, 1, 1, 100));
+    assert!(script.info().ecn_seen);
     let fields = [EcnField::NotCapable, EcnField::Capable, EcnField::Congestion];
     let usual = |len| fields.map(|field| script.connection.is_usual(len, field));
     assert_eq!(usual(100), [false, true, false]);
