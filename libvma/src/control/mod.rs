@@ -21,7 +21,7 @@ use crate::config::{Config, XdpInterfaces};
 use crate::device::Interface;
 use crate::log::log_line;
 use netlink::{Address, Change, Error, Link, Monitor, Neighbour, Netlink, Route, RouteQuery};
-use route_cache::{Dependence, RouteCache};
+use route_cache::RouteCache;
 use udp_table::UdpTable;
 
 pub struct Control {
@@ -257,7 +257,7 @@ impl Control {
 
     /// Whether the ports of a connection of IPv4 choose among next hops.
     pub fn ports_choose_hops(&mut self) -> bool {
-        self.routes.dependence(&mut self.netlink) == Dependence::Ports
+        self.routes.ports_choose_hops(&mut self.netlink)
     }
 
     /// The link-layer address of a neighbour, if the kernel has it; else the kernel is asked to

@@ -18,8 +18,10 @@ const MOST: usize = 16;
 pub struct RouteCache {
     /// None: it could not be opened, and nothing is kept.
     changes: Option<Monitor>,
-    /// None: not asked since the last change.
-    dependence: Option<Dependence>,
+    /// How next hops are chosen. None: not asked since the last change.
+    choice: Option<Choice>,
+    /// [`Netlink::rules_are_plain`]. None: not asked since the last change.
+    plain: Option<bool>,
     known: Vec<(RouteQuery, Route)>,
     /// The first answer is not kept: a program that has one connection need not know what answers depend on.
     was_asked: bool,
@@ -27,13 +29,12 @@ pub struct RouteCache {
     since: u64,
 }
 
-/// What the answer to a question depends on.
+/// What chooses among several next hops (fib_multipath_hash_policy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dependence {
+enum Choice {
     Addresses,
-    /// The choice among several next hops.
     Ports,
-    /// The user, perhaps, or a rule's ports.
+    /// What a packet in a tunnel has, or it is not known.
     More,
 }
 
@@ -41,7 +42,8 @@ impl RouteCache {
     pub fn new() -> RouteCache {
         RouteCache {
             changes: Monitor::open_routes().ok(),
-            dependence: None,
+            choice: None,
+            plain: None,
             known: Vec::with_capacity(MOST),
             was_asked: false,
             since: 0,
@@ -61,7 +63,7 @@ impl RouteCache {
         let is_ipv6 = ipv6_stand_ins::is_one(query.dst);
         let is_kept =
             !is_first && !is_ipv6 && route.kind == RouteKind::Unicast && self.changes.is_some();
-        if is_kept && self.known.len() < MOST && self.dependence(netlink) == Dependence::Addresses {
+        if is_kept && self.known.len() < MOST && self.addresses_decide(netlink) {
             if self.known.is_empty() {
                 self.since = monotonic_nanos();
             }
@@ -70,32 +72,83 @@ impl RouteCache {
         Ok(route)
     }
 
-    /// What answers depend on, as far as it matters to connections of IPv4.
-    pub fn dependence(&mut self, netlink: &mut Netlink) -> Dependence {
+    /// Whether the ports of a connection of IPv4 choose among next hops.
+    pub fn ports_choose_hops(&mut self, netlink: &mut Netlink) -> bool {
+        self.expire();
+        self.choice() == Choice::Ports && self.rules_are_plain(netlink)
+    }
+
+    fn addresses_decide(&mut self, netlink: &mut Netlink) -> bool {
+        self.choice() == Choice::Addresses && self.rules_are_plain(netlink)
+    }
+
+    fn choice(&mut self) -> Choice {
         let ask = || {
-            // 0: next hops are chosen by addresses alone; 2: those of a packet in a tunnel.
             let settings = Sysctl::below("/proc/sys/net/ipv4");
-            let policy = settings.number("fib_multipath_hash_policy");
-            match (policy, netlink.rules_are_plain().unwrap_or(false)) {
-                (Some(0), true) => Dependence::Addresses,
-                (Some(1 | 3), true) => Dependence::Ports,
-                _ => Dependence::More,
+            match settings.number("fib_multipath_hash_policy") {
+                Some(0) => Choice::Addresses,
+                Some(1 | 3) => Choice::Ports,
+                _ => Choice::More,
             }
         };
-        *self.dependence.get_or_insert_with(ask)
+        *self.choice.get_or_insert_with(ask)
+    }
+
+    /// Answers depend on no rule's ports, nor on the user. A program that does not spread its connections, and has only one, need
+    /// not know.
+    fn rules_are_plain(&mut self, netlink: &mut Netlink) -> bool {
+        *self.plain.get_or_insert_with(|| netlink.rules_are_plain().unwrap_or(false))
     }
 
     fn expire(&mut self) {
-        let Some(changes) = &mut self.changes else { return };
+        let Some(changes) = &mut self.changes else {
+            (self.choice, self.plain) = (None, None);
+            return;
+        };
         let mut moved = false;
         let result = changes.read(&mut |change| {
             moved |= matches!(change, Change::RouteChanged | Change::Resync);
         });
         if moved || result.is_err() {
-            self.dependence = None;
+            (self.choice, self.plain) = (None, None);
             self.known.clear();
         } else if monotonic_nanos().saturating_sub(self.since) > AGE_NANOS {
             self.known.clear();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::netlink::tests::{in_namespace, ip, sysctl};
+    use super::*;
+
+    #[test]
+    fn rules_are_read_only_where_ports_choose() {
+        in_namespace(|| {
+            let (mut cache, mut netlink) = (RouteCache::new(), Netlink::open().unwrap());
+            assert!(!cache.ports_choose_hops(&mut netlink));
+            assert_eq!((cache.choice, cache.plain), (Some(Choice::Addresses), None));
+            // Nothing is asked again until routes change, nor is the setting, whose change is not announced.
+            sysctl("fib_multipath_hash_policy", "1");
+            assert!(!cache.ports_choose_hops(&mut netlink));
+            ip("link set lo up\n");
+            assert!(cache.ports_choose_hops(&mut netlink));
+            assert_eq!((cache.choice, cache.plain), (Some(Choice::Ports), Some(true)));
+            ip("rule add ipproto udp dport 5000 table 100\n");
+            assert!(!cache.ports_choose_hops(&mut netlink));
+            assert_eq!(cache.plain, Some(false));
+        });
+    }
+
+    #[test]
+    fn nothing_is_kept_whose_change_would_not_be_heard_of() {
+        in_namespace(|| {
+            let (mut cache, mut netlink) = (RouteCache::new(), Netlink::open().unwrap());
+            cache.changes = None;
+            assert!(!cache.ports_choose_hops(&mut netlink));
+            sysctl("fib_multipath_hash_policy", "1");
+            assert!(cache.ports_choose_hops(&mut netlink));
+        });
     }
 }

@@ -23,7 +23,7 @@ mod route;
 mod wire;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 pub use crate::sys::netlink::{Errno, Error};
 pub use address::Address;

@@ -23,7 +23,7 @@ use rustix::thread::{UnshareFlags, unshare};
 use super::*;
 
 /// Runs a test in a network namespace of its own, on a thread of its own.
-fn in_namespace(test: impl FnOnce() + Send + 'static) {
+pub(in crate::control) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     let thread = std::thread::spawn(|| {
         unshare(UnshareFlags::NEWNET).expect("a network namespace needs root");
         test();
@@ -34,7 +34,7 @@ fn in_namespace(test: impl FnOnce() + Send + 'static) {
 }
 
 /// Runs lines of `ip` in the calling thread's namespace.
-fn ip(lines: &str) {
+pub(in crate::control) fn ip(lines: &str) {
     let mut child =
         Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().expect("iproute2");
     child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
@@ -83,7 +83,7 @@ fn route(query: RouteQuery) -> Route {
     Netlink::open().unwrap().route(&query).unwrap()
 }
 
-fn sysctl(name: &str, value: &str) {
+pub(in crate::control) fn sysctl(name: &str, value: &str) {
     std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value).unwrap();
 }
 
