@@ -12,8 +12,8 @@ use super::wait::{Call, Ended, Manner, Watches, until};
 use super::{Guard, Outcome, Phase, Stack, WhyOs, errno, local, route, set_phase, view};
 use crate::config::rules::Moment;
 use crate::control::netlink::{Protocol, RouteQuery};
-use crate::shard::SocketId;
 use crate::shard::tcp::{Opening, five_tuple, three_tuple};
+use crate::shard::{Flow, RingId, SocketId};
 use crate::socket::{Plane, State};
 use crate::sys::sockaddr::{Family, SocketName};
 use crate::sys::{Fd, fd, kernel_start, loopback_end, random, repair, shadow};
@@ -186,7 +186,7 @@ fn start(stack: &Stack, id: SocketId, shadow: &Shadow, peer: SocketAddrV4) -> Re
     let plane = plane.as_mut().ok_or(WhyOs::NoControlPlane)?;
     // Another thread's connect() may have had the plane before; the port is its own then.
     still_fresh(&mut stack.shard.lock().map_err(|_| WhyOs::Reentered)?, id)?;
-    let (way, key) = way_and_port(stack, plane, shadow, &query, bound)?;
+    let (way, key, rings) = way_and_port(stack, plane, shadow, &query, bound)?;
     let flow = match stack.config.tcp_3t_rules {
         true => three_tuple(&key),
         false => five_tuple(&key),
@@ -199,20 +199,20 @@ fn start(stack: &Stack, id: SocketId, shadow: &Shadow, peer: SocketAddrV4) -> Re
     let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
     still_fresh(&mut state, id)?;
     state.set_own_addresses(plane.control.own_addresses());
-    state.add_flow(way.ring, flow).map_err(|_| WhyOs::FlowRefused)?;
+    let flows = add_flows(&mut state, &rings, flow)?;
     let opening = Opening {
         key,
         hop: way.hop,
         ttl: ttl.or(way.hop_limit).unwrap_or(DEFAULT_TTL),
         tos,
         settings,
-        flows: vec![(way.ring, flow)],
+        flows,
         start,
     };
     // The internal thread looks after the others already, and will find this one.
     let is_expected = state.has_tcp() && stack.config.progress_interval_msec > 0;
     if state.open_connection(id, opening).is_err() {
-        state.remove_flow(way.ring, flow);
+        rings.iter().for_each(|ring| state.remove_flow(*ring, flow));
         return Err(Refusal::Errno(libc::EADDRNOTAVAIL));
     }
     if let Some((_, socket)) = state.socket(id) {
@@ -245,14 +245,31 @@ pub(super) const DEFAULT_TTL: u8 = 64;
 /// So many ports are tried before there seems to be none.
 const PORTS_TRIED: usize = 256;
 
-/// The way to the peer of a question, and the connection's ends.
+/// A flow on all of these rings, or on none.
+fn add_flows(
+    state: &mut Guard<'_>,
+    rings: &[RingId],
+    flow: Flow,
+) -> Result<Vec<(RingId, Flow)>, WhyOs> {
+    let mut flows = Vec::with_capacity(rings.len());
+    for ring in rings {
+        if state.add_flow(*ring, flow).is_err() {
+            flows.iter().for_each(|(ring, flow)| state.remove_flow(*ring, *flow));
+            return Err(WhyOs::FlowRefused);
+        }
+        flows.push((*ring, flow));
+    }
+    Ok(flows)
+}
+
+/// The way to the peer of a question, the connection's ends, and where answers may come.
 fn way_and_port(
     stack: &Stack,
     plane: &mut Plane,
     shadow: &Shadow,
     query: &RouteQuery,
     bound: SocketAddrV4,
-) -> Result<(Way, FlowKey), Refusal> {
+) -> Result<(Way, FlowKey, Vec<RingId>), Refusal> {
     let peer = SocketAddrV4::new(query.dst, query.dport.unwrap_or(0));
     // Connections to one peer are to use all next hops: as long as there is no port the kernel takes a random one (Linux 6.16,
     // ip_route_connect_init()).
@@ -266,13 +283,18 @@ fn way_and_port(
     }
     let key = choose_port(stack, shadow, bound, way.source, peer)?;
     // And asks for the route again, by the port (ip_route_newports()).
-    let way = if is_spread {
-        let (src, sport) = (Some(way.source), Some(key.local_port));
-        route::find(stack, plane, &RouteQuery { src, sport, ..*query })?
-    } else {
-        way
-    };
-    Ok((way, key))
+    let (first, mut rings) = (way.ring, vec![way.ring]);
+    if !is_spread {
+        return Ok((way, key, rings));
+    }
+    let (src, sport) = (Some(way.source), Some(key.local_port));
+    let way = route::find(stack, plane, &RouteQuery { src, sport, ..*query })?;
+    // The address is that of the first hop's interface, by which the peer answers: before Linux 6.16, and where rules look at the
+    // source, the second one may be by another.
+    if way.ring != first {
+        rings.push(way.ring);
+    }
+    Ok((way, key, rings))
 }
 
 /// One that a connection may have.

@@ -39,17 +39,21 @@ def connect():
     program.finish();
 }
 
-/// Packets that left by an interface of side A.
-fn left(net: &Namespaces, device: &str) -> u64 {
-    let text = net.read_proc(Side::A, "dev");
+/// A column of an interface's line in /proc/net/dev.
+fn counted(net: &Namespaces, side: Side, device: &str, column: usize) -> u64 {
+    let text = net.read_proc(side, "dev");
     let line = text.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
-    let packets = line.and_then(|line| line.split_whitespace().nth(9)?.parse().ok());
+    let packets = line.and_then(|line| line.split_whitespace().nth(column)?.parse().ok());
     packets.expect("a number")
 }
 
-// covers: LIM-02
-#[test]
-fn connections_and_datagrams_use_both_next_hops_of_a_route() {
+/// Packets that left by an interface of side A.
+fn left(net: &Namespaces, device: &str) -> u64 {
+    counted(net, Side::A, device, 9)
+}
+
+/// A second cable beside the first one, and 10.50.0.1 of side B behind both.
+fn two_cables() -> Namespaces {
     let net = Namespaces::new();
     let second = format!(
         "link add second-a address 02:00:00:98:00:01 type veth peer second-b address 02:00:00:98:00:02 netns {}",
@@ -67,10 +71,17 @@ fn connections_and_datagrams_use_both_next_hops_of_a_route() {
         );
     }
     net.ip(Side::B, "address add 10.50.0.1/32 dev lo");
+    // The ports choose among next hops, too.
+    net.sysctl(Side::A, "net.ipv4.fib_multipath_hash_policy", "1");
+    net
+}
+
+// covers: LIM-02
+#[test]
+fn connections_and_datagrams_use_both_next_hops_of_a_route() {
+    let net = two_cables();
     let hops = "nexthop via 10.99.0.2 dev veth-a nexthop via 10.98.0.2 dev second-a";
     net.ip(Side::A, &format!("route add 10.50.0.0/24 {hops}"));
-    // By the ports, too.
-    net.sysctl(Side::A, "net.ipv4.fib_multipath_hash_policy", "1");
     let listener = net.within(Side::B, || TcpListener::bind("10.50.0.1:7000").unwrap());
     let echo = net.within(Side::B, || UdpSocket::bind("10.50.0.1:7000").unwrap());
     echo.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -112,4 +123,31 @@ fn connections_and_datagrams_use_both_next_hops_of_a_route() {
         *packets = left(&net, device) - *packets;
     }
     assert!(packets.iter().all(|count| *count > EACH as u64 / 16), "{packets:?}");
+}
+
+/// The address is that of the first question's hop. Before Linux 6.16 the second one, by the address, may be answered by another
+/// interface; with this rule it always is.
+// covers: LIM-02
+#[test]
+fn a_connection_hears_answers_by_the_interface_of_its_address() {
+    let net = two_cables();
+    net.ip(Side::A, "route add 10.50.0.0/24 via 10.99.0.2 dev veth-a");
+    net.ip(Side::A, "route add 10.50.0.0/24 via 10.98.0.2 dev second-a table 100");
+    net.ip(Side::A, "rule add from 10.99.0.1 to 10.50.0.0/24 table 100");
+    for device in ["all", "second-b"] {
+        net.sysctl(Side::B, &format!("net.ipv4.conf.{device}.rp_filter"), "0");
+    }
+    let listener = net.within(Side::B, || TcpListener::bind("10.50.0.1:7000").unwrap());
+    let mut program = net.puppet(Side::A);
+    program.run("kept = [udp((f'10.{net}.0.1', 4000)) for net in (99, 98)]");
+    let (watch, before) = (net.watch_tcp(Side::A), left(&net, "second-a"));
+    program.run("c = create_connection(('10.50.0.1', 7000), 15)");
+    let (mut peer, from) = listener.accept().unwrap();
+    assert_eq!(from.ip(), Ipv4Addr::new(10, 99, 0, 1));
+    program.run("c.sendall(b'there')");
+    peer.read_exact(&mut [0; 5]).unwrap();
+    peer.write_all(b"back").unwrap();
+    assert_eq!(program.run("c.recv(4, MSG_WAITALL)"), "b'back'");
+    watch.still(1);
+    assert!(left(&net, "second-a") >= before + 3, "the SYN and what follows");
 }
