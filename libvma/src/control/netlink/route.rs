@@ -12,7 +12,7 @@ use netlink_packet_route::route::{
 use super::{Errno, wire};
 
 /// The transport a lookup is for; rules may match on it, and the multipath hash may include it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     Tcp,
     Udp,
@@ -22,7 +22,7 @@ pub enum Protocol {
 ///
 /// The calling process's effective user id takes part too (rules match on it), without being asked
 /// for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RouteQuery {
     pub dst: Ipv4Addr,
     /// The source the socket is bound to, `None` for any; one that is no address of this host is

@@ -20,12 +20,13 @@ pub fn refresh(stack: &Stack, plane: &mut Plane) {
     let keys = state.connections_by_key();
     drop(state);
     // Many connections share a way.
-    let mut known: HashMap<(Ipv4Addr, Ipv4Addr, Wishes), Option<route::Way>> = HashMap::new();
+    let by_ports = !keys.is_empty() && plane.control.ports_choose_hops();
+    let mut known: HashMap<RouteQuery, Option<route::Way>> = HashMap::new();
     for key in keys {
-        let wishes = Wishes::of(stack, &key);
+        let query = query(&key, Wishes::of(stack, &key));
         let way = *known
-            .entry((key.local, key.remote, wishes))
-            .or_insert_with(|| route::find(stack, plane, &query(&key, wishes)).ok());
+            .entry(shared(&query, by_ports))
+            .or_insert_with(|| route::find(stack, plane, &query).ok());
         if let Some(hop) = way.and_then(|way| way.hop)
             && let Ok(mut state) = stack.shard.lock()
         {
@@ -72,7 +73,7 @@ pub fn on_icmp(stack: &Stack, notice: &Notice, seq: u32) {
 }
 
 /// What a socket's options say of the way its packets take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Wishes {
     /// SO_BINDTODEVICE.
     device: Option<u32>,
@@ -104,6 +105,14 @@ fn query(key: &FlowKey, wishes: Wishes) -> RouteQuery {
         sport: Some(key.local_port),
         dport: Some(key.remote_port),
         ..RouteQuery::to(key.remote)
+    }
+}
+
+/// What connections with one way have in common. Where ports choose among next hops of IPv4, each may have its own.
+fn shared(query: &RouteQuery, by_ports: bool) -> RouteQuery {
+    match by_ports && !ipv6_stand_ins::is_one(query.dst) {
+        true => *query,
+        false => RouteQuery { sport: None, dport: None, ..*query },
     }
 }
 

@@ -1,7 +1,8 @@
 //! Many connections to one peer, while routes change.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
 
 use crate::harness::{Namespaces, PATIENCE, Side};
 
@@ -150,4 +151,54 @@ fn a_connection_hears_answers_by_the_interface_of_its_address() {
     assert_eq!(program.run("c.recv(4, MSG_WAITALL)"), "b'back'");
     watch.still(1);
     assert!(left(&net, "second-a") >= before + 3, "the SYN and what follows");
+}
+
+/// Both next hops are behind one interface, so that all connections are of one pair of addresses.
+// covers: LIM-02 LIM-25
+#[test]
+fn a_change_of_routes_leaves_connections_their_next_hops() {
+    const COUNT: usize = 12;
+    const SENT: u64 = 4;
+    let net = Namespaces::new();
+    net.ip(
+        Side::B,
+        "link add hop-b link veth-b address 02:00:00:99:00:05 type macvlan mode bridge",
+    );
+    net.ip(Side::B, "link set hop-b addrgenmode none up");
+    net.ip(Side::B, "address add 10.50.0.1/32 dev lo");
+    for device in ["all", "hop-b"] {
+        net.sysctl(Side::B, &format!("net.ipv4.conf.{device}.rp_filter"), "0");
+    }
+    let neighbour = "10.99.0.5 lladdr 02:00:00:99:00:05 nud permanent dev veth-a";
+    net.ip(Side::A, &format!("neigh replace {neighbour}"));
+    let hops = "nexthop via 10.99.0.2 dev veth-a nexthop via 10.99.0.5 dev veth-a";
+    net.ip(Side::A, &format!("route add 10.50.0.0/24 {hops}"));
+    net.sysctl(Side::A, "net.ipv4.fib_multipath_hash_policy", "1");
+    let listener = net.within(Side::B, || TcpListener::bind("10.50.0.1:7000").unwrap());
+    let mut program = net.puppet(Side::A);
+    program.run("kept = []");
+    let watch = net.watch_tcp(Side::A);
+    let mut peers = Vec::new();
+    for _ in 0..COUNT {
+        program.run("kept.append(create_connection(('10.50.0.1', 7000), 15))");
+        peers.push(listener.accept().unwrap().0);
+    }
+    let mut ways = || -> Vec<bool> {
+        let by_second = |(at, peer): (usize, &mut TcpStream)| {
+            let before = counted(&net, Side::B, "hop-b", 1);
+            for _ in 0..SENT {
+                program.run(&format!("kept[{at}].sendall(b'x')"));
+                peer.read_exact(&mut [0; 1]).unwrap();
+            }
+            counted(&net, Side::B, "hop-b", 1) >= before + SENT
+        };
+        peers.iter_mut().enumerate().map(by_second).collect()
+    };
+    let before = ways();
+    assert!(before.contains(&true) && before.contains(&false), "{before:?}");
+    net.ip(Side::A, "route add 10.51.0.0/24 via 10.99.0.2");
+    // Long enough for a thread to hear of it; nothing is to be seen then.
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(ways(), before);
+    watch.still(COUNT as u64);
 }

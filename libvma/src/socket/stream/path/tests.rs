@@ -78,6 +78,28 @@ fn a_route_is_asked_for_by_what_the_socket_says_of_it() {
     assert_eq!(Wishes::of(&tcp.stack, &gone), Wishes::default());
 }
 
+/// All of one pair of addresses went by one next hop after a change of routes, whatever hops they had.
+#[test]
+fn connections_of_one_pair_share_a_way_unless_ports_choose() {
+    let of = |key: FlowKey, by_ports| shared(&query(&key, Wishes::default()), by_ports);
+    let others = [
+        FlowKey { local_port: KEY.local_port + 1, ..KEY },
+        // Of a server's connections the port of the peer differs.
+        FlowKey { remote_port: KEY.remote_port + 1, ..KEY },
+    ];
+    for other in others {
+        assert_eq!(of(KEY, false), of(other, false));
+        assert_ne!(of(KEY, true), of(other, true));
+        let ipv6 = |key| {
+            let remote = ipv6_stand_ins::of_neighbour("2001:db8::1".parse().unwrap()).unwrap();
+            of(FlowKey { remote, ..key }, true)
+        };
+        assert_eq!(ipv6(KEY), ipv6(other), "another setting is theirs");
+    }
+    let elsewhere = FlowKey { remote: Ipv4Addr::new(192, 0, 2, 77), ..KEY };
+    assert_ne!(of(KEY, false), of(elsewhere, false));
+}
+
 /// Routes that are lost may come back at once: the last next hop is better than none until then.
 #[test]
 fn a_route_that_is_not_found_leaves_the_next_hop_as_it_was() {
