@@ -6,15 +6,26 @@
 use core::net::{Ipv4Addr, Ipv6Addr};
 
 pub use crate::drop_reason::DropReason;
+use crate::wire::checksum::Sum;
 use crate::wire::ethernet::{self, EtherType};
 use crate::wire::{ipv4, ipv6, tcp};
 
 /// The header of IPv6 is longer by so much.
 pub const DIFFERENCE: usize = ipv6::HEADER_LEN - ipv4::HEADER_LEN;
 
+/// Of a fragment the header of IPv6 is longer by so much: its identification has 32 bits, for whose upper half the header of IPv4 has an
+/// option.
+pub const DIFFERENCE_OF_FRAGMENT: usize =
+    ipv6::HEADER_LEN + ipv6::FRAGMENT_HEADER_LEN - FRAGMENT_LEN;
+
+/// A header of IPv4 with an option.
+const FRAGMENT_LEN: usize = ipv4::HEADER_LEN + ipv4::STREAM_IDENTIFIER.len();
+
 /// Where the next header lies behind each of the two.
 pub const BEHIND_IPV4: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
 pub const BEHIND_IPV6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
+/// The same of a fragment.
+pub const BEHIND_FRAGMENT: usize = BEHIND_IPV6 + ipv6::FRAGMENT_HEADER_LEN;
 
 /// The longest headers: those of TCP with all options.
 pub const LONGEST_HEADERS: usize = BEHIND_IPV6 + tcp::MAX_HEADER_LEN;
@@ -29,15 +40,15 @@ pub fn default_mss(peer: Ipv4Addr) -> u16 {
     }
 }
 
-/// Makes a packet of IPv6, of which `first` is the first piece and `len` the whole length, one of IPv4 that begins [`DIFFERENCE`] bytes
-/// later. The stand-ins are those that `own` and `peer` have for the destination and the source; if there is none, `peer` says what becomes
+/// Makes a packet of IPv6, of which `first` is the first piece and `len` the whole length, one of IPv4 that begins so many bytes later
+/// as this returns: [`DIFFERENCE`], or of a fragment [`DIFFERENCE_OF_FRAGMENT`]. The stand-ins are those that `own` and `peer` have for the destination and the source; if there is none, `peer` says what becomes
 /// of the packet.
 pub fn to_ipv4(
     first: &mut [u8],
     len: usize,
     own: impl Fn(Ipv6Addr) -> Option<Ipv4Addr>,
     peer: impl FnOnce(Ipv6Addr) -> Result<Ipv4Addr, DropReason>,
-) -> Result<(), DropReason> {
+) -> Result<usize, DropReason> {
     let Some((link, rest)) = first.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>() else {
         return Err(DropReason::TooShort);
     };
@@ -46,22 +57,60 @@ pub fn to_ipv4(
         return Err(DropReason::NotIpv4);
     }
     let header = ipv6::Header::parse(rest, len.saturating_sub(ethernet::HEADER_LEN))?;
-    if !matches!(header.next_header, ipv4::protocol::TCP | ipv4::protocol::UDP) {
+    let fragment = ipv6::Fragment::of(&header, rest)?;
+    // Of a later fragment's protocol nobody asks.
+    let is_first = fragment.is_none_or(|fragment| fragment.offset == 0);
+    let protocol = fragment.map_or(header.next_header, |fragment| fragment.next_header);
+    if is_first && !matches!(protocol, ipv4::protocol::TCP | ipv4::protocol::UDP) {
         return Err(DropReason::UnknownProtocol);
     }
     let dst = own(header.dst).ok_or(DropReason::NotForUs)?;
     let src = peer(header.src)?;
     let payload = usize::from(header.payload_len);
-    let mut ip = ipv4::Header::new(src, dst, header.next_header, payload)
-        .ok_or(DropReason::BadIpTotalLength)?;
+    let mut ip =
+        ipv4::Header::new(src, dst, protocol, payload).ok_or(DropReason::BadIpTotalLength)?;
     ip.tos = header.traffic_class;
     ip.ttl = header.hop_limit;
-    ip.dont_fragment = true;
+    ip.dont_fragment = fragment.is_none();
     link_header.ethertype = EtherType::IPV4;
-    let place = first.get_mut(DIFFERENCE..).and_then(|place| place.split_first_chunk_mut());
+    let by = if fragment.is_some() { DIFFERENCE_OF_FRAGMENT } else { DIFFERENCE };
+    let place = first.get_mut(by..).and_then(|place| place.split_first_chunk_mut());
     let Some((link, rest)) = place else { return Err(DropReason::TooShort) };
     link_header.emit(link);
-    rest.first_chunk_mut().into_iter().for_each(|place| ip.emit(place));
+    match fragment {
+        None => rest.first_chunk_mut().into_iter().for_each(|place| ip.emit(place)),
+        Some(fragment) => emit_fragment(ip, fragment, rest)?,
+    }
+    Ok(by)
+}
+
+/// Writes the header of IPv4, with an option, of a fragment.
+#[cold]
+fn emit_fragment(
+    ip: ipv4::Header,
+    fragment: ipv6::Fragment,
+    out: &mut [u8],
+) -> Result<(), DropReason> {
+    let payload = ip.payload_len().checked_sub(ipv6::FRAGMENT_HEADER_LEN);
+    let len = payload.and_then(|len| len.checked_add(ipv4::STREAM_IDENTIFIER.len()));
+    let len = len.ok_or(DropReason::FragmentBadLength)?;
+    let ip = ip.for_fragment(fragment.offset.into(), len, fragment.more);
+    let mut ip = ip.ok_or(DropReason::BadIpTotalLength)?;
+    let [i0, i1, i2, i3] = fragment.ident.to_be_bytes();
+    ip.ident = u16::from_be_bytes([i2, i3]);
+    let mut header = [0; ipv4::HEADER_LEN];
+    ip.emit(&mut header);
+    let [kind, size, ..] = ipv4::STREAM_IDENTIFIER;
+    let option = [kind, size, i0, i1];
+    let [first, .., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
+    *first = 0x40 | (FRAGMENT_LEN / 4) as u8;
+    (*c0, *c1) = (0, 0);
+    let sum = Sum::of(&header).then(Sum::of(&option)).checksum().to_be_bytes();
+    let [_, .., c0, c1, _, _, _, _, _, _, _, _] = &mut header;
+    [*c0, *c1] = sum;
+    let (place, rest) = out.split_at_mut_checked(header.len()).ok_or(DropReason::TooShort)?;
+    place.copy_from_slice(&header);
+    *rest.first_chunk_mut().ok_or(DropReason::TooShort)? = option;
     Ok(())
 }
 
@@ -91,6 +140,45 @@ pub fn headers(
     let [.., high, low] = place;
     [*high, *low] = EtherType::IPV6.0.to_be_bytes();
     header.emit(rest.first_chunk_mut()?);
+    Some(out)
+}
+
+/// Is a packet of IPv4 to send, without options, a fragment?
+#[inline]
+pub fn is_fragment(packet: &[u8]) -> bool {
+    const PLACE: usize = ethernet::HEADER_LEN + 6;
+    let place = packet.get(PLACE..).and_then(<[u8]>::first_chunk);
+    place.is_some_and(|place| u16::from_be_bytes(*place) & 0x3fff != 0)
+}
+
+/// As [`headers`], of a fragment. Its identification gets these upper bits.
+#[cold]
+pub fn fragment_headers(
+    packet: &[u8],
+    real: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
+    upper: u16,
+) -> Option<[u8; BEHIND_FRAGMENT]> {
+    let ip = packet.get(ethernet::HEADER_LEN..)?;
+    let &[_, _, _, _, i0, i1, p0, p1, _, next_header, ..] =
+        ip.first_chunk::<{ ipv4::HEADER_LEN }>()?;
+    // Without what is behind them, where the first fragment alone has ports: one flow label for all.
+    let before = headers(packet.get(..BEHIND_IPV4)?, real)?;
+    let place = u16::from_be_bytes([p0, p1]);
+    let fragment = ipv6::Fragment {
+        next_header,
+        offset: (place & 0x1fff) << 3,
+        more: place & 0x2000 != 0,
+        ident: u32::from(upper) << 16 | u32::from(u16::from_be_bytes([i0, i1])),
+    };
+    let mut out = [0; BEHIND_FRAGMENT];
+    let (front, behind) = out.split_first_chunk_mut::<BEHIND_IPV6>()?;
+    *front = before;
+    let (_, header) = front.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
+    let [_, _, _, _, l0, l1, next, ..] = header.first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+    let len = u16::from_be_bytes([*l0, *l1]).checked_add(ipv6::FRAGMENT_HEADER_LEN as u16)?;
+    [*l0, *l1] = len.to_be_bytes();
+    *next = ipv6::FRAGMENT;
+    fragment.emit(behind.first_chunk_mut()?);
     Some(out)
 }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use libvma_engine::ip::reassembly::{Reassembler, TIMEOUT};
+use libvma_engine::ip::reassembly::{Reassembler, TIMEOUT, TIMEOUT_OF_IPV6};
 use libvma_engine::time::Instant;
 use libvma_engine::wire::ipv4::{Header, MAX_PAYLOAD_LEN, protocol};
 
@@ -15,6 +15,7 @@ use libvma_engine::wire::ipv4::{Header, MAX_PAYLOAD_LEN, protocol};
 struct Input {
     /// Small, so that eviction is reached.
     limit: u16,
+    of_ipv6: bool,
     steps: Vec<Step>,
 }
 
@@ -40,7 +41,10 @@ enum Step {
 
 fuzz_target!(|input: Input| {
     let limit = usize::from(input.limit) * 4;
-    let mut reassembler = Reassembler::with_limit(limit);
+    let (mut reassembler, timeout) = match input.of_ipv6 {
+        true => (Reassembler::of_ipv6(limit), TIMEOUT_OF_IPV6),
+        false => (Reassembler::with_limit(limit), TIMEOUT),
+    };
     let mut now = Instant::from_nanos(0);
     for step in input.steps {
         match step {
@@ -76,8 +80,9 @@ fuzz_target!(|input: Input| {
                 let data: Vec<u8> = (offset..offset + held).map(|at| byte(ident, at)).collect();
                 let (left, right) = data.split_at(usize::from(cut) % (held + 1));
                 if let Ok(Some(datagram)) = reassembler.push(now, &header, [left, right]) {
-                    assert!(datagram.payload.len() <= MAX_PAYLOAD_LEN);
-                    assert_eq!(datagram.header.payload_len(), datagram.payload.len());
+                    let len = datagram.payload.len();
+                    assert!(len <= if input.of_ipv6 { 0xffff } else { MAX_PAYLOAD_LEN });
+                    assert_eq!(datagram.header.payload_len(), len.min(MAX_PAYLOAD_LEN));
                     assert!(!datagram.header.is_fragment());
                     let mut bytes = datagram.payload.iter().enumerate();
                     assert!(bytes.all(|(at, value)| *value == byte(ident, at)));
@@ -86,14 +91,14 @@ fuzz_target!(|input: Input| {
         }
         assert!(reassembler.memory() <= limit);
         assert_eq!(reassembler.memory() == 0, reassembler.is_empty());
-        let latest = now.saturating_add(TIMEOUT);
+        let latest = now.saturating_add(timeout);
         assert!(
             reassembler
                 .next_deadline()
                 .is_none_or(|deadline| deadline <= latest)
         );
     }
-    reassembler.expire(now.saturating_add(TIMEOUT));
+    reassembler.expire(now.saturating_add(timeout));
     assert!(reassembler.is_empty() && reassembler.memory() == 0);
 });
 

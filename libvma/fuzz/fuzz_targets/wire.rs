@@ -6,7 +6,9 @@ use std::cell::RefCell;
 use std::net::Ipv4Addr;
 
 use libfuzzer_sys::fuzz_target;
-use libvma_engine::translation::{BEHIND_IPV6, DIFFERENCE, DropReason, headers, to_ipv4};
+use libvma_engine::translation::{
+    BEHIND_IPV6, DIFFERENCE, DropReason, fragment_headers, headers, to_ipv4,
+};
 use libvma_engine::wire::checksum::{Sum, copy_and_sum};
 use libvma_engine::wire::udp::PartialChecksum;
 use libvma_engine::wire::{ethernet, ipv4, udp};
@@ -30,18 +32,37 @@ fn translate(frame: &[u8]) {
     };
     let mut bytes = frame.to_vec();
     let peer = |address| stand_in(address).ok_or(DropReason::BadSourceAddress);
-    if to_ipv4(&mut bytes, frame.len(), stand_in, peer).is_err() {
+    let Ok(by) = to_ipv4(&mut bytes, frame.len(), stand_in, peer) else {
         return;
-    }
-    let packet = &bytes[DIFFERENCE..];
-    let ip = &packet[ethernet::HEADER_LEN..];
-    ipv4::Header::parse(ip, ip.len()).expect("a packet of IPv4");
+    };
+    let packet = &bytes[by..];
+    let bytes = &packet[ethernet::HEADER_LEN..];
+    let ip = ipv4::Header::parse(bytes, bytes.len()).expect("a packet of IPv4");
     let real = |address: Ipv4Addr| met.borrow().get(usize::from(address.octets()[3]) - 1).copied();
-    let back = headers(packet, real).expect("addresses that were met");
+    let back = if by == DIFFERENCE {
+        headers(packet, real)
+            .expect("addresses that were met")
+            .to_vec()
+    } else if ip.is_fragment() {
+        let all = ipv4::long_ident(bytes).expect("an identification");
+        assert_eq!(all as u16, ip.ident);
+        // As one is sent: without the option.
+        let mut sent = [0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
+        sent[..ethernet::HEADER_LEN].copy_from_slice(&packet[..ethernet::HEADER_LEN]);
+        ip.emit(sent[ethernet::HEADER_LEN..].first_chunk_mut().expect("room"));
+        let back = fragment_headers(&sent, real, (all >> 16) as u16);
+        let mut back = back.expect("addresses that were met").to_vec();
+        // What is reserved, nobody looks at.
+        back[BEHIND_IPV6 + 1] = frame[BEHIND_IPV6 + 1];
+        back[BEHIND_IPV6 + 3] |= frame[BEHIND_IPV6 + 3] & 6;
+        back
+    } else {
+        return;
+    };
     let label = 15..18;
     assert_eq!(back[..label.start], frame[..label.start]);
     assert_eq!(back[label.start] >> 4, frame[label.start] >> 4);
-    assert_eq!(back[label.end..], frame[label.end..BEHIND_IPV6]);
+    assert_eq!(back[label.end..], frame[label.end..back.len()]);
 }
 
 fn receive(frame: &[u8]) {

@@ -149,7 +149,9 @@ impl<S> State<S> {
             );
         }
         self.refuse(id, received, DropReason::KernelsConnection);
-        let Some(packet) = ipv6::Packet::read(&frame, partial) else { return };
+        let Some(packet) = ipv6::Packet::read(&frame, partial) else {
+            return inject_piece(interface, &frame);
+        };
         if let Some(ring) = self.rings.get_mut(id.index()) {
             ring.tell_stranger(packet.src);
         }
@@ -178,6 +180,16 @@ impl<S> State<S> {
         let interface = ring.interface();
         let mac = group_mac(datagram.destination).unwrap_or(MacAddr(interface.mac));
         (!ring.is_local()).then_some((interface.index, mac))
+    }
+}
+
+/// Gives the kernel a fragment of a datagram of IPv6, which may have others of it. It is lost if it is longer than a page.
+#[cold]
+fn inject_piece(interface: u32, frame: &[u8]) {
+    if let Some(piece) = ipv6::past_steering(frame)
+        && let Ok(injector) = Injector::new()
+    {
+        let _ = injector.inject_as_it_is(interface, &piece);
     }
 }
 

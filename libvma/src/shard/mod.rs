@@ -29,7 +29,7 @@ mod transmit;
 
 use libvma_dev::ipv6_stand_ins::alike_everywhere;
 use libvma_engine::drop_reason::DropReason;
-use libvma_engine::ip::reassembly::Reassembler;
+use libvma_engine::ip::reassembly::{MEMORY_LIMIT, Reassembler};
 use libvma_engine::udp::lookup::{Filter, Lookup};
 use rustix::io::Errno;
 
@@ -113,7 +113,8 @@ pub struct State<S> {
     local: local::Local,
     /// TCP connections whose bytes go through shared memory.
     pipes: pipe::Pipes,
-    reassembler: Reassembler,
+    /// Of IPv4, and of IPv6.
+    reassemblers: [Reassembler; 2],
     sleepers: Vec<Sleeper>,
     /// The one that listens to the rings.
     driver: Option<SleeperId>,
@@ -166,7 +167,7 @@ impl<S> Default for Shard<S> {
                 tcp: None,
                 local: local::Local::default(),
                 pipes: pipe::Pipes::default(),
-                reassembler: Reassembler::default(),
+                reassemblers: [Reassembler::default(), Reassembler::of_ipv6(MEMORY_LIMIT)],
                 sleepers: Vec::new(),
                 driver: None,
                 driver_until: u64::MAX,

@@ -41,13 +41,15 @@ pub(super) struct Parsed {
 impl<S> State<S> {
     /// Gives up datagrams whose fragments did not all come. For the internal thread.
     pub fn expire_fragments(&mut self) {
-        let expired = self.reassembler.expire(clock::now());
-        let evicted = self.reassembler.take_evicted();
-        for (reason, count) in
-            [(DropReason::FragmentTimeout, expired), (DropReason::FragmentMemory, evicted)]
-        {
-            if let Some(total) = self.drops.get_mut(reason.index()) {
-                *total += count as u64;
+        for reassembler in &mut self.reassemblers {
+            let expired = reassembler.expire(clock::now());
+            let evicted = reassembler.take_evicted();
+            for (reason, count) in
+                [(DropReason::FragmentTimeout, expired), (DropReason::FragmentMemory, evicted)]
+            {
+                if let Some(total) = self.drops.get_mut(reason.index()) {
+                    *total += count as u64;
+                }
             }
         }
     }
@@ -68,8 +70,9 @@ impl<S> State<S> {
             }
             Ok(ip) if self.own_addresses.iter().any(|(own, _)| *own == ip.src) => match ip {
                 // Linux refuses the host's own address as a source of IPv4 only (fib_validate_source()).
-                ip if is_datagram_of_ipv6(&ip) => parse_udp(ring, &received, ip),
-                _ => Err(DropReason::BadSourceAddress),
+                ip if !is_datagram_of_ipv6(&ip) => Err(DropReason::BadSourceAddress),
+                ip if ip.is_fragment() => return self.input_fragment(id, received, ip),
+                ip => parse_udp(ring, &received, ip),
             },
             Err(DropReason::NotIpv4) => return self.input_ipv6(id, received),
             Err(reason) => Err(reason),
@@ -291,7 +294,14 @@ impl<S> State<S> {
         let Some(ring) = self.rings.get(usize::from(id.0)) else { return };
         let skip = ethernet::HEADER_LEN + ip.header_len();
         let payload = skipping(ring.pieces(&received.frame), skip);
-        let whole = self.reassembler.push(clock::now(), &ip, payload);
+        let [of_ipv4, of_ipv6] = &mut self.reassemblers;
+        let packet = ring.first_bytes(&received.frame).get(ethernet::HEADER_LEN..);
+        let whole = match packet.and_then(ipv4::long_ident) {
+            Some(ident) if ipv6_stand_ins::is_one(ip.src) => {
+                of_ipv6.push_identified(clock::now(), &ip, ident, payload)
+            }
+            _ => of_ipv4.push(clock::now(), &ip, payload),
+        };
         let interface = ring.interface().index;
         let partial = partial(ring);
         let way = way_back(ring, id, ring.first_bytes(&received.frame));
@@ -467,6 +477,9 @@ fn check_udp(
     partial: PartialChecksum,
 ) -> Result<Parsed, DropReason> {
     let udp = udp::Header::parse(payload, payload.len())?;
+    if udp.checksum == 0 && is_datagram_of_ipv6(&ip) {
+        return Err(DropReason::BadUdpChecksum);
+    }
     let data = payload.get(udp::HEADER_LEN..).unwrap_or_default();
     udp.verify(ip.src, ip.dst, core::iter::once(data), partial)?;
     nonzero_port(Parsed { ip, udp, after_kernel: 0, by_link: false, member: 0, segment: 0 })

@@ -10,6 +10,7 @@ use libvma_engine::ip::fragment::{Fragment, fragments};
 use libvma_engine::udp::lookup::Tuple;
 use libvma_engine::wire::checksum::{Sum, copy_and_sum};
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
+use libvma_engine::wire::ipv6::FRAGMENT_HEADER_LEN;
 use libvma_engine::wire::{ipv4, udp};
 
 use super::local::{mark_switch, mark_train};
@@ -267,8 +268,11 @@ fn send_fragments(
         return Err(SendError::Fragments);
     }
     let total = egress.len + udp::HEADER_LEN;
-    let pieces =
-        fragments(total, egress.hop.mtu as usize, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;
+    // The longer header has room by the hop's MTU (`ipv6_stand_ins::room`), that of a fragment has not.
+    let of_ipv6 = ipv6_stand_ins::is_one(*egress.destination.ip());
+    let room = egress.hop.mtu as usize;
+    let room = if of_ipv6 { room.saturating_sub(FRAGMENT_HEADER_LEN) } else { room };
+    let pieces = fragments(total, room, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;
     // The checksum stands in the first fragment, so the payload is summed before it is copied.
     let udp = if egress.checksum {
         let mut gather = Gather::new(egress);

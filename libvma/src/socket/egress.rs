@@ -177,7 +177,7 @@ fn decide<'a>(
             continue;
         }
         if class.is_some()
-            && size::is_longer_by_ipv6(&mut state, id, &hop, &ancillary, (destination, len))
+            && size::is_kernels_by_length(&mut state, id, &hop, &ancillary, (destination, len))
         {
             return Err(passed_locked(state, id, request, WhyOs::Arguments));
         }
@@ -302,7 +302,8 @@ impl Way {
             ttl: self.ancillary.ttl.unwrap_or(ttl),
             tos: self.ancillary.tos.or(self.class).unwrap_or(options.tos),
             dont_fragment: options.dont_fragment,
-            never_fragment: options.never_fragment,
+            // IP_MTU_DISCOVER is not for packets of IPv6.
+            never_fragment: options.never_fragment && self.class.is_none(),
             // SO_NO_CHECK is for IPv4 (RFC 8200 section 8.1).
             checksum: options.checksum || self.class.is_some(),
             loop_back: multicast.is_some() && socket.loops_multicast(),

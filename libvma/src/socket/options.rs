@@ -36,6 +36,8 @@ pub struct Options {
     pub ipv6_told: Ipv6Told,
     /// An option is set that gives IPv6 packets what only the kernel can give them.
     pub sends_ipv6_by_kernel: bool,
+    /// Those that need fragments only: an option says what becomes of them.
+    pub cuts_ipv6_by_kernel: bool,
     /// SO_VMA_SHUTDOWN_RX: what arrives is the kernel's.
     pub receives_by_kernel: bool,
     /// UDP_GRO.
@@ -185,6 +187,7 @@ impl Options {
             original_destination: false,
             ipv6_told: Ipv6Told::default(),
             sends_ipv6_by_kernel: false,
+            cuts_ipv6_by_kernel: false,
             receives_by_kernel: false,
             receive_segment: false,
             bound_device: None,
@@ -263,12 +266,11 @@ const HARMLESS_IP: &[i32] = &[
 const IP_LOCAL_PORT_RANGE: i32 = 51;
 
 /// Options that concern IPv6 packets only (ipv6(7), linux/in6.h), which are the shadow's, and mean nothing for a datagram between hosts
-/// that needs no fragments and comes without extension headers.
+/// that comes without extension headers.
 const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_2292HOPOPTS,
     libc::IPV6_2292DSTOPTS,
     libc::IPV6_2292RTHDR,
-    libc::IPV6_MTU_DISCOVER,
     libc::IPV6_RECVERR,
     IPV6_JOIN_ANYCAST,
     IPV6_LEAVE_ANYCAST,
@@ -280,9 +282,7 @@ const HARMLESS_IPV6: &[i32] = &[
     libc::IPV6_RECVDSTOPTS,
     libc::IPV6_RECVPATHMTU,
     libc::IPV6_PATHMTU,
-    libc::IPV6_DONTFRAG,
     libc::IPV6_MINHOPCOUNT,
-    libc::IPV6_RECVFRAGSIZE,
     libc::IPV6_FREEBIND,
 ];
 
@@ -466,6 +466,8 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
             options.note_ipv6(fd, name);
             socket.route = None;
         }
+        // Fragments, EMSGSIZE, or a packet that is too long.
+        libc::IPV6_DONTFRAG | libc::IPV6_MTU_DISCOVER => options.cuts_ipv6_by_kernel = true,
         name if SENDING_IPV6.contains(&name) => {
             options.sends_ipv6_by_kernel = true;
             socket.route = None;
@@ -475,8 +477,10 @@ fn ipv6_level(stack: &Stack, id: SocketId, name: i32) -> bool {
             options.ipv6_told.set(name, value.is_some_and(|value| value != 0));
             endpoint.wants_interface = options.tells_interface();
         }
-        // The kernel makes up flow labels, of which it tells then.
-        libc::IPV6_FLOWINFO => return shadow::int_option(fd, libc::IPPROTO_IPV6, name) == Some(0),
+        // The kernel makes up flow labels, of which it tells then, and knows of what fragments a datagram was made.
+        libc::IPV6_FLOWINFO | libc::IPV6_RECVFRAGSIZE => {
+            return shadow::int_option(fd, libc::IPPROTO_IPV6, name) == Some(0);
+        }
         // Looked at when the socket gets an address; afterwards the kernel refuses to change it.
         libc::IPV6_V6ONLY => {}
         libc::IPV6_RECVPKTINFO => {

@@ -256,14 +256,16 @@ impl Namespaces {
 
     /// The same of IPv6.
     pub fn kernel_datagrams_of_ipv6(&self, side: Side) -> (u64, u64) {
+        (self.snmp6(side, "Udp6InDatagrams"), self.snmp6(side, "Udp6OutDatagrams"))
+    }
+
+    /// A counter of the namespace's IPv6.
+    pub fn snmp6(&self, side: Side, wanted: &str) -> u64 {
         let text = self.read_proc(side, "snmp6");
-        let value = |wanted: &str| -> u64 {
-            let mut lines = text.lines().map(str::split_whitespace);
-            let mut line =
-                lines.find(|line| line.clone().next() == Some(wanted)).expect("a known counter");
-            line.nth(1).expect("a value").parse().expect("a number")
-        };
-        (value("Udp6InDatagrams"), value("Udp6OutDatagrams"))
+        let mut lines = text.lines().map(str::split_whitespace);
+        let mut line =
+            lines.find(|line| line.clone().next() == Some(wanted)).expect("a known counter");
+        line.nth(1).expect("a value").parse().expect("a number")
     }
 
     /// The ports of the namespace's UDP sockets.

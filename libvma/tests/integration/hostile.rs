@@ -108,6 +108,27 @@ def packet(body, src=B, dst=A, length=None, first=0x60, hops=64, proto=17):
     return struct.pack('!BBHHBB', first, 0, 0, length & 65535, proto, hops) + src + dst + body
 def frame(body, dst=DST, kind=0x86dd):
     return dst + SRC + struct.pack('!H', kind) + body
+def piece(ident, at, more, data, kind=17):
+    return frame(packet(struct.pack('!BBHI', kind, 0, (at & 0x1fff) << 3 | more, ident) + data, proto=44))
+def fragments(r, ident):
+    style = r.randrange(9)
+    body = datagram(b'style %d, %d ' % (style, ident) + r.randbytes(r.randrange(100, 3000)))
+    out = []
+    at = 0
+    while at < len(body):
+        size = 8 * r.randrange(1, 100)
+        out.append((at // 8, at + size < len(body), body[at:at + size])); at += size
+    if style == 1: r.shuffle(out)
+    if style == 2: out += out[:1]
+    if style == 3 and len(out) > 2: del out[r.randrange(len(out))]
+    if style == 4:
+        at = r.randrange(8, len(body)) // 8
+        out.insert(r.randrange(len(out) + 1), (at, 1, r.randbytes(8 * r.randrange(1, 50))))
+    if style == 5: out.append((0x1fff, 0, r.randbytes(r.randrange(1, 1000))))
+    if style == 6: out.insert(0, (r.randrange(0x2000), 1, b''))
+    if style == 7: out.insert(1, (r.randrange(1, 9), 1, r.randbytes(r.randrange(1, 8))))
+    if style == 8: out = [(0, 1, body[:r.randrange(16)])] + out[1:]
+    return [piece(ident << 16 | ident, *one) for one in out]
 SOURCES = ['::', '::1', 'ff02::1', 'fe80::b', '::ffff:10.99.0.2', 'fd00:99::1', '2001:db8::5', '64:ff9b::1', '::5']
 def hostile(r):
     kind = r.randrange(22)
@@ -249,6 +270,15 @@ fn of_malformed_frames_of_ipv6_the_same_are_delivered_as_by_the_kernel() {
 fn of_malformed_fragments_the_same_are_delivered_as_by_the_kernel() {
     as_in_the_kernel(
         Family::Ipv4,
+        "for n in range(10):\n count += 1\n for one in fragments(r, count): throw(one)",
+    );
+}
+
+// covers: NET-23, LIM-20
+#[test]
+fn of_malformed_fragments_of_ipv6_the_same_are_delivered_as_by_the_kernel() {
+    as_in_the_kernel(
+        Family::Ipv6,
         "for n in range(10):\n count += 1\n for one in fragments(r, count): throw(one)",
     );
 }

@@ -201,8 +201,8 @@ fn control_messages_tell_and_are_heeded() {
     assert!(program.raises(&send).contains("Invalid argument"));
 }
 
-/// Fragments are the kernel's in both directions; nothing is lost between the two ways, nor twice there.
-// covers: NET-03
+/// Fragments are the library's in both directions, but those of the longest datagrams and of sockets that say what becomes of them.
+// covers: NET-03, NET-20, NET-23, LIM-20
 #[test]
 fn datagrams_beyond_the_mtu_arrive() {
     for library in Library::ALL {
@@ -210,22 +210,104 @@ fn datagrams_beyond_the_mtu_arrive() {
         with_ipv6(&ends.net);
         let (mut server, mut client) = pair(&ends);
         server.run("s = six(('::', 5000))");
-        client.run("c = six(peer=('fd00:99::1', 5000))");
-        for size in [1452, 1453, 9000, 65527, 10, 1453, 10] {
+        client.run("c = six(peer=('fd00:99::1', 5000)); c.send(b'first')");
+        server.run("echo(s)");
+        client.run("c.recv(100)");
+        let mut ask = |size: usize| {
             client.run(&format!("data = pattern({size}, 5); c.send(data)"));
             server.run("echo(s)");
             client.run("got = c.recv(65535)\nassert got == data");
-        }
+        };
+        let watches = watches(&ends);
+        [1452, 1453, 1448, 1449, 9000, 65507, 10, 1453, 10].into_iter().for_each(&mut ask);
+        watches.iter().for_each(Offload::still);
+        [65508, 65527, 1453].into_iter().for_each(&mut ask);
         // A train of such is refused, as by the kernel.
         client.run("c.setsockopt(IPPROTO_UDP, 103, 1453)");
         assert!(client.raises("c.send(bytes(4000))").contains("Message too long"));
         client.run("c.setsockopt(IPPROTO_UDP, 103, 1452); c.send(bytes(4000))");
         assert_eq!(server.run("[len(s.recv(9000)) for _ in range(3)]"), "[1452, 1452, 1096]");
         client.run("c.setsockopt(IPPROTO_UDP, 103, 0)");
+        // What does not fit is refused if that is wanted, which is no matter of IPv4's option.
+        client.run("c.setsockopt(IPPROTO_IP, 10, 2); c.send(bytes(3000))");
+        assert_eq!(server.run("len(s.recv(9000))"), "3000");
+        client.run("c.setsockopt(IPPROTO_IPV6, IPV6_DONTFRAG, 1)");
+        assert!(client.raises("c.send(bytes(1453))").contains("Message too long"));
+        client.run("c.setsockopt(IPPROTO_IPV6, IPV6_DONTFRAG, 0); c.send(bytes(1453))");
+        assert_eq!(server.run("len(s.recv(9000))"), "1453");
         server.run("s.settimeout(0.05)");
         assert!(server.raises("s.recv(10)").contains("timed out"));
     }
 }
+
+/// In any order: each datagram is whole wherever it is put together, and one of a peer without a stand-in, too.
+// covers: NET-03, NET-23
+#[test]
+fn fragments_in_any_order_are_a_datagram() {
+    let net = namespaces();
+    let mut program = puppet(&net, Side::A);
+    program.run("s = six(('::', 5000))");
+    let mut thrower = plain(&net, Side::B);
+    thrower.run(PIECES);
+    let text = "text = b''.join(b'%5d' % n for n in range(1000))";
+    program.run(text);
+    thrower.run(text);
+    thrower.run("throw(pieces(text, 1))");
+    assert_eq!(program.run("s.recv(9000) == text"), "True");
+    let watch = net.watch_ipv6(Side::A);
+    for order in ["pieces(text, 2)", "pieces(text, 3)[:2] + pieces(text, 3)[1:]"] {
+        thrower.run(&format!("throw({order})"));
+        assert_eq!(program.run("s.recv(9000) == text"), "True", "{order}");
+    }
+    // As the first one comes first, the last one may come next.
+    thrower.run("p = pieces(text, 4); throw(p[:1] + p[:0:-1])");
+    assert_eq!(program.run("s.recv(9000) == text"), "True");
+    watch.still();
+    thrower.run("throw(pieces(text, 5)[::-1])");
+    assert_eq!(program.run("s.recv(9000) == text"), "True");
+    assert_eq!(watch.moved(), (1, 0));
+    // Overlapping ones are no datagram (RFC 5722), nor is one without a checksum (RFC 8200 section 8.1).
+    let watch = net.watch_ipv6(Side::A);
+    thrower.run("p = pieces(text, 6); throw(p[:1] + [piece(text, 6, 1400, 1600)] + p[1:])");
+    thrower.run("throw(pieces(text, 7, check=0)); throw(pieces(text, 8, check=1))");
+    thrower.run("throw(pieces(b'good' * 500, 9))");
+    assert_eq!(program.run("s.recv(9000) == b'good' * 500"), "True");
+    watch.still();
+    // Of one sum with 16 others (see below).
+    for n in 0..24 {
+        let source = format!("inet_pton(AF_INET6, 'fd00:99::{:x}:{:x}')", 0x100 + n, 0x200 - n);
+        for ident in [100 + n, 200 + n] {
+            thrower.run(&format!("throw(pieces(text, {ident}, source={source}))"));
+            assert_eq!(program.run("s.recv(9000) == text"), "True", "{n}");
+        }
+    }
+}
+
+/// Datagrams to port 5000 of side A, in pieces of 1448 bytes.
+const PIECES: &str = "
+link = socket(AF_PACKET, SOCK_RAW); link.bind(('veth-b', 0))
+A, B = inet_pton(AF_INET6, 'fd00:99::1'), inet_pton(AF_INET6, 'fd00:99::2')
+def ones(data):
+    if len(data) & 1: data += bytes(1)
+    total = sum(struct.unpack('!%dH' % (len(data) // 2), data))
+    while total >> 16: total = (total & 65535) + (total >> 16)
+    return ~total & 65535
+def datagram(payload, source, check):
+    head = struct.pack('!HHHH', 4000, 5000, 8 + len(payload), 0)
+    right = ones(source + A + struct.pack('!II', 8 + len(payload), 17) + head + payload) or 65535
+    return head[:6] + struct.pack('!H', right if check is None else check) + payload
+def piece(payload, ident, at, end, source=B, check=None):
+    whole = datagram(payload, source, check)
+    body = whole[at:end]
+    more = at + len(body) < len(whole)
+    head = struct.pack('!BBHI', 17, 0, at & ~7 | more, ident) + body
+    ip = struct.pack('!IHBB', 6 << 28, len(head), 44, 64) + source + A
+    return bytes.fromhex('02000099000102000099000286dd') + ip + head
+def pieces(payload, ident, **more):
+    return [piece(payload, ident, at, at + 1448, **more) for at in range(0, 8 + len(payload), 1448)]
+def throw(frames):
+    for frame in frames: link.send(frame)
+";
 
 /// The kernel's word about a port that nobody has.
 // covers: NET-03
@@ -409,14 +491,18 @@ fn the_path_is_followed() {
     ask(1452);
     watch.still();
     net.ip(Side::A, "-6 route add fd00:99::2/128 dev veth-a mtu 1400");
+    let reassembled = || net.snmp6(Side::B, "Ip6ReasmOKs");
     wait_for("the path's MTU is heeded", || {
-        let watch = net.watch_ipv6(Side::A);
+        let before = reassembled();
         ask(1452);
-        // As fragments, by the kernel.
-        (watch.moved().1 == 1).then_some(())
+        (reassembled() > before).then_some(())
     });
     let watch = net.watch_ipv6(Side::A);
+    let before = reassembled();
     ask(1352);
+    assert_eq!(reassembled(), before);
+    ask(1353);
+    assert_eq!(reassembled(), before + 1);
     watch.still();
 }
 

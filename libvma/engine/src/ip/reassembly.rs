@@ -1,4 +1,4 @@
-//! The reassembly of fragmented datagrams (RFC 791 section 3.2, RFC 815), bounded in time and
+//! The reassembly of fragmented datagrams (RFC 791 section 3.2, RFC 815; RFC 8200 section 4.5), bounded in time and
 //! memory. It owns copies of the payloads, never frames: fragments that wait for a lost one must
 //! not starve a ring.
 
@@ -9,7 +9,7 @@ use crate::alloc::collections::BTreeMap;
 use crate::alloc::vec::Vec;
 use crate::drop_reason::DropReason;
 use crate::time::Instant;
-use crate::wire::ipv4::{Header, MAX_PAYLOAD_LEN};
+use crate::wire::ipv4::{Header, MAX_PAYLOAD_LEN, MAX_TOTAL_LEN};
 
 /// The memory all waiting fragments may take: Linux's default.
 #[doc(alias = "ipfrag_high_thresh")]
@@ -20,11 +20,43 @@ pub const MEMORY_LIMIT: usize = 4 << 20;
 #[doc(alias = "ipfrag_time")]
 pub const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The same of IPv6 (RFC 8200 section 4.5).
+#[doc(alias = "ip6frag_time")]
+pub const TIMEOUT_OF_IPV6: Duration = Duration::from_secs(60);
+
 /// A datagram is given up when its source has sent so many other fragments since its last one:
 /// Linux's default. The identification has come round by then, as a rule, and the next fragment belongs
 /// to another datagram.
 #[doc(alias = "ipfrag_max_dist")]
 const DISTANCE: u32 = 64;
+
+/// What a payload of IPv6 can have in all: its first fragment names no length of the whole.
+const MAX_PAYLOAD_LEN_OF_IPV6: usize = 0xffff;
+
+/// What differs between the families.
+#[derive(Clone, Copy, Debug)]
+struct Family {
+    timeout: Duration,
+    /// See [`DISTANCE`]. An identification of IPv6 does not come round so soon.
+    distance: Option<u32>,
+    max_payload_len: usize,
+    /// Do fragments belong together only if they name the same protocol? Of IPv6 the first one's counts.
+    by_protocol: bool,
+}
+
+const IPV4: Family = Family {
+    timeout: TIMEOUT,
+    distance: Some(DISTANCE),
+    max_payload_len: MAX_PAYLOAD_LEN,
+    by_protocol: true,
+};
+
+const IPV6: Family = Family {
+    timeout: TIMEOUT_OF_IPV6,
+    distance: None,
+    max_payload_len: MAX_PAYLOAD_LEN_OF_IPV6,
+    by_protocol: false,
+};
 
 /// Puts fragments together until datagrams are whole.
 ///
@@ -45,12 +77,14 @@ pub struct Reassembler {
     limit: usize,
     timed_out: usize,
     evicted: usize,
+    family: Family,
 }
 
 /// A datagram whose fragments have all come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reassembled {
-    /// The first fragment's, with the lengths of the whole: it is no fragment any more.
+    /// The first fragment's, with the lengths of the whole: it is no fragment any more. (A payload of IPv6 may be
+    /// longer than a header of IPv4 can say.)
     pub header: Header,
     pub payload: Vec<u8>,
 }
@@ -65,6 +99,15 @@ impl Reassembler {
     /// A reassembler that keeps [`memory`](Self::memory) at or below `limit`. Allocates nothing
     /// before a fragment comes.
     pub const fn with_limit(limit: usize) -> Self {
+        Self::of(IPV4, limit)
+    }
+
+    /// One for the fragments of IPv6, as [`crate::translation`] makes them.
+    pub const fn of_ipv6(limit: usize) -> Self {
+        Self::of(IPV6, limit)
+    }
+
+    const fn of(family: Family, limit: usize) -> Self {
         Self {
             datagrams: BTreeMap::new(),
             by_age: BTreeMap::new(),
@@ -74,6 +117,7 @@ impl Reassembler {
             limit,
             timed_out: 0,
             evicted: 0,
+            family,
         }
     }
 
@@ -91,16 +135,23 @@ impl Reassembler {
         header: &Header,
         payload: impl IntoIterator<Item = &'a [u8]>,
     ) -> Result<Option<Reassembled>, DropReason> {
+        self.push_identified(now, header, header.ident.into(), payload)
+    }
+
+    /// As [`push`](Self::push), of a fragment whose identification is longer than its header's.
+    pub fn push_identified<'a>(
+        &mut self,
+        now: Instant,
+        header: &Header,
+        ident: u32,
+        payload: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<Option<Reassembled>, DropReason> {
         // Otherwise a fragment could join others that are overdue, if the caller is late to expire
         // them.
         self.give_up_overdue(now);
-        let span = Span::of(header)?;
-        let key = Key {
-            src: header.src,
-            dst: header.dst,
-            ident: header.ident,
-            protocol: header.protocol,
-        };
+        let span = Span::of(header, self.family.max_payload_len)?;
+        let protocol = if self.family.by_protocol { header.protocol } else { 0 };
+        let key = Key { src: header.src, dst: header.dst, ident, protocol };
         self.give_up_former(key);
         let arrival = self.next_arrival;
         let source = self.sources.entry(key.src).or_default();
@@ -110,14 +161,17 @@ impl Reassembler {
             source.waiting = source.waiting.saturating_add(1);
             self.next_arrival = arrival.wrapping_add(1);
             self.memory = self.memory.saturating_add(DATAGRAM_COST);
-            Datagram::new(arrival, now.saturating_add(TIMEOUT))
+            Datagram::new(arrival, now.saturating_add(self.family.timeout))
         });
         datagram.last_fragment = source.fragments;
         let cost_before = datagram.cost();
         let inserted = datagram.insert(header, span, payload);
         self.memory = self.memory.saturating_sub(cost_before).saturating_add(datagram.cost());
         match inserted {
-            Ok(()) if datagram.is_whole() => self.remove(key).and_then(Datagram::finish).map(Some),
+            Ok(()) if datagram.is_whole() => {
+                let is_ipv6 = self.family.max_payload_len > MAX_PAYLOAD_LEN;
+                self.remove(key)?.finish(is_ipv6).map(Some)
+            }
             Ok(()) => {
                 self.make_room(key)?;
                 Ok(None)
@@ -179,11 +233,12 @@ impl Reassembler {
 
     /// Gives up a datagram whose identification has come round.
     fn give_up_former(&mut self, key: Key) {
+        let Some(distance) = self.family.distance else { return };
         let Some(datagram) = self.datagrams.get(&key) else { return };
         let source = self.sources.get(&key.src);
         let since =
             source.map_or(0, |source| source.fragments.wrapping_sub(datagram.last_fragment));
-        if since >= DISTANCE {
+        if since >= distance {
             let _ = self.remove(key);
             self.timed_out = self.timed_out.saturating_add(1);
         }
@@ -224,7 +279,7 @@ impl Reassembler {
 struct Key {
     src: Ipv4Addr,
     dst: Ipv4Addr,
-    ident: u16,
+    ident: u32,
     protocol: u8,
 }
 
@@ -246,14 +301,14 @@ struct Span {
 }
 
 impl Span {
-    fn of(header: &Header) -> Result<Self, DropReason> {
+    fn of(header: &Header, max_payload_len: usize) -> Result<Self, DropReason> {
         let (start, len, last) =
             (header.fragment_offset(), header.payload_len(), !header.more_fragments);
         if len == 0 || !last && !len.is_multiple_of(8) {
             return Err(DropReason::FragmentBadLength);
         }
         let end = start.saturating_add(len);
-        if end > MAX_PAYLOAD_LEN {
+        if end > max_payload_len {
             return Err(DropReason::FragmentTooBig);
         }
         Ok(Self { start, end, last })
@@ -376,9 +431,12 @@ impl Datagram {
         self.head.is_empty() && self.early.is_empty()
     }
 
-    fn finish(self) -> Result<Reassembled, DropReason> {
+    fn finish(self, is_ipv6: bool) -> Result<Reassembled, DropReason> {
+        let first = self.first.ok_or(DropReason::FragmentTooBig)?;
+        let room = MAX_TOTAL_LEN.saturating_sub(first.header_len());
+        let len = self.head.len();
         // Options make the header longer than `Span` assumed, so the whole may still not fit.
-        let header = self.first.and_then(|first| first.for_fragment(0, self.head.len(), false));
+        let header = first.for_fragment(0, if is_ipv6 { len.min(room) } else { len }, false);
         let header = header.ok_or(DropReason::FragmentTooBig)?;
         Ok(Reassembled { header, payload: self.head })
     }

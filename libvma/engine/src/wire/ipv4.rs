@@ -15,6 +15,18 @@ pub const MAX_TOTAL_LEN: usize = 0xffff;
 /// The largest payload of a datagram whose header has no options.
 pub const MAX_PAYLOAD_LEN: usize = MAX_TOTAL_LEN - HEADER_LEN;
 
+/// An option of which the last two bytes may be anything (RFC 791 section 3.1). Nobody uses it: in it lies the upper half of an
+/// identification of IPv6, of which [`crate::translation`] has made one of IPv4.
+pub const STREAM_IDENTIFIER: [u8; 4] = [136, 4, 0, 0];
+
+/// The identification of a packet with that option first, by all of its 32 bits.
+pub fn long_ident(packet: &[u8]) -> Option<u32> {
+    let (&[first, _, _, _, i2, i3, ..], rest) = packet.split_first_chunk::<HEADER_LEN>()?;
+    let &[kind, _, i0, i1] = rest.first_chunk()?;
+    let has_option = first & 0x0f > (HEADER_LEN / 4) as u8 && kind == STREAM_IDENTIFIER[0];
+    has_option.then_some(u32::from_be_bytes([i0, i1, i2, i3]))
+}
+
 /// IP protocol numbers.
 pub mod protocol {
     pub const ICMP: u8 = 1;

@@ -1,10 +1,15 @@
-//! The IPv6 header (RFC 8200 section 3). Addresses are not judged, extension headers are not looked at.
+//! The IPv6 header (RFC 8200 section 3). Addresses are not judged, and of extension headers that of a fragment alone is read.
 
 use core::net::Ipv6Addr;
 
 use crate::drop_reason::DropReason;
 
 pub const HEADER_LEN: usize = 40;
+
+/// RFC 8200 section 4.5.
+pub const FRAGMENT_HEADER_LEN: usize = 8;
+/// The next header's number.
+pub const FRAGMENT: u8 = 44;
 
 /// An IPv6 header: every combination of its fields is valid, but for a flow label beyond 20 bits, of which the lower ones are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +81,38 @@ impl Header {
         front.copy_from_slice(&fixed);
         src.copy_from_slice(&self.src.octets());
         dst.copy_from_slice(&self.dst.octets());
+    }
+}
+
+/// A fragment header behind that of IPv6.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    pub next_header: u8,
+    /// In bytes, a multiple of 8.
+    pub offset: u16,
+    pub more: bool,
+    pub ident: u32,
+}
+
+impl Fragment {
+    /// Reads it from the packet that begins with this header. None: another header follows.
+    #[inline]
+    pub fn of(header: &Header, packet: &[u8]) -> Result<Option<Self>, DropReason> {
+        if header.next_header != FRAGMENT {
+            return Ok(None);
+        }
+        let bytes = packet.get(HEADER_LEN..).and_then(|rest| rest.first_chunk());
+        let &[next_header, _, high, low, i0, i1, i2, i3] = bytes.ok_or(DropReason::TooShort)?;
+        let place = u16::from_be_bytes([high, low]);
+        let (offset, more) = (place & !7, place & 1 != 0);
+        Ok(Some(Self { next_header, offset, more, ident: u32::from_be_bytes([i0, i1, i2, i3]) }))
+    }
+
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; FRAGMENT_HEADER_LEN]) {
+        let [high, low] = (self.offset | u16::from(self.more)).to_be_bytes();
+        let [i0, i1, i2, i3] = self.ident.to_be_bytes();
+        *out = [self.next_header, 0, high, low, i0, i1, i2, i3];
     }
 }
 

@@ -2,16 +2,23 @@
 //! ([`libvma_dev::ipv6_stand_ins`]). Only the header changes, in place, by [`libvma_engine::translation`].
 
 use core::net::Ipv6Addr;
+use std::sync::OnceLock;
 
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::frame::Extent;
-use libvma_engine::translation::{self, BEHIND_IPV4, BEHIND_IPV6, DropReason, LONGEST_HEADERS};
+use libvma_engine::translation::{
+    self, BEHIND_FRAGMENT, BEHIND_IPV4, BEHIND_IPV6, DropReason, LONGEST_HEADERS,
+};
 
 pub use libvma_engine::translation::DIFFERENCE;
 
+use crate::sys::{random, thread};
+
 /// In front of a packet to send there is room for the longer header, and what follows is aligned as it would be without.
 pub const HEADROOM: usize = 32;
-const _: () = assert!(HEADROOM >= DIFFERENCE);
+/// So much longer is the header of a fragment to send.
+pub const DIFFERENCE_OF_FRAGMENT: usize = BEHIND_FRAGMENT - BEHIND_IPV4;
+const _: () = assert!(HEADROOM >= DIFFERENCE_OF_FRAGMENT);
 
 /// See [`translation::to_ipv4`]. A peer that was not known gets a stand-in here; if none is left for it, it is a stranger, and the
 /// packet the kernel's.
@@ -19,7 +26,7 @@ pub fn to_ipv4(
     first: &mut [u8],
     len: usize,
     stranger: impl FnOnce(Ipv6Addr),
-) -> Result<(), DropReason> {
+) -> Result<usize, DropReason> {
     translation::to_ipv4(first, len, ipv6_stand_ins::known, |address| {
         if !ipv6_stand_ins::is_host(address) {
             return Err(DropReason::BadSourceAddress);
@@ -41,6 +48,20 @@ pub fn is_ipv6(packet: &[u8]) -> bool {
 /// The headers of IPv6 for a packet to send. None: there are no such addresses, or it is no packet.
 pub fn headers(packet: &[u8]) -> Option<[u8; BEHIND_IPV6]> {
     translation::headers(packet, ipv6_stand_ins::real)
+}
+
+/// The headers of a fragment. None, too: it is none.
+#[inline]
+pub fn fragment_headers(packet: &[u8]) -> Option<[u8; BEHIND_FRAGMENT]> {
+    // Processes of one host, which count from different numbers.
+    static UPPER: OnceLock<u16> = OnceLock::new();
+    if !translation::is_fragment(packet) {
+        return None;
+    }
+    let start =
+        UPPER.get_or_init(|| random::bytes().map_or(0, |[a, b, ..]| u16::from_be_bytes([a, b])));
+    let upper = start.wrapping_add(thread::process_id() as u16);
+    translation::fragment_headers(packet, ipv6_stand_ins::real, upper)
 }
 
 /// As [`headers`], with what is behind them.
@@ -69,14 +90,14 @@ pub fn whole(before: &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// Where a packet lies whose header has grown by [`DIFFERENCE`] to the front, or shrunk (received ones).
-pub fn grown(extent: Extent) -> Extent {
-    let by = DIFFERENCE as u32;
+/// Where a packet lies whose header has grown by so much to the front, or shrunk (received ones).
+pub fn grown(extent: Extent, by: usize) -> Extent {
+    let by = by as u32;
     Extent { offset: extent.offset.saturating_sub(by.into()), len: extent.len.saturating_add(by) }
 }
 
-pub fn shrunk(extent: Extent) -> Extent {
-    let by = DIFFERENCE as u32;
+pub fn shrunk(extent: Extent, by: usize) -> Extent {
+    let by = by as u32;
     Extent { offset: extent.offset.saturating_add(by.into()), len: extent.len.saturating_sub(by) }
 }
 

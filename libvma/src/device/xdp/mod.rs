@@ -448,9 +448,9 @@ impl Ring {
         if outcome == Err(DropReason::KernelsConnection) {
             self.close_to_strangers();
         }
-        outcome?;
-        self.rx.set_extent_at(received.frame.index(), ipv6::shrunk(extent));
-        received.len = received.len.saturating_sub(ipv6::DIFFERENCE as u32);
+        let by = outcome?;
+        self.rx.set_extent_at(received.frame.index(), ipv6::shrunk(extent, by));
+        received.len = received.len.saturating_sub(by as u32);
         Ok(())
     }
 

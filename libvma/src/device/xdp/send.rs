@@ -87,9 +87,15 @@ impl Ring {
     /// Makes a packet to send one of IPv6 (`ipv6`), by the room in front of it.
     #[inline(never)]
     fn translate_sent(&mut self, frame: &Frame, extent: Extent) {
+        if let Some(headers) = ipv6::fragment_headers(self.umem.bytes(extent)) {
+            let grown = ipv6::grown(extent, ipv6::DIFFERENCE_OF_FRAGMENT);
+            let bytes = self.umem.bytes_mut(grown);
+            bytes.first_chunk_mut().into_iter().for_each(|place| *place = headers);
+            return self.tx.set_extent_at(frame.index(), grown);
+        }
         // Always there: an address of 0.0.0.0/8 comes from the table.
         let Some(headers) = ipv6::headers(self.umem.bytes(extent)) else { return };
-        let grown = ipv6::grown(extent);
+        let grown = ipv6::grown(extent, ipv6::DIFFERENCE);
         let bytes = self.umem.bytes_mut(grown);
         bytes.first_chunk_mut().into_iter().for_each(|place| *place = headers);
         self.tx.set_extent_at(frame.index(), grown);

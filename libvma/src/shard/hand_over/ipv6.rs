@@ -1,5 +1,5 @@
-//! Datagrams of IPv6 for the kernel. Each has a fragment header, also if it is in one piece (RFC 6946): the steering programs
-//! leave what has one to the kernel.
+//! Datagrams of IPv6 for the kernel. One in one piece has a fragment header all the same (RFC 6946), and one in several has destination
+//! options that mean nothing: the steering programs leave both to the kernel.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,15 +7,16 @@ use libvma_dev::ipv6_stand_ins::real;
 use libvma_engine::wire::checksum::Sum;
 use libvma_engine::wire::ethernet::{self, EtherType, MacAddr};
 use libvma_engine::wire::ipv4::protocol::UDP;
-use libvma_engine::wire::ipv6;
+use libvma_engine::wire::ipv6::{self, FRAGMENT, FRAGMENT_HEADER_LEN};
 use libvma_engine::wire::udp::{self, PartialChecksum};
 
 use super::{PIECE, SOURCE, ident};
 use crate::shard::datagram::Datagram;
 
-/// RFC 8200 section 4.5.
-const FRAGMENT: u8 = 44;
-const FRAGMENT_HEADER_LEN: usize = 8;
+/// RFC 8200 section 4.6.
+const DESTINATION_OPTIONS: u8 = 60;
+/// A fragment header follows. Of no other length, four bytes of padding.
+const NO_OPTIONS: [u8; 8] = [FRAGMENT, 0, 1, 4, 0, 0, 0, 0];
 
 /// A datagram, or a train of them, and where it goes.
 pub struct Packet<'a> {
@@ -85,7 +86,8 @@ impl<'a> Packet<'a> {
                 hop_limit,
             };
             let more = u16::from(number + 1 < count);
-            Some(frame(destination, &ip, u16::try_from(at).ok()? | more, ident, piece))
+            let frame = frame(destination, &ip, u16::try_from(at).ok()? | more, ident, piece);
+            if count > 1 { past_steering(&frame) } else { Some(frame) }
         }))
     }
 }
@@ -99,6 +101,21 @@ fn frame(destination: MacAddr, ip: &ipv6::Header, place: u16, ident: u16, piece:
     let ([high, low], [i, d]) = (place.to_be_bytes(), ident.to_be_bytes());
     let fragment: [u8; FRAGMENT_HEADER_LEN] = [UDP, 0, high, low, 0, 0, i, d];
     [&link[..], &header, &fragment, piece].concat()
+}
+
+/// A frame with a fragment header, with another header in front of that. None: it has none, or is too long.
+pub fn past_steering(frame: &[u8]) -> Option<Vec<u8>> {
+    let (link, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>()?;
+    let mut ip = ipv6::Header::parse(packet, packet.len()).ok()?;
+    let behind = packet.get(ipv6::HEADER_LEN..)?.get(..ip.payload_len.into())?;
+    if ip.next_header != FRAGMENT {
+        return None;
+    }
+    ip.next_header = DESTINATION_OPTIONS;
+    ip.payload_len = ip.payload_len.checked_add(NO_OPTIONS.len() as u16)?;
+    let mut header = [0; ipv6::HEADER_LEN];
+    ip.emit(&mut header);
+    Some([&link[..], &header, &NO_OPTIONS, behind].concat())
 }
 
 /// An address with the same sum in a pseudo-header.
@@ -132,8 +149,14 @@ mod tests {
             for (number, frame) in frames.iter().enumerate() {
                 let (_, rest) = frame.split_at(ethernet::HEADER_LEN);
                 let ip = ipv6::Header::parse(rest, rest.len()).expect("a good header");
-                assert_eq!((ip.next_header, ip.hop_limit, ip.traffic_class), (FRAGMENT, 9, 4));
-                let fragment = &rest[ipv6::HEADER_LEN..];
+                let mut fragment = &rest[ipv6::HEADER_LEN..];
+                // The program judges fragments, but not those behind another header.
+                let first = if frames.len() > 1 { DESTINATION_OPTIONS } else { FRAGMENT };
+                assert_eq!((ip.next_header, ip.hop_limit, ip.traffic_class), (first, 9, 4));
+                if first == DESTINATION_OPTIONS {
+                    assert_eq!(fragment[..8], NO_OPTIONS);
+                    fragment = &fragment[8..];
+                }
                 let place = u16::from_be_bytes([fragment[2], fragment[3]]);
                 let more = u16::from(number + 1 < frames.len());
                 assert_eq!(

@@ -12,9 +12,9 @@ use crate::shard::{NextHop, SocketId};
 /// UDP_MAX_SEGMENTS of Linux 6.18.
 const MOST_SEGMENTS: usize = 128;
 
-/// Would a datagram of so many bytes, or the first one of such a train, exceed the MTU as a packet of IPv6? Fragments, and
-/// errors about them, are the kernel's.
-pub(super) fn is_longer_by_ipv6(
+/// Is a datagram of so many bytes, or such a train, for the kernel to send as packets of IPv6, as it exceeds the MTU? The kernel says
+/// what becomes of a train and what options of the socket mean, and no link has fragments.
+pub(super) fn is_kernels_by_length(
     state: &mut Guard<'_>,
     id: SocketId,
     hop: &NextHop,
@@ -24,11 +24,17 @@ pub(super) fn is_longer_by_ipv6(
     // Of an interface, room for the longer header is left (`ipv6_stand_ins::room`).
     let header_len = if is_stand_in(*destination.ip()) { 40 } else { ipv4::HEADER_LEN };
     let of_socket = state.socket(id).map_or(0, |(_, socket)| socket.options.segment);
-    let segment = match ancillary.segment.unwrap_or(of_socket) {
-        0 => len,
-        segment => len.min(segment.into()),
-    };
-    segment + header_len + udp::HEADER_LEN > hop.mtu as usize
+    let segment = ancillary.segment.unwrap_or(of_socket);
+    let first = if segment == 0 { len } else { len.min(segment.into()) };
+    if first + header_len + udp::HEADER_LEN <= hop.mtu as usize {
+        return false;
+    }
+    // As many bytes as IPv4 carries.
+    let is_cut = segment == 0
+        && len <= udp::MAX_DATA_LEN
+        && state.ring(hop.ring).is_some_and(|ring| !ring.is_local())
+        && state.socket(id).is_some_and(|(_, socket)| !socket.options.cuts_ipv6_by_kernel);
+    !is_cut
 }
 
 /// What the kernel says to a payload that is to leave as datagrams of `segment` bytes (udp_send_skb() of
@@ -83,8 +89,9 @@ mod tests {
             ancillary.segment = of_call;
             let hop = NextHop::nowhere();
             let mut state = udp.stack.shard.lock().unwrap();
-            let is_longer = is_longer_by_ipv6(&mut state, udp.id, &hop, &ancillary, (to, len));
-            assert_eq!(is_longer, expected, "{to} {len} {of_socket} {of_call:?}");
+            let given = (to, len);
+            let is_kernels = is_kernels_by_length(&mut state, udp.id, &hop, &ancillary, given);
+            assert_eq!(is_kernels, expected, "{to} {len} {of_socket} {of_call:?}");
         }
     }
 }

@@ -180,6 +180,7 @@ fn no_option_of_ipv6_is_in_two_lists() {
     let mut all: Vec<i32> = [HARMLESS_IPV6, SENDING_IPV6, &Ipv6Told::OPTIONS].concat();
     all.extend([libc::IPV6_UNICAST_HOPS, libc::IPV6_TCLASS, libc::IPV6_V6ONLY]);
     all.extend([libc::IPV6_FLOWINFO, libc::IPV6_RECVPKTINFO, libc::IPV6_ADDRFORM]);
+    all.extend([libc::IPV6_DONTFRAG, libc::IPV6_MTU_DISCOVER, libc::IPV6_RECVFRAGSIZE]);
     let count = all.len();
     all.sort_unstable();
     all.dedup();
@@ -230,8 +231,16 @@ fn an_option_that_ipv6_packets_need_the_kernel_for_holds_for_good() {
     udp.set_number(IPV6, libc::IPV6_FLOWINFO_SEND, 0);
     assert!(options_of(&udp, |it| it.sends_ipv6_by_kernel));
     assert_eq!(udp.state(), State::Undecided, "packets of IPv4 are served");
-    udp.set_number(IPV6, libc::IPV6_FLOWINFO, 1);
-    assert!(matches!(udp.state(), State::Os(WhyOs::Option { .. })), "labels are the kernel's");
+    assert!(!options_of(&udp, |it| it.cuts_ipv6_by_kernel));
+    udp.set_number(IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO);
+    assert!(options_of(&udp, |it| it.cuts_ipv6_by_kernel));
+    for name in [libc::IPV6_FLOWINFO, libc::IPV6_RECVFRAGSIZE] {
+        let udp = udp6();
+        udp.set_number(IPV6, name, 0);
+        assert_eq!(udp.state(), State::Undecided, "{name}");
+        udp.set_number(IPV6, name, 1);
+        assert!(matches!(udp.state(), State::Os(WhyOs::Option { .. })), "{name}");
+    }
 }
 
 #[test]

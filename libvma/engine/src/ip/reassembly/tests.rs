@@ -301,6 +301,65 @@ fn step() -> impl Strategy<Value = Step> {
     })
 }
 
+/// A fragment of IPv6, with an option where its identification goes on.
+fn of_ipv6(offset: usize, len: usize, more: bool) -> Header {
+    let mut bytes = [0; 24];
+    header(1, offset, len + 4, more).emit(bytes.first_chunk_mut().unwrap());
+    (bytes[0], bytes[10], bytes[11]) = (0x46, 0, 0);
+    bytes[20..].copy_from_slice(&[136, 4, 0, 0]);
+    let sum = crate::wire::checksum::Sum::of(&bytes).checksum();
+    bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+    Header::parse(&bytes, 24 + len).unwrap()
+}
+
+// covers: LIM-20
+#[test]
+fn the_longest_datagram_of_ipv6_becomes_whole() {
+    let data = payload(0xffff);
+    let mut r = Reassembler::of_ipv6(MEMORY_LIMIT);
+    let pieces: Vec<_> = fragments(65_000, 1500, 28).unwrap().collect();
+    let last = pieces.last().unwrap().offset;
+    for f in &pieces[..pieces.len() - 1] {
+        let bytes = &data[f.offset..f.offset + f.len];
+        assert_eq!(r.push_identified(at(0), &of_ipv6(f.offset, f.len, true), 7, [bytes]), Ok(None));
+        sanity(&r);
+    }
+    let header = of_ipv6(last, data.len() - last, false);
+    let whole = r.push_identified(at(0), &header, 7, [&data[last..]]).unwrap().unwrap();
+    assert!(whole.payload == data && !whole.header.is_fragment());
+    assert_eq!((whole.header.src, whole.header.dst), (SRC, DST));
+    // One byte more is none.
+    let beyond = of_ipv6(0xfff8, 8, false);
+    let refused = r.push_identified(at(0), &beyond, 8, [&data[..8]]);
+    assert_eq!(refused, Err(DropReason::FragmentTooBig));
+}
+
+/// RFC 8200 section 4.5: the addresses and all 32 bits of the identification, but not the protocol.
+#[test]
+fn fragments_of_ipv6_belong_together_by_their_whole_identification() {
+    let mut r = Reassembler::of_ipv6(MEMORY_LIMIT);
+    let first = of_ipv6(0, 8, true);
+    let last = with(of_ipv6(8, 3, false), |it| it.protocol = 60);
+    assert_eq!(r.push_identified(at(0), &first, 1, [b"01234567".as_slice()]), Ok(None));
+    assert_eq!(r.push_identified(at(0), &last, 0x1_0001, [b"xyz".as_slice()]), Ok(None));
+    assert_eq!(r.len(), 2);
+    // Others of this source do not make it older.
+    for ident in 100..300 {
+        assert_eq!(r.push_identified(at(1), &first, ident, [b"otherone".as_slice()]), Ok(None));
+    }
+    // RFC 5722: what overlaps condemns its datagram.
+    let other = of_ipv6(0, 16, false);
+    let overlapping = r.push_identified(at(1), &other, 200, [[1; 16].as_slice()]);
+    assert_eq!(overlapping, Err(DropReason::FragmentOverlap));
+    assert_eq!(r.len(), 201);
+    // Linux waits for 60 s.
+    let whole = r.push_identified(at(59), &last, 1, [b"abc".as_slice()]).unwrap().unwrap();
+    assert_eq!((whole.payload.as_slice(), whole.header.protocol), (&b"01234567abc"[..], 17));
+    assert_eq!(r.expire(at(60)), 1);
+    assert_eq!(r.expire(at(61)), 199);
+    sanity(&r);
+}
+
 proptest! {
     #[test]
     fn any_order_with_duplicates_reassembles_to_the_identity(

@@ -5,8 +5,9 @@
 // A frame is ours when an exact 5-tuple or a 3-tuple flow was installed for it; everything else, ARP
 // and ICMP included, is the kernel's. A 5-tuple can also be an exception from a 3-tuple: a connection
 // that came from a listener of ours and is the kernel's now. What cannot be judged is the kernel's,
-// too: IP options, extension headers of IPv6, other EtherTypes, frames for another host's MAC address, and trains of UDP datagrams
-// in one buffer (GSO of a local peer) where their size is not known: only the kernel can cut them again.
+// too: IP options, extension headers of IPv6 other than that of fragments, other EtherTypes, frames for another
+// host's MAC address, and trains of UDP datagrams in one buffer (GSO of a local peer) where their size is not
+// known: only the kernel can cut them again.
 //
 // The addresses of a flow of IPv6 are stand-ins, which table `stand_ins` gives: behind that look-up both families are the same.
 //
@@ -37,6 +38,15 @@ struct datagram {
 	__u64 addresses;
 	__u64 ident; // protocol << 16
 };
+
+// Of IPv6, in a word of which the upper half is never 0 (hashes of the addresses, beside the identification of 32 bits).
+#define OF_IPV6_DATAGRAM (1ULL << 63)
+// The daemon's programs ask the kernel whose a datagram is, by the ports, which later fragments have not.
+#ifdef GRANTED
+#define TAKES_FRAGMENTS_OF_IPV6 0
+#else
+#define TAKES_FRAGMENTS_OF_IPV6 1
+#endif
 
 #define VERDICTS 64
 // No epoch is that late.
@@ -322,23 +332,58 @@ static __attribute__((always_inline)) int is_unfinished(const struct udp_header 
 	return sum == udp->checksum;
 }
 
-// As `judge`, of a packet of IPv6.
+static __attribute__((always_inline)) __u64 hash_of(const __u64 *address)
+{
+	return address[0] * 0x9e3779b97f4a7c15ULL ^ address[1];
+}
+
+// As `judge`, of a packet of IPv6. The first fragment of a datagram decides for those that follow it, as it has the ports. Where a later
+// one comes before it, the kernel has the datagram: they arrive in order, as a rule. A datagram in one piece with a fragment header
+// (RFC 6946) is the kernel's: the process gives it so what it cannot have itself.
 static __attribute__((always_inline)) __u64 judge_ipv6(const void *data, const void *end, __u64 segment,
 						       struct ends *ends)
 {
 	const struct ethernet_header *eth = data;
 	const struct ipv6_header *ip = (const void *)(eth + 1);
-	// No header of TCP is shorter.
+	// No header of TCP is shorter, and that of a fragment is as long.
 	const struct udp_header *udp = (const void *)(ip + 1);
 	if ((const void *)(udp + 1) > end)
 		return KERNELS;
-	__u64 protocol = ip->next_header;
-	as_64_bits(protocol);
-	if ((protocol != IPPROTO_TCP && protocol != IPPROTO_UDP) || ip->version_and_class >> 4 != 6)
+	if (ip->version_and_class >> 4 != 6)
 		return KERNELS;
 	// Multicast, link-local, and what is no address of a host: the kernel answers those that it answers.
 	__u8 first = ip->source[0];
 	if (first == 0xff || first == 0 || (first == 0xfe && (ip->source[1] & 0xc0) == 0x80))
+		return KERNELS;
+	__u64 protocol = ip->next_header;
+	as_64_bits(protocol);
+	struct datagram datagram = {};
+	if (TAKES_FRAGMENTS_OF_IPV6 && protocol == IPPROTO_FRAGMENT) {
+		const struct fragment_header *piece = (const void *)udp;
+		__u64 place = __builtin_bswap16(piece->place) & 0xfff9;
+		as_64_bits(place);
+		if (!place)
+			return KERNELS;
+		datagram.addresses = hash_of(ip->saddr);
+		datagram.ident = piece->ident | hash_of(ip->daddr) >> 32 << 32 | OF_IPV6_DATAGRAM;
+		const __u64 *known = map_lookup(&fragments, &datagram);
+		__u64 owner = known ? *known : KERNELS;
+		if (place > 1 && known) {
+			ends->protocol = IPPROTO_UDP;
+			return owner;
+		}
+		if (place > 1)
+			map_update(&fragments, &datagram, &owner, 0);
+		if (place > 1 || (known && owner == KERNELS))
+			return KERNELS;
+		// Without its headers the kernel refuses it (RFC 7112).
+		udp++;
+		if ((const void *)(udp + 1) > end)
+			return KERNELS;
+		protocol = piece->next_header;
+		as_64_bits(protocol);
+	}
+	if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP)
 		return KERNELS;
 	ends->protocol = protocol;
 	ends->ports = udp->ports.sport | (__u64)udp->ports.dport << 16;
@@ -359,7 +404,13 @@ static __attribute__((always_inline)) __u64 judge_ipv6(const void *data, const v
 				return KERNELS;
 		}
 	}
-	return is_for_us(eth, link) ? OURS : KERNELS;
+	if (!is_for_us(eth, link))
+		return KERNELS;
+	if (datagram.ident) {
+		__u64 owner = OURS;
+		map_update(&fragments, &datagram, &owner, 0);
+	}
+	return OURS;
 }
 
 // Judges the frame that begins at `data`: KERNELS or OURS. If it holds several segments, each has `segment`

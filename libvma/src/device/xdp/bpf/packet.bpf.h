@@ -60,6 +60,14 @@ struct ipv6_header {
 	__u64 daddr[2];
 } __attribute__((packed));
 
+// RFC 8200 section 4.5.
+struct fragment_header {
+	__u8 next_header;
+	__u8 reserved;
+	__u16 place; // the offset, a multiple of 8; bit 0: more follow
+	__u32 ident;
+};
+
 // Of UDP and TCP alike; absent in a later fragment, which may carry less than these 4 bytes.
 struct ports {
 	__u16 sport;
@@ -74,3 +82,4 @@ struct udp_header {
 
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
+#define IPPROTO_FRAGMENT 44

@@ -95,6 +95,21 @@ impl Cable {
         self.who_takes_frame(&frame)
     }
 
+    /// Of a fragment that begins so, or goes on so.
+    fn who_takes_piece(&mut self, ident: u32, place: u16, behind: [u8; 16]) -> Taker {
+        self.sent += 1;
+        let mut frame = Vec::new();
+        let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).ipv6(
+            PEERS_OF_IPV6.octets(),
+            OURS_OF_IPV6.octets(),
+            64,
+        );
+        let place = place.to_be_bytes();
+        let header = [&[UDP, 0], &place[..], &ident.to_be_bytes()].concat();
+        packet.write(&mut frame, 44.into(), &[&header[..], &behind].concat()).unwrap();
+        self.who_takes_frame(&frame)
+    }
+
     fn who_takes_frame(&mut self, frame: &[u8]) -> Taker {
         rustix::net::send(&self.peer, frame, SendFlags::empty()).unwrap();
         let deadline = Instant::now() + Duration::from_secs(5);
@@ -222,6 +237,41 @@ fn flows_of_ipv6_are_matched_by_their_addresses() {
     };
     for (mode, protocol) in MODES.into_iter().flat_map(|mode| [(mode, TCP), (mode, UDP)]) {
         with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6), protocol));
+    }
+}
+
+/// The first fragment, which has the ports, decides for all; one that overtakes it has them all go to the kernel.
+// covers: NET-40, NET-23
+#[test]
+fn the_fragments_of_a_datagram_of_ipv6_go_one_way() {
+    let test = |mut cable: Cable| {
+        let [exact, _] = flows_of_ipv6(UDP);
+        cable.ring.add_flow(exact).unwrap();
+        let mut first = [0; 16];
+        let (source_port, port) = PORTS;
+        first[..2].copy_from_slice(&source_port.to_be_bytes());
+        first[2..4].copy_from_slice(&port.to_be_bytes());
+        first[5] = 200;
+        let mut others = first;
+        others[3] ^= 1;
+        for (ident, begin, taker) in
+            [(1, first, Taker::Ring), (2, others, Taker::Kernel), (0x1_0001, first, Taker::Ring)]
+        {
+            // The first one, one between, that again, the last one.
+            for (place, behind) in [(1, begin), (16 | 1, first), (16 | 1, first), (32, others)] {
+                assert_eq!(cable.who_takes_piece(ident, place, behind), taker, "{ident} {place}");
+            }
+        }
+        for (place, behind) in [(16 | 1, first), (1, first), (32, first)] {
+            assert_eq!(cable.who_takes_piece(3, place, behind), Taker::Kernel, "{place}");
+        }
+        // In one piece: RFC 6946.
+        assert_eq!(cable.who_takes_piece(4, 0, first), Taker::Kernel);
+        cable.ring.remove_flows(core::iter::once(exact));
+        assert_eq!(cable.who_takes_piece(5, 1, first), Taker::Kernel);
+    };
+    for mode in MODES {
+        with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
     }
 }
 

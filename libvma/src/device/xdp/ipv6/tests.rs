@@ -36,7 +36,7 @@ fn a_received_packet_is_one_of_ipv4_between_stand_ins_with_a_good_checksum() {
     packet[14..16].copy_from_slice(&[0x64, 0x80]);
     // Padding, which a short frame has.
     packet.extend([0; 3]);
-    to_ipv4(&mut packet, len + 3, |_| {}).unwrap();
+    assert_eq!(to_ipv4(&mut packet, len + 3, |_| {}), Ok(DIFFERENCE));
     let packet = &packet[DIFFERENCE..];
     let link = ethernet::Header::parse(packet).unwrap();
     assert_eq!((link.ethertype, link.src.0[5], link.dst.0[5]), (EtherType::IPV4, 2, 1));
@@ -74,6 +74,79 @@ fn what_is_sent_is_whole_for_another_implementation() {
     assert_eq!(longer(headers, &mut room), Some(&after[..after.len() - DATA.len()]));
 }
 
+/// A fragment of the peer's: its header, and `len` bytes.
+fn fragment(place: u16, next_header: u8, len: u16) -> Vec<u8> {
+    let ip = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).ipv6(
+        PEERS.octets(),
+        OURS.octets(),
+        61,
+    );
+    let mut bytes = Vec::new();
+    ip.write(&mut bytes, 44.into(), &vec![7; 8 + usize::from(len)]).unwrap();
+    bytes[54..62].copy_from_slice(&[next_header, 0, 0, 0, 0xab, 0xcd, 0x12, 0x34]);
+    bytes[56..58].copy_from_slice(&place.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn a_received_fragment_is_one_of_ipv4_with_all_of_its_identification() {
+    let (ours, peers) = (stand_in(OURS), stand_in(PEERS));
+    // Of a later one the protocol means nothing.
+    for (place, protocol) in [(1, 17), (1448, 17), (1448 | 1, 60)] {
+        let mut packet = fragment(place, protocol, 64);
+        let len = packet.len();
+        let by = to_ipv4(&mut packet, len, |_| {}).unwrap();
+        assert_eq!(by, translation::DIFFERENCE_OF_FRAGMENT);
+        let rest = &packet[by + ethernet::HEADER_LEN..];
+        let ip = ipv4::Header::parse(rest, rest.len()).unwrap();
+        assert_eq!((ip.src, ip.dst, ip.ttl, ip.protocol), (peers, ours, 61, protocol));
+        assert!(ip.is_fragment() && !ip.dont_fragment);
+        assert_eq!(ip.fragment_offset(), usize::from(place & !7));
+        assert_eq!(ip.more_fragments, place & 1 == 1);
+        assert_eq!(rest[ip.header_len()..], [7; 64]);
+        assert_eq!(ipv4::long_ident(rest), Some(0xabcd_1234));
+    }
+    let mut first = fragment(1, 60, 64);
+    let len = first.len();
+    assert_eq!(to_ipv4(&mut first, len, |_| {}), Err(DropReason::UnknownProtocol));
+    for len in 54..62 {
+        assert!(to_ipv4(&mut fragment(1, 17, 0)[..len].to_vec(), len, |_| {}).is_err());
+    }
+}
+
+#[test]
+fn fragments_that_are_sent_are_of_one_flow_and_one_datagram() {
+    let (ours, peers) = (stand_in(OURS), stand_in(PEERS));
+    let mut labels = Vec::new();
+    for (offset, more) in [(0, true), (1448, true), (2896, false)] {
+        let ip = ipv4::Header::new(ours, peers, 17, 0).unwrap();
+        let mut ip = ip.for_fragment(offset, 1448, more).unwrap();
+        (ip.ident, ip.tos, ip.ttl) = (0x1234, 0x48, 9);
+        let mut packet = vec![7; BEHIND_IPV4 + 1448];
+        let mac = ethernet::MacAddr([2; 6]);
+        let link = ethernet::Header { dst: mac, src: mac, ethertype: EtherType::IPV4 };
+        link.emit(packet.first_chunk_mut().unwrap());
+        ip.emit(packet[ethernet::HEADER_LEN..].first_chunk_mut().unwrap());
+        let front = fragment_headers(&packet).unwrap();
+        let sent = [&front[..], &packet[BEHIND_IPV4..]].concat();
+        let read = SlicedPacket::from_ethernet(&sent).unwrap();
+        let Some(etherparse::NetSlice::Ipv6(ip)) = &read.net else { panic!("{read:?}") };
+        let header = ip.header();
+        assert_eq!((header.source_addr(), header.destination_addr()), (OURS, PEERS));
+        assert_eq!((header.hop_limit(), header.traffic_class()), (9, 0x48));
+        assert_eq!(header.payload_length(), 8 + 1448);
+        labels.push((header.flow_label(), front[58..62].to_vec()));
+        assert_eq!(front[54..58], [17, 0, (offset >> 8) as u8, offset as u8 | u8::from(more)]);
+        assert_eq!(front[60..62], [0x12, 0x34]);
+    }
+    labels.dedup();
+    assert_eq!(labels.len(), 1);
+    let mut whole = segment(PEERS, OURS);
+    let len = whole.len();
+    to_ipv4(&mut whole, len, |_| {}).unwrap();
+    assert_eq!(fragment_headers(&whole[DIFFERENCE..]), None);
+}
+
 #[test]
 fn what_nobody_here_can_have_asked_for_is_refused() {
     let refused = |packet: &[u8]| to_ipv4(&mut packet.to_vec(), packet.len(), |_| {}).unwrap_err();
@@ -88,8 +161,8 @@ fn what_nobody_here_can_have_asked_for_is_refused() {
     for (at, byte, reason) in [
         (12, 8, DropReason::NotIpv4),
         (14, 0x45, DropReason::BadIpVersion),
-        // A fragment header.
-        (20, 44, DropReason::UnknownProtocol),
+        // A header of destination options.
+        (20, 60, DropReason::UnknownProtocol),
         (19, 200, DropReason::BadIpTotalLength),
     ] {
         let mut bad = good.clone();
