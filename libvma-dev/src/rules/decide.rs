@@ -28,6 +28,8 @@ pub struct Query {
     pub moment: Moment,
     /// The bound address of a server or receiver; the peer of everybody else.
     pub first: SocketAddrV4,
+    /// The other name of a listener on any address of both families: the stand-in of `::`.
+    pub also: Option<SocketAddrV4>,
     /// The local address of `tcp_client` and `udp_connect`, as far as it is known.
     pub second: Option<SocketAddrV4>,
 }
@@ -81,7 +83,8 @@ impl Rule {
             (Some(end), None) if self.role.looks_at_second() => end.is_anything(),
             _ => true,
         };
-        second && self.first.contains(query.first)
+        let is_named = |address| self.first.contains(address);
+        second && (is_named(query.first) || query.also.is_some_and(is_named))
     }
 
     fn is_in_force(&self) -> bool {

@@ -11,7 +11,7 @@ fn at(text: &str) -> SocketAddrV4 {
 }
 
 fn query(moment: Moment, first: &str) -> Query {
-    Query { moment, first: at(first), second: None }
+    Query { moment, first: at(first), also: None, second: None }
 }
 
 fn rules(text: &str) -> RuleSet {
@@ -132,8 +132,12 @@ fn the_local_side_counts_where_there_are_two() {
         "use os tcp_client *:*:192.168.0.0/16:*\nuse os tcp_server *:*:1.1.1.1:1\nuse vma udp_connect 0.0.0.0/0:*\n",
     );
     let ask = |second: Option<&str>| {
-        let query =
-            Query { moment: Moment::Connect, first: at("1.2.3.4:5"), second: second.map(at) };
+        let query = Query {
+            moment: Moment::Connect,
+            first: at("1.2.3.4:5"),
+            also: None,
+            second: second.map(at),
+        };
         rules.decide("prog", "*", &query).is_kernels(Moment::Connect)
     };
     assert!(ask(Some("192.168.7.7:1")));
@@ -287,7 +291,7 @@ fn rules_name_addresses_of_ipv6_in_brackets() {
         SocketAddrV4::new(crate::ipv6_stand_ins::of(text.parse().unwrap()).unwrap(), port)
     };
     let is_kernels = |moment: Moment, first, second| {
-        let query = Query { moment, first, second };
+        let query = Query { moment, first, also: None, second };
         parsed.rules.decide("program", "id", &query).is_kernels(moment)
     };
     let connect = |first, second| is_kernels(Moment::Connect, first, Some(second));
@@ -332,7 +336,7 @@ fn a_rule_that_names_addresses_is_not_for_the_loopback_address_of_ipv6() {
     .rules;
     let end = crate::ipv6_loopback::end;
     let is_kernels = |moment: Moment, port| {
-        let query = Query { moment, first: end(port), second: Some(end(5000)) };
+        let query = Query { moment, first: end(port), also: None, second: Some(end(5000)) };
         set.decide("program", "id", &query).is_kernels(moment)
     };
     assert!(!is_kernels(Moment::Listen, 80));

@@ -15,7 +15,7 @@ pub fn query(role: Role, first: SocketAddrV4, second: Option<SocketAddrV4>) -> Q
         Role::UdpSender => Moment::Send,
         Role::UdpConnect => Moment::UdpConnect,
     };
-    Query { moment, first, second }
+    Query { moment, first, also: None, second }
 }
 
 /// Who serves the socket, and which rule says so.

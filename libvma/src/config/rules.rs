@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use libvma_dev::ipv6_stand_ins;
 use libvma_dev::rules::{self, End, Network, Query, Role, Rule, Section, Target};
 pub use libvma_dev::rules::{Moment, Protocol};
 
@@ -232,16 +233,27 @@ impl Rules {
         first: SocketAddrV4,
         second: Option<SocketAddrV4>,
     ) -> Option<Place> {
-        let query = Query { moment, first, second };
-        if let Some(rule) = self.added_for(&query) {
+        self.ruling(&Query { moment, first, also: None, second })
+    }
+
+    /// The same of a listener, which may be of both families: bound to any address it is `::` and 0.0.0.0.
+    pub fn decide_listener(&self, local: SocketAddrV4, is_ipv6: bool) -> Option<Place> {
+        let also = (is_ipv6 && local.ip().is_unspecified())
+            .then(|| SocketAddrV4::new(ipv6_stand_ins::ANY, local.port()));
+        self.ruling(&Query { moment: Moment::Listen, first: local, also, second: None })
+    }
+
+    fn ruling(&self, query: &Query) -> Option<Place> {
+        let moment = query.moment;
+        if let Some(rule) = self.added_for(query) {
             return moment.is_kernels(rule.target).then_some(Place::Added);
         }
         for (rule, place) in &self.former {
-            if rule.role == moment.role() && rule.first.contains(first) {
+            if rule.role == moment.role() && rule.first.contains(query.first) {
                 return Some(*place);
             }
         }
-        let rule = self.section.as_ref()?.rule_for(&query)?;
+        let rule = self.section.as_ref()?.rule_for(query)?;
         moment.is_kernels(rule.target).then_some(Place::Line(rule.line))
     }
 }
@@ -338,6 +350,27 @@ mod tests {
         // All of it, or nothing.
         assert!(!rules.add("use os tcp_client *:*\nuse what"));
         assert_eq!(decide(Moment::Connect, "10.0.0.2:5"), None);
+    }
+
+    // covers: CONF-11
+    #[test]
+    fn a_listener_of_both_families_has_the_names_of_both() {
+        let of = |rule: &str| Rules::new(rule, "some.conf", "prog", "x");
+        let any = at("0.0.0.0:80");
+        for address in ["[::]", "[::]/0", "0.0.0.0", "*"] {
+            let text = format!("use os tcp_server {address}:80");
+            let rules = of(&text);
+            assert!(rules.decide_listener(any, true).is_some(), "{address}");
+            let of_ipv4 = rules.decide_listener(any, false);
+            assert_eq!(of_ipv4.is_some(), !address.contains("::"), "{address}");
+            assert!(rules.decide_listener(at("0.0.0.0:81"), true).is_none());
+            let one = rules.decide_listener(at("10.0.0.1:80"), true);
+            assert_eq!(one.is_some(), address == "*", "{address}");
+        }
+        // The first rule that fits decides, whichever name it fits.
+        let rules = of("use vma tcp_server [::]:80\nuse os tcp_server 0.0.0.0:80");
+        assert!(rules.decide_listener(any, true).is_none());
+        assert!(rules.decide_listener(any, false).is_some());
     }
 
     #[test]

@@ -38,6 +38,8 @@ use crate::shard::{Segment, member_number};
 use crate::sys::above;
 use crate::sys::fd;
 use crate::sys::lock::{Guard, Lock};
+use crate::sys::shadow;
+use crate::sys::sockaddr::Family;
 use crate::sys::time::monotonic_nanos;
 use crate::sys::wait::{PollFd, Waker, ppoll};
 
@@ -163,7 +165,7 @@ type Opened<'a> = Guard<'a, Option<Box<Finder>>>;
 /// 0.0.0.0). Posting it again changes nothing. None if it cannot be posted (VMA_LOCAL=0, a rule, too
 /// many posts, another process has it posted ...): then everybody reaches it by the kernel.
 pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4) -> Option<Posted> {
-    if is_ruled(stack, protocol, address) {
+    if is_ruled(stack, protocol, descriptor, address) {
         return None;
     }
     let mut opened = open(stack)?;
@@ -184,14 +186,16 @@ pub fn post(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4)
 /// Does a rule of libvma.conf leave what arrives there to the kernel? As for the rings, a listener is
 /// judged by the address that it is bound to, a receiver of datagrams by every one that it has; a post
 /// stands for all of them.
-fn is_ruled(stack: &Stack, protocol: u8, address: SocketAddrV4) -> bool {
+fn is_ruled(stack: &Stack, protocol: u8, descriptor: i32, address: SocketAddrV4) -> bool {
     let moment = if protocol == protocol::TCP { Moment::Listen } else { Moment::Bind };
     let rules = &stack.config.rules;
     let decides = |ip| rules.decide(moment, SocketAddrV4::new(ip, address.port()), None).is_some();
     let bound = *address.ip();
     let only_ipv6 = bound == ipv6_stand_ins::ANY;
     if protocol == protocol::TCP {
-        return decides(bound) || only_ipv6 && decides(ipv6_loopback::STAND_IN);
+        let is_ipv6 = bound.is_unspecified() && shadow::family(descriptor) == Family::Ipv6;
+        return rules.decide_listener(address, is_ipv6).is_some()
+            || only_ipv6 && decides(ipv6_loopback::STAND_IN);
     }
     if !bound.is_unspecified() && !only_ipv6 {
         return decides(bound);

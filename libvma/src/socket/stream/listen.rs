@@ -22,7 +22,6 @@ use super::{
     Guard, Inherited, Outcome, Phase, Stack, Stream, WhyOs, inherited, listener_flows, set_phase,
     system, view,
 };
-use crate::config::rules::Moment;
 use crate::shard;
 use crate::shard::SocketId;
 use crate::shard::tcp::{Accepted, ListenSpec};
@@ -279,7 +278,7 @@ pub(in crate::socket) fn spec(
 
 /// Brings the flows of a listener in line with the interfaces and addresses there are.
 pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), WhyOs> {
-    let (local, device, takes_ipv6) = {
+    let (local, device, is_ipv6, takes_ipv6) = {
         let mut state = stack.shard.lock().map_err(|_| WhyOs::Reentered)?;
         let (_, socket) = state.socket(id).ok_or(WhyOs::NotOurs)?;
         let listens = socket
@@ -292,10 +291,10 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
         let left = socket.stream.as_ref().is_some_and(|stream| stream.left);
         // Clients over IPv6 that come before anybody waits could not be handed over to a child.
         let is_waited_on = socket.stream.as_ref().is_some_and(|it| it.phase.is_waited_on());
-        let takes_ipv6 = socket.stream.as_ref().is_some_and(|it| it.family == Family::Ipv6)
-            && is_waited_on
-            && !socket.options.sends_ipv6_by_kernel;
-        let place = (socket.local.ok_or(WhyOs::Unbound)?, socket.options.device(), takes_ipv6);
+        let is_ipv6 = socket.stream.as_ref().is_some_and(|it| it.family == Family::Ipv6);
+        let takes_ipv6 = is_ipv6 && is_waited_on && !socket.options.sends_ipv6_by_kernel;
+        let local = socket.local.ok_or(WhyOs::Unbound)?;
+        let place = (local, socket.options.device(), is_ipv6, takes_ipv6);
         if left {
             // Connections that wait are still to be accepted here.
             return if state.has_clients(id) { Ok(()) } else { Err(WhyOs::Passed) };
@@ -319,7 +318,7 @@ pub fn install(stack: &Stack, plane: &mut Plane, id: SocketId) -> Result<(), Why
     if ipv6_stand_ins::is_one(*local.ip()) && !takes_ipv6 {
         return Err(WhyOs::NoInterface);
     }
-    if let Some(rule) = stack.config.rules.decide(Moment::Listen, local, None) {
+    if let Some(rule) = stack.config.rules.decide_listener(local, is_ipv6) {
         return Err(WhyOs::Rule(rule));
     }
     let (wanted, why) = listener_flows::wanted(stack, plane, local, device, takes_ipv6);

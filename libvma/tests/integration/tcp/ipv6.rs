@@ -220,12 +220,23 @@ fn rules_may_name_addresses_of_ipv6() {
     let net = Namespaces::new();
     with_ipv6(&net);
     let rules = net.file("rules");
-    std::fs::write(&rules, "use os tcp_server [fd00:99::]/64:7000\n").unwrap();
+    let text = "use os tcp_server [fd00:99::]/64:7000\nuse os tcp_server [::]:7002\n";
+    std::fs::write(&rules, text).unwrap();
     let program = net.program(Side::A, PYTHON).with_library();
     let mut program = Puppet::start(program.env("VMA_CONFIG_FILE", rules.to_str().unwrap()));
     let mut peer = Puppet::start(net.program(Side::B, PYTHON));
-    for (port, is_kernels) in [(7000, true), (7001, false)] {
-        program.run(&format!("l = create_server(('{}', {port}), family=AF_INET6)", of(Side::A)));
+    let own = of(Side::A).to_string();
+    // A listener on `::` is one of both families, too.
+    for (at, port, both, is_kernels) in [
+        (own.as_str(), 7000, "", true),
+        (&own, 7001, "", false),
+        (&own, 7002, "", false),
+        ("::", 7002, "", true),
+        ("::", 7002, ", dualstack_ipv6=True", true),
+        ("::", 7003, ", dualstack_ipv6=True", false),
+    ] {
+        program.run("s = l = None");
+        program.run(&format!("l = create_server(('{at}', {port}), family=AF_INET6{both})"));
         program.run("select.select([l], [], [], 0)");
         let before = net.kernel_tcp(Side::A).accepted;
         peer.run(&format!(
@@ -234,6 +245,7 @@ fn rules_may_name_addresses_of_ipv6() {
         ));
         program.run("s, _ = l.accept()");
         assert_eq!(program.run("s.recv(1)"), "b'x'");
-        assert_eq!(net.kernel_tcp(Side::A).accepted > before, is_kernels, "port {port}");
+        let accepted = net.kernel_tcp(Side::A).accepted > before;
+        assert_eq!(accepted, is_kernels, "{at} port {port}{both}");
     }
 }

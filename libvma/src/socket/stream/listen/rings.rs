@@ -1,10 +1,10 @@
 //! The moment at which the rings that a listener needs are opened.
 
 use super::super::{Stack, view};
-use crate::config::rules::Moment;
 use crate::shard::SocketId;
 use crate::socket::attach;
-use crate::sys::loopback_end;
+use crate::sys::sockaddr::Family;
+use crate::sys::{loopback_end, shadow};
 
 /// May a client come as soon as the socket listens? To a process that has just been a client itself the server may connect back (active
 /// FTP, `iperf -r`): that connection is the kernel's rather than refused while the interface is attached.
@@ -27,11 +27,12 @@ pub fn prepare(stack: &Stack, id: SocketId) {
             stream.unbound = false;
             any_port = stream.any_port;
         }
-        loopback_end::listening(view.shadow).map(|local| (local, device, any_port))
+        let is_ipv6 = shadow::family(view.shadow) == Family::Ipv6;
+        loopback_end::listening(view.shadow).map(|local| (local, device, any_port, is_ipv6))
     };
-    if let Some((local, device, any_port)) = place
+    if let Some((local, device, any_port, is_ipv6)) = place
         && !attach::may_be_brief(stack, any_port)
-        && stack.config.rules.decide(Moment::Listen, local, None).is_none()
+        && stack.config.rules.decide_listener(local, is_ipv6).is_none()
     {
         attach::open_rings(stack, *local.ip(), device);
     }
