@@ -17,7 +17,7 @@ const STAGE: &str = r#"
 import errno, fcntl, os, select, signal, socket, struct, sys, threading, time
 from socket import *
 def udp(at=None, peer=None, timeout=15):
-    s = socket(AF_INET, SOCK_DGRAM)
+    s = socket(AF_INET6 if ':' in (at or peer or [''])[0] else AF_INET, SOCK_DGRAM)
     s.settimeout(timeout)
     if at: s.bind(at)
     if peer: s.connect(peer)
