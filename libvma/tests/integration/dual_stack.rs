@@ -516,6 +516,7 @@ fn node_listens_by_both_families() {
         return;
     }
     let ends = Ends::new(Library::Server);
+    with_ipv6(&ends.net);
     let script = "
 require('http').createServer((request, answer) => answer.end('seen by ' + request.socket.remoteAddress))
     .listen(8080);";
@@ -526,8 +527,72 @@ require('http').createServer((request, answer) => answer.end('seen by ' + reques
     // Its flows follow at once.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let watch = ends.net.watch_tcp(Side::A);
-    let curl = ends.client("curl").args("-sS --max-time 20 http://10.99.0.1:8080/").run().ok();
-    assert_eq!(curl.stdout, "seen by ::ffff:10.99.0.2");
+    for (host, peer) in [("10.99.0.1", "::ffff:10.99.0.2"), ("[fd00:99::1]", "fd00:99::2")] {
+        let words = format!("-sS --max-time 20 http://{host}:8080/");
+        let curl = ends.client("curl").args(&words).run().ok();
+        assert_eq!(curl.stdout, format!("seen by {peer}"));
+    }
     watch.still(0);
     drop(server);
+}
+
+/// Java's selectors and its clients of HTTP, of either family; without Java there is nothing to see.
+// covers: LIM-23
+#[test]
+fn java_serves_and_asks_by_its_defaults() {
+    if !Path::new("/usr/bin/java").exists() {
+        return;
+    }
+    const SERVER: &str = "
+import com.sun.net.httpserver.HttpServer;
+import java.net.InetSocketAddress;
+class Server {
+    public static void main(String[] words) throws Exception {
+        HttpServer server = HttpServer.create(new InetSocketAddress(8080), 0);
+        server.createContext(\"/\", exchange -> {
+            byte[] answer = exchange.getRemoteAddress().getAddress().getHostAddress().getBytes();
+            exchange.sendResponseHeaders(200, answer.length);
+            exchange.getResponseBody().write(answer);
+            exchange.close();
+        });
+        server.start();
+        System.out.println(\"ready\");
+    }
+}";
+    const CLIENT: &str = "
+import java.net.URI;
+import java.net.http.*;
+class Client {
+    public static void main(String[] words) throws Exception {
+        HttpClient client = HttpClient.newHttpClient();
+        for (String url : words)
+            for (int n = 0; n < 50; n++) {
+                HttpRequest request = HttpRequest.newBuilder(URI.create(url)).build();
+                String seen = client.send(request, HttpResponse.BodyHandlers.ofString()).body();
+                if (n == 49) System.out.println(\"seen \" + seen);
+            }
+        System.exit(0);
+    }
+}";
+    for library in [Library::Server, Library::Client] {
+        let ends = Ends::new(library);
+        with_ipv6(&ends.net);
+        let names = [("Server.java", SERVER), ("Client.java", CLIENT)];
+        let [server, client] = names.map(|(name, text)| {
+            let path = ends.net.file(name);
+            std::fs::write(&path, text).unwrap();
+            format!("-XX:TieredStopAtLevel=1 {}", path.display())
+        });
+        let mut server = ends.server("java").args(&server).start_shown();
+        server.wait_for_text("ready");
+        ends.net.wait_for_listener(Side::A, 8080);
+        let watch = ends.watch();
+        let urls = "http://10.99.0.1:8080/ http://[fd00:99::1]:8080/";
+        let client = ends.client("java").args(&client).args(urls).run().ok();
+        for seen in ["seen 10.99.0.2", "seen fd00:99:0:0:0:0:0:2"] {
+            assert!(client.stdout.contains(seen), "{}", client.stdout);
+        }
+        watch.still(2);
+        drop(server);
+    }
 }

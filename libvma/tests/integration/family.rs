@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use crate::dual_stack::{of, with_ipv6};
-use crate::harness::{Namespaces, Offload, PATIENCE, Side};
+use crate::harness::{Ends, Library, Namespaces, Offload, PATIENCE, Side};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
@@ -21,6 +21,10 @@ impl Family {
             with_ipv6(&net);
         }
         net
+    }
+
+    pub fn ends(self, library: Library) -> Ends {
+        Ends { net: self.namespaces(), library }
     }
 
     /// As [`Family::namespaces`], where the ends find each other.

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::family::Family;
 use crate::harness::{Ends, Library, PYTHON, Side, installed};
 
 use super::curl::{assert_same, random_file};
@@ -9,8 +10,15 @@ use super::curl::{assert_same, random_file};
 /// echo.py as server and client, at each end in turn and at both.
 #[track_caller]
 fn echo(kind: &str) {
+    echo_at(kind, Family::Ipv4, "10.99.0.1");
+}
+
+/// `listen` is the server's address.
+#[track_caller]
+fn echo_at(kind: &str, family: Family, listen: &str) {
     for library in Library::ALL {
-        let ends = Ends::new(library);
+        let ends = family.ends(library);
+        let address = family.of(Side::A).to_string();
         let script = ends.net.file("echo.py");
         std::fs::write(&script, include_str!("echo.py")).unwrap();
         let script = script.to_str().unwrap();
@@ -18,9 +26,11 @@ fn echo(kind: &str) {
             certificate(&ends);
         }
         let watch = if kind == "fork" { ends.watch_with_inherited() } else { ends.watch() };
-        let server = ends.server(PYTHON).arg(script).args("server").arg(kind).start_shown();
+        let server = ends.server(PYTHON).env("ADDRESS", listen).arg(script).args("server");
+        let server = server.arg(kind).start_shown();
         ends.net.wait_for_listener(Side::A, 7000);
-        let client = ends.client(PYTHON).arg(script).args("client").arg(kind).run();
+        let client = ends.client(PYTHON).env("ADDRESS", &address).arg(script).args("client");
+        let client = client.arg(kind).run();
         client.says("all echoed");
         let connections = client.number("connections ") as u64;
         watch.still(connections);
@@ -69,6 +79,12 @@ fn python_select_with_300_connections() {
 #[test]
 fn python_asyncio() {
     echo("asyncio");
+}
+
+// covers: NET-03, MUX-03
+#[test]
+fn python_asyncio_on_any_address_of_ipv6() {
+    echo_at("asyncio", Family::Ipv6, "::");
 }
 
 // covers: NET-03
