@@ -297,6 +297,16 @@ impl Control {
         mac
     }
 
+    /// Can the kernel ask for a neighbour of IPv6 without a packet for it? The question has the packet's source address, or a link-local
+    /// one of the interface.
+    #[cold]
+    pub fn asks_without_packet(interface: u32) -> bool {
+        let Ok(text) = crate::sys::fd::read_file("/proc/thread-self/net/if_inet6") else {
+            return true;
+        };
+        has_link_local(&String::from_utf8_lossy(&text), interface)
+    }
+
     /// Has the kernel given a neighbour up? An attempt that began meanwhile is another one.
     pub fn has_given_up(&mut self, interface: u32, address: Ipv4Addr) -> bool {
         let Ok(known) = self.netlink.neighbour(interface, address) else { return true };
@@ -351,6 +361,18 @@ fn igmp_users(text: &str, group: Ipv4Addr, interface: u32) -> Option<u32> {
     Some(0)
 }
 
+/// Reads /proc/net/if_inet6: lines of an address, the interface's index, prefix, scope and flags (hexadecimal), and its name.
+fn has_link_local(text: &str, interface: u32) -> bool {
+    const TENTATIVE: u32 = 0x40;
+    text.lines().any(|line| {
+        let mut words = line.split_whitespace();
+        let is_near = words.next().is_some_and(|address| address.starts_with("fe8"));
+        let number = |word: Option<&str>| u32::from_str_radix(word?, 16).ok();
+        let is_on = number(words.next()) == Some(interface);
+        is_near && is_on && number(words.nth(2)).is_some_and(|flags| flags & TENTATIVE == 0)
+    })
+}
+
 /// Reads /proc/net/igmp6: lines of the interface's index and name, the group (hexadecimal) and its number of users.
 fn mld_users(text: &str, group: Ipv6Addr, interface: u32) -> Option<u32> {
     let wanted = format!("{:032x}", u128::from(group));
@@ -367,6 +389,16 @@ fn mld_users(text: &str, group: Ipv6Addr, interface: u32) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_local_address_counts_on_its_interface_once_it_is_the_hosts() {
+        let text = "00000000000000000000000000000001 01 80 10 80       lo\n\
+                    fd000099000000000000000000000001 02 40 00 80   veth-a\n\
+                    fe80000000000000000000000000000b 0b 40 20 80     eth1\n\
+                    fe80000000000000000000000000000c 0c 40 20 c0     eth2\n";
+        let found = [1, 2, 11, 12, 13].map(|interface| has_link_local(text, interface));
+        assert_eq!(found, [false, false, true, false, false]);
+    }
 
     #[test]
     fn users_of_a_group_of_ipv6_are_read_per_interface() {

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::wire::ethernet::MacAddr;
 
+use crate::control::Control;
 use crate::control::netlink::{RouteKind, RouteQuery};
 use crate::shard::{NextHop, RingId};
 use crate::socket::attaching::Need;
@@ -49,7 +50,15 @@ pub(super) fn find(stack: &Stack, plane: &mut Plane, query: &RouteQuery) -> Resu
     let longest = ipv6_stand_ins::room(destination, stack.config.limit_mtu(link.mtu));
     let mtu = route.mtu.map_or(longest, |mtu| mtu.min(longest));
     let neighbour = route.gateway.unwrap_or(destination);
-    let hop = plane.control.neighbour(route.oif, neighbour).map(|mac| NextHop {
+    let mut mac = plane.control.neighbour_in_use(route.oif, neighbour);
+    if mac.is_none() {
+        if ipv6_stand_ins::is_one(neighbour) && !Control::asks_without_packet(route.oif) {
+            // The question that needs no packet would only keep the kernel from asking for its own.
+            return Err(WhyOs::Neighbour);
+        }
+        mac = plane.control.neighbour(route.oif, neighbour);
+    }
+    let hop = mac.map(|mac| NextHop {
         ring,
         interface: route.oif,
         source_mac,

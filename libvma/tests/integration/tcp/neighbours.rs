@@ -2,6 +2,7 @@
 
 use std::net::TcpListener;
 
+use crate::dual_stack::of;
 use crate::harness::{Namespaces, PYTHON, Side};
 
 const ADDRESSES: u64 = 16;
@@ -59,4 +60,23 @@ fn all_learn(prefix: &str, bits: &str, any: &str) {
     let all = ADDRESSES * THREADS;
     assert!(output.stdout.contains(&format!("failed [] connected {all}\n")), "{}", output.stdout);
     watch.still(all);
+}
+
+/// Linux asks from the source of the packet for which it asks, if the interface has no link-local address: the library has no packet there.
+// covers: LIM-25
+#[test]
+fn a_neighbour_of_ipv6_is_found_without_link_local_addresses() {
+    let net = Namespaces::with_arp();
+    for side in [Side::A, Side::B] {
+        net.add_ipv6(side, of(side));
+    }
+    let listener = net.within(Side::B, || TcpListener::bind("[::]:0").unwrap());
+    let port = listener.local_addr().unwrap().port();
+    let mut program = net.puppet(Side::A);
+    let to = of(Side::B);
+    // It was 3 s, and no route to the host.
+    program.run(&format!("c = socket(AF_INET6); c.settimeout(0.9); c.connect(('{to}', {port}))"));
+    let watch = net.watch_tcp(Side::A);
+    program.run(&format!("d = socket(AF_INET6); d.settimeout(0.9); d.connect(('{to}', {port}))"));
+    watch.still(0);
 }
