@@ -143,23 +143,23 @@ pub fn headers(
     Some(out)
 }
 
-/// Is a packet of IPv4 to send, without options, a fragment?
+/// Where in its datagram a fragment of IPv4 to send, without options, begins, in units of 8 bytes. None: it is none.
 #[inline]
-pub fn is_fragment(packet: &[u8]) -> bool {
+pub fn fragment_offset(packet: &[u8]) -> Option<u16> {
     const PLACE: usize = ethernet::HEADER_LEN + 6;
-    let place = packet.get(PLACE..).and_then(<[u8]>::first_chunk);
-    place.is_some_and(|place| u16::from_be_bytes(*place) & 0x3fff != 0)
+    let place = u16::from_be_bytes(*packet.get(PLACE..)?.first_chunk()?);
+    (place & 0x3fff != 0).then_some(place & 0x1fff)
 }
 
-/// As [`headers`], of a fragment. Its identification gets these upper bits.
+/// As [`headers`], of a fragment, which gets this identification.
 #[cold]
 pub fn fragment_headers(
     packet: &[u8],
     real: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
-    upper: u16,
+    ident: u32,
 ) -> Option<[u8; BEHIND_FRAGMENT]> {
     let ip = packet.get(ethernet::HEADER_LEN..)?;
-    let &[_, _, _, _, i0, i1, p0, p1, _, next_header, ..] =
+    let &[_, _, _, _, _, _, p0, p1, _, next_header, ..] =
         ip.first_chunk::<{ ipv4::HEADER_LEN }>()?;
     // Without what is behind them, where the first fragment alone has ports: one flow label for all.
     let before = headers(packet.get(..BEHIND_IPV4)?, real)?;
@@ -168,7 +168,7 @@ pub fn fragment_headers(
         next_header,
         offset: (place & 0x1fff) << 3,
         more: place & 0x2000 != 0,
-        ident: u32::from(upper) << 16 | u32::from(u16::from_be_bytes([i0, i1])),
+        ident,
     };
     let mut out = [0; BEHIND_FRAGMENT];
     let (front, behind) = out.split_first_chunk_mut::<BEHIND_IPV6>()?;

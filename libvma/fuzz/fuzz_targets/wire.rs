@@ -50,7 +50,7 @@ fn translate(frame: &[u8]) {
         let mut sent = [0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
         sent[..ethernet::HEADER_LEN].copy_from_slice(&packet[..ethernet::HEADER_LEN]);
         ip.emit(sent[ethernet::HEADER_LEN..].first_chunk_mut().expect("room"));
-        let back = fragment_headers(&sent, real, (all >> 16) as u16);
+        let back = fragment_headers(&sent, real, all);
         let mut back = back.expect("addresses that were met").to_vec();
         // What is reserved, nobody looks at.
         back[BEHIND_IPV6 + 1] = frame[BEHIND_IPV6 + 1];

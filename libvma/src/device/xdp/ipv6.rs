@@ -2,7 +2,6 @@
 //! ([`libvma_dev::ipv6_stand_ins`]). Only the header changes, in place, by [`libvma_engine::translation`].
 
 use core::net::Ipv6Addr;
-use std::sync::OnceLock;
 
 use libvma_dev::ipv6_stand_ins;
 use libvma_engine::frame::Extent;
@@ -52,16 +51,26 @@ pub fn headers(packet: &[u8]) -> Option<[u8; BEHIND_IPV6]> {
 
 /// The headers of a fragment. None, too: it is none.
 #[inline]
-pub fn fragment_headers(packet: &[u8]) -> Option<[u8; BEHIND_FRAGMENT]> {
-    // Processes of one host, which count from different numbers.
-    static UPPER: OnceLock<u16> = OnceLock::new();
-    if !translation::is_fragment(packet) {
-        return None;
+pub fn fragment_headers(packet: &[u8], idents: &mut Idents) -> Option<[u8; BEHIND_FRAGMENT]> {
+    let ident = idents.of(translation::fragment_offset(packet)?);
+    translation::fragment_headers(packet, ipv6_stand_ins::real, ident)
+}
+
+/// The identifications of the datagrams that leave as fragments: each has the next number (RFC 8200 section 4.5). Rings and processes
+/// begin somewhere else, as they send from the same addresses.
+pub struct Idents(u32);
+
+impl Idents {
+    pub fn new() -> Idents {
+        let guessed = (thread::process_id() as u32).wrapping_mul(0x9e37_79b1);
+        Idents(random::bytes().map_or(guessed, |[a, b, c, d, ..]| u32::from_be_bytes([a, b, c, d])))
     }
-    let start =
-        UPPER.get_or_init(|| random::bytes().map_or(0, |[a, b, ..]| u16::from_be_bytes([a, b])));
-    let upper = start.wrapping_add(thread::process_id() as u16);
-    translation::fragment_headers(packet, ipv6_stand_ins::real, upper)
+
+    /// Of the fragment that begins there. Those of a datagram leave one after the other, the first one first.
+    fn of(&mut self, offset: u16) -> u32 {
+        self.0 = self.0.wrapping_add(u32::from(offset == 0));
+        self.0
+    }
 }
 
 /// As [`headers`], with what is behind them.

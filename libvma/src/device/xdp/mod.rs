@@ -1,13 +1,12 @@
 //! The XDP device: AF_XDP rings on one interface, plus the eBPF flow table that feeds them.
 //!
-//! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames'
-//! memory, `flows` that or the daemon's, which `grant` asks for a ring, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of
-//! two of them where the program writes frames to the memory itself, `inlet` what those two ways have
-//! in common, `outlet` the same for the two ways to send, `tx_rings` what threads send by at the same time,
-//! `send` what goes by them, `ipv6` the other headers of packets of IPv6,
-//! `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`,
-//! `inject` gives frames to the kernel, `establish` whole connections to its listeners, `count` what is told of
-//! all that, `leave` the end of the process. Works on any Linux interface.
+//! `program` loads and attaches the steering program, `flow` is its table, `umem` the frames' memory, `flows` that or the daemon's, which
+//! `grant` asks for a ring, `queue` one AF_XDP socket, `ring` its four rings, `ingress` the ring that takes the place of two of them where
+//! the program writes frames to the memory itself, `inlet` what those two ways have in common, `outlet` the same for the two ways to send,
+//! `tx_rings` what threads send by at the same time, `send` what goes by them, `ipv6` the other headers of packets of IPv6,
+//! `super_frame` the way out for TCP segments larger than the MTU, `capture` the copy of sent frames for `VMA_PCAP`, `inject` gives frames
+//! to the kernel, `establish` whole connections to its listeners, `count` what is told of all that, `leave` the end of the process. Works
+//! on any Linux interface.
 
 mod bells;
 mod bpf;
@@ -102,6 +101,7 @@ pub struct Ring {
     tx_base: u32,
     /// Frames written to the TX ring and not yet seen in the completion ring.
     in_flight: u32,
+    idents: ipv6::Idents,
     /// RX frames that each queue's kernel side has, to receive into or received: at most so many. They
     /// go round in turn, and the fewer there are, the warmer they are.
     most_posted: u32,
@@ -181,6 +181,7 @@ impl Ring {
             tx: Pool::new(tx_frames),
             tx_base: 0,
             in_flight: 0,
+            idents: ipv6::Idents::new(),
             most_posted: memory.slots,
             traffic: Traffic::default(),
             tally: Tally::default(),
@@ -260,6 +261,7 @@ impl Ring {
             tx: Pool::new(tx_frames),
             tx_base,
             in_flight: 0,
+            idents: ipv6::Idents::new(),
             most_posted: posted,
             traffic: Traffic::default(),
             tally: Tally::default(),
@@ -393,8 +395,7 @@ impl Ring {
         head.map(|frame| Received { frame, len, segment })
     }
 
-    /// Before a sleep: gives back everything that was received, or the kernel would take the ring
-    /// for readable and wake at once.
+    /// Before a sleep: gives back everything that was received, or the kernel would take the ring for readable and wake at once.
     pub fn settle(&mut self) {
         self.note_sleep();
         for number in 0..self.queues.len() {
@@ -479,9 +480,8 @@ impl Ring {
         self.rx.release(frame);
     }
 
-    /// Some queue has less than half of its frames left to receive into, and too few are free
-    /// to help it: whoever queues packets must copy them out, or the ring runs dry because one
-    /// application is slow.
+    /// Some queue has less than half of its frames left to receive into, and too few are free to help it: whoever queues packets must copy
+    /// them out, or the ring runs dry because one application is slow.
     #[inline]
     pub fn is_short_of_frames(&self) -> bool {
         let least = self.most_posted / 2;

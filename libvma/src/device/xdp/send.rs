@@ -87,7 +87,7 @@ impl Ring {
     /// Makes a packet to send one of IPv6 (`ipv6`), by the room in front of it.
     #[inline(never)]
     fn translate_sent(&mut self, frame: &Frame, extent: Extent) {
-        if let Some(headers) = ipv6::fragment_headers(self.umem.bytes(extent)) {
+        if let Some(headers) = ipv6::fragment_headers(self.umem.bytes(extent), &mut self.idents) {
             let grown = ipv6::grown(extent, ipv6::DIFFERENCE_OF_FRAGMENT);
             let bytes = self.umem.bytes_mut(grown);
             bytes.first_chunk_mut().into_iter().for_each(|place| *place = headers);
