@@ -372,9 +372,14 @@ static __attribute__((always_inline)) __u64 judge_ipv6(const void *data, const v
 			ends->protocol = IPPROTO_UDP;
 			return owner;
 		}
-		if (place > 1)
+		if (known && owner == KERNELS)
+			return KERNELS;
+		// Of another datagram the first one may be known, whose identification has come round: this one decides anew.
+		if (place > 1 || known) {
+			owner = KERNELS;
 			map_update(&fragments, &datagram, &owner, 0);
-		if (place > 1 || (known && owner == KERNELS))
+		}
+		if (place > 1)
 			return KERNELS;
 		// Without its headers the kernel refuses it (RFC 7112).
 		udp++;

@@ -97,17 +97,7 @@ impl Cable {
 
     /// Of a fragment that begins so, or goes on so.
     fn who_takes_piece(&mut self, ident: u32, place: u16, behind: [u8; 16]) -> Taker {
-        self.sent += 1;
-        let mut frame = Vec::new();
-        let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).ipv6(
-            PEERS_OF_IPV6.octets(),
-            OURS_OF_IPV6.octets(),
-            64,
-        );
-        let place = place.to_be_bytes();
-        let header = [&[UDP, 0], &place[..], &ident.to_be_bytes()].concat();
-        packet.write(&mut frame, 44.into(), &[&header[..], &behind].concat()).unwrap();
-        self.who_takes_frame(&frame)
+        self.who_takes_frame(&piece_of_ipv6(OURS_OF_IPV6, UDP, ident, place, behind))
     }
 
     fn who_takes_frame(&mut self, frame: &[u8]) -> Taker {
@@ -128,6 +118,34 @@ impl Cable {
         }
         panic!("neither the ring nor the kernel got it");
     }
+}
+
+/// A fragment of the peer's.
+fn piece_of_ipv6(
+    destination: Ipv6Addr,
+    protocol: u8,
+    ident: u32,
+    place: u16,
+    behind: [u8; 16],
+) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let packet = PacketBuilder::ethernet2([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]).ipv6(
+        PEERS_OF_IPV6.octets(),
+        destination.octets(),
+        64,
+    );
+    let header = [&[protocol, 0], &place.to_be_bytes()[..], &ident.to_be_bytes()].concat();
+    packet.write(&mut frame, 44.into(), &[&header[..], &behind].concat()).unwrap();
+    frame
+}
+
+/// The header of a datagram of 200 bytes, and some of them.
+fn beginning_of((source_port, port): (u16, u16)) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&source_port.to_be_bytes());
+    bytes[2..4].copy_from_slice(&port.to_be_bytes());
+    bytes[5] = 200;
+    bytes
 }
 
 fn in_both_modes(test: fn(Cable)) {
@@ -247,11 +265,7 @@ fn the_fragments_of_a_datagram_of_ipv6_go_one_way() {
     let test = |mut cable: Cable| {
         let [exact, _] = flows_of_ipv6(UDP);
         cable.ring.add_flow(exact).unwrap();
-        let mut first = [0; 16];
-        let (source_port, port) = PORTS;
-        first[..2].copy_from_slice(&source_port.to_be_bytes());
-        first[2..4].copy_from_slice(&port.to_be_bytes());
-        first[5] = 200;
+        let first = beginning_of(PORTS);
         let mut others = first;
         others[3] ^= 1;
         for (ident, begin, taker) in
@@ -269,6 +283,38 @@ fn the_fragments_of_a_datagram_of_ipv6_go_one_way() {
         assert_eq!(cable.who_takes_piece(4, 0, first), Taker::Kernel);
         cable.ring.remove_flows(core::iter::once(exact));
         assert_eq!(cable.who_takes_piece(5, 1, first), Taker::Kernel);
+    };
+    for mode in MODES {
+        with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
+    }
+}
+
+/// The identification of a datagram of ours, of which a fragment may have been lost, comes round.
+// covers: NET-40, NET-23
+#[test]
+fn each_first_fragment_of_ipv6_decides_anew() {
+    let test = |mut cable: Cable| {
+        let [exact, _] = flows_of_ipv6(UDP);
+        cable.ring.add_flow(exact).unwrap();
+        let first = beginning_of(PORTS);
+        let mut others = first;
+        others[3] ^= 1;
+        let mut without_length = first;
+        without_length[4..6].fill(0);
+        for (ident, again) in [(9, others), (10, without_length)] {
+            assert_eq!(cable.who_takes_piece(ident, 1, first), Taker::Ring);
+            assert_eq!(cable.who_takes_piece(ident, 1, again), Taker::Kernel);
+            assert_eq!(cable.who_takes_piece(ident, 16, first), Taker::Kernel, "{ident}");
+        }
+        // Of another protocol.
+        assert_eq!(cable.who_takes_piece(11, 1, first), Taker::Ring);
+        let strange = piece_of_ipv6(OURS_OF_IPV6, 60, 11, 1, first);
+        assert_eq!(cable.who_takes_frame(&strange), Taker::Kernel);
+        assert_eq!(cable.who_takes_piece(11, 16, first), Taker::Kernel);
+        // It came twice.
+        assert_eq!(cable.who_takes_piece(12, 1, first), Taker::Ring);
+        assert_eq!(cable.who_takes_piece(12, 1, first), Taker::Ring);
+        assert_eq!(cable.who_takes_piece(12, 16, first), Taker::Ring);
     };
     for mode in MODES {
         with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
