@@ -375,7 +375,8 @@ static __attribute__((always_inline)) __u64 judge_ipv6(const void *data, const v
 		if (known && owner == KERNELS)
 			return KERNELS;
 		// Of another datagram the first one may be known, whose identification has come round: this one decides anew.
-		if (place > 1 || known) {
+		// (A router's datagrams, which are for nobody here, take no place.)
+		if (known || (place > 1 && stand_in_of(ip->daddr, 0))) {
 			owner = KERNELS;
 			map_update(&fragments, &datagram, &owner, 0);
 		}

@@ -321,6 +321,26 @@ fn each_first_fragment_of_ipv6_decides_anew() {
     }
 }
 
+/// A router has many.
+// covers: NET-40, NET-23
+#[test]
+fn fragments_of_ipv6_that_pass_by_take_the_place_of_none_of_ours() {
+    let test = |mut cable: Cable| {
+        let [exact, _] = flows_of_ipv6(UDP);
+        cable.ring.add_flow(exact).unwrap();
+        let first = beginning_of(PORTS);
+        assert_eq!(cable.who_takes_piece(1, 1, first), Taker::Ring);
+        for ident in 0..20_000 {
+            let passing = piece_of_ipv6(OTHERS_OF_IPV6, UDP, ident, 16 | 1, first);
+            assert_eq!(cable.who_takes_frame(&passing), Taker::Kernel);
+        }
+        assert_eq!(cable.who_takes_piece(1, 16, first), Taker::Ring);
+    };
+    for mode in MODES {
+        with_pair(move || test(Cable::new(mode, libc::ETH_P_IPV6)));
+    }
+}
+
 /// The flow of one peer, and that of all.
 fn flows_of_ipv6(protocol: u8) -> [Flow; 2] {
     let [source, destination] = [PEERS_OF_IPV6, OURS_OF_IPV6]
