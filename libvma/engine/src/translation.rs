@@ -58,10 +58,13 @@ pub fn to_ipv4(
     }
     let header = ipv6::Header::parse(rest, len.saturating_sub(ethernet::HEADER_LEN))?;
     let fragment = ipv6::Fragment::of(&header, rest)?;
-    // Of a later fragment's protocol nobody asks.
-    let is_first = fragment.is_none_or(|fragment| fragment.offset == 0);
-    let protocol = fragment.map_or(header.next_header, |fragment| fragment.next_header);
-    if is_first && !matches!(protocol, ipv4::protocol::TCP | ipv4::protocol::UDP) {
+    let protocol = match fragment {
+        None => header.next_header,
+        Some(first) if first.offset == 0 => first.next_header,
+        // The first one's counts (RFC 8200 section 4.5), and this is one that nobody refuses.
+        Some(_) => ipv4::protocol::UDP,
+    };
+    if !matches!(protocol, ipv4::protocol::TCP | ipv4::protocol::UDP) {
         return Err(DropReason::UnknownProtocol);
     }
     let dst = own(header.dst).ok_or(DropReason::NotForUs)?;

@@ -55,6 +55,11 @@ fn translate(frame: &[u8]) {
         // What is reserved, nobody looks at.
         back[BEHIND_IPV6 + 1] = frame[BEHIND_IPV6 + 1];
         back[BEHIND_IPV6 + 3] |= frame[BEHIND_IPV6 + 3] & 6;
+        // Nor at the protocol of a later one.
+        if ip.fragment_offset() > 0 {
+            assert_eq!(ip.protocol, ipv4::protocol::UDP);
+            back[BEHIND_IPV6] = frame[BEHIND_IPV6];
+        }
         back
     } else {
         return;

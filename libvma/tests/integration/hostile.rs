@@ -111,7 +111,7 @@ def frame(body, dst=DST, kind=0x86dd):
 def piece(ident, at, more, data, kind=17):
     return frame(packet(struct.pack('!BBHI', kind, 0, (at & 0x1fff) << 3 | more, ident) + data, proto=44))
 def fragments(r, ident):
-    style = r.randrange(9)
+    style = r.randrange(10)
     body = datagram(b'style %d, %d ' % (style, ident) + r.randbytes(r.randrange(100, 3000)))
     out = []
     at = 0
@@ -128,6 +128,7 @@ def fragments(r, ident):
     if style == 6: out.insert(0, (r.randrange(0x2000), 1, b''))
     if style == 7: out.insert(1, (r.randrange(1, 9), 1, r.randbytes(r.randrange(1, 8))))
     if style == 8: out = [(0, 1, body[:r.randrange(16)])] + out[1:]
+    if style == 9: out = [(at, more, data, 60 if at else 17) for at, more, data in out]
     return [piece(ident << 16 | ident, *one) for one in out]
 SOURCES = ['::', '::1', 'ff02::1', 'fe80::b', '::ffff:10.99.0.2', 'fd00:99::1', '2001:db8::5', '64:ff9b::1', '::5']
 def hostile(r):

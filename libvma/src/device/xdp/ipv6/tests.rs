@@ -92,15 +92,15 @@ fn fragment(place: u16, next_header: u8, len: u16) -> Vec<u8> {
 #[test]
 fn a_received_fragment_is_one_of_ipv4_with_all_of_its_identification() {
     let (ours, peers) = (stand_in(OURS), stand_in(PEERS));
-    // Of a later one the protocol means nothing.
-    for (place, protocol) in [(1, 17), (1448, 17), (1448 | 1, 60)] {
+    // Of a later one the protocol means nothing: the shard, which refuses others, has one that it knows.
+    for (place, protocol) in [(1, 17), (1448, 17), (1448 | 1, 60), (8, 44)] {
         let mut packet = fragment(place, protocol, 64);
         let len = packet.len();
         let by = to_ipv4(&mut packet, len, |_| {}).unwrap();
         assert_eq!(by, translation::DIFFERENCE_OF_FRAGMENT);
         let rest = &packet[by + ethernet::HEADER_LEN..];
         let ip = ipv4::Header::parse(rest, rest.len()).unwrap();
-        assert_eq!((ip.src, ip.dst, ip.ttl, ip.protocol), (peers, ours, 61, protocol));
+        assert_eq!((ip.src, ip.dst, ip.ttl, ip.protocol), (peers, ours, 61, 17));
         assert!(ip.is_fragment() && !ip.dont_fragment);
         assert_eq!(ip.fragment_offset(), usize::from(place & !7));
         assert_eq!(ip.more_fragments, place & 1 == 1);
