@@ -268,6 +268,15 @@ impl Ring {
         }
     }
 
+    /// As [`xdp::Ring::has_room`]. By a link no datagram leaves in fragments.
+    #[cold]
+    pub fn has_room(&mut self, packets: impl Iterator<Item = usize>) -> bool {
+        match self {
+            Ring::Xdp(ring) => ring.has_room(packets),
+            Ring::Shm(_) => true,
+        }
+    }
+
     /// Hands the pieces of an allocated chain, in order, to `write` with their offset in the
     /// packet. The first piece has room for all headers.
     #[inline]

@@ -273,6 +273,11 @@ fn send_fragments(
     let room = egress.hop.mtu as usize;
     let room = if of_ipv6 { room.saturating_sub(FRAGMENT_HEADER_LEN) } else { room };
     let pieces = fragments(total, room, ipv4::HEADER_LEN).ok_or(SendError::TooBig)?;
+    let lead = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+    // All or none: of a datagram that is sent again, a part has not left before.
+    if !ring.has_room(pieces.clone().map(|piece| lead + piece.len)) {
+        return Err(SendError::NoFrame);
+    }
     // The checksum stands in the first fragment, so the payload is summed before it is copied.
     let udp = if egress.checksum {
         let mut gather = Gather::new(egress);
@@ -287,7 +292,6 @@ fn send_fragments(
 
     for Fragment { offset, len, more } in pieces {
         let ip = ip.for_fragment(offset, len, more).ok_or(SendError::TooBig)?;
-        let lead = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
         let frame =
             ring.allocate(egress.hop.destination_mac.0, lead + len).ok_or(SendError::NoFrame)?;
         ring.write(&frame, |at, bytes| {

@@ -7,19 +7,16 @@ use super::ring::{CONTINUED, Descriptor};
 use super::umem::CHUNK;
 use super::{Ring, capture};
 
+/// What a packet of so many bytes takes.
+fn frames(len: usize) -> usize {
+    (len + HEADROOM).div_ceil(CHUNK as usize)
+}
+
 impl Ring {
     /// Frames for a packet of `len` bytes, as a chain; None when all are under way.
     pub fn allocate(&mut self, len: usize) -> Option<Frame> {
-        let wanted = (len + HEADROOM).div_ceil(CHUNK as usize);
-        if self.tx.available() < wanted {
-            self.reclaim_sent();
-            if self.tx.available() < wanted {
-                self.kick();
-                self.reclaim_sent();
-            }
-        }
-        if self.tx.available() < wanted || self.queues.is_empty() {
-            self.traffic.tx_none += 1;
+        let wanted = frames(len);
+        if !self.has_free(wanted) {
             return None;
         }
         let head = self.tx.allocate()?;
@@ -33,6 +30,29 @@ impl Ring {
             self.place(index, 0, &mut left);
         }
         Some(head)
+    }
+
+    /// Are frames free for all of these packets, whose lengths are given? If they need more than there are at all, for as many as there are.
+    #[cold]
+    pub fn has_room(&mut self, packets: impl Iterator<Item = usize>) -> bool {
+        let wanted = packets.map(frames).sum::<usize>().min(self.tx.capacity());
+        self.has_free(wanted)
+    }
+
+    #[inline]
+    fn has_free(&mut self, wanted: usize) -> bool {
+        if self.tx.available() < wanted {
+            self.reclaim_sent();
+            if self.tx.available() < wanted {
+                self.kick();
+                self.reclaim_sent();
+            }
+        }
+        if self.tx.available() < wanted || self.queues.is_empty() {
+            self.traffic.tx_none += 1;
+            return false;
+        }
+        true
     }
 
     /// Behind the first `skip` bytes of a chunk.
@@ -174,3 +194,6 @@ impl Ring {
         sent
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -71,8 +71,18 @@ pub(in crate::device::xdp) fn open(name: &str, is_virtual: bool) -> Ring {
 }
 
 pub(in crate::device::xdp) fn open_in(mode: Mode, name: &str, is_virtual: bool) -> Ring {
+    let interface = end_of_pair(name, is_virtual);
+    let ring =
+        Ring::open(interface, mode, LIMITS, |mode, error| panic!("{mode:?}: {error}")).unwrap();
+    if mode != Mode::Auto {
+        assert_eq!(ring.mode(), mode);
+    }
+    ring
+}
+
+pub(in crate::device::xdp) fn end_of_pair(name: &str, is_virtual: bool) -> Interface {
     let last = if name == "v0" { 1 } else { 2 };
-    let interface = Interface {
+    Interface {
         index: index(name),
         name: name.into(),
         mac: [2, 0, 0, 0, 0, last],
@@ -82,21 +92,11 @@ pub(in crate::device::xdp) fn open_in(mode: Mode, name: &str, is_virtual: bool) 
         is_virtual,
         is_veth: is_virtual,
         has_local_peers: is_virtual,
-    };
-    let limits = Limits {
-        rx_frames: 4096,
-        rx_posted: 4096,
-        tx_frames: 256,
-        patience_nanos: 0,
-        most_sharers: 1,
-    };
-    let ring =
-        Ring::open(interface, mode, limits, |mode, error| panic!("{mode:?}: {error}")).unwrap();
-    if mode != Mode::Auto {
-        assert_eq!(ring.mode(), mode);
     }
-    ring
 }
+
+pub(in crate::device::xdp) const LIMITS: Limits =
+    Limits { rx_frames: 4096, rx_posted: 4096, tx_frames: 256, patience_nanos: 0, most_sharers: 1 };
 
 /// The peer's end as the wire sees it: every packet with its virtio-net header.
 struct Capture(Fd);
