@@ -47,7 +47,15 @@ const LEVELS: &[Level] = &[
             (50, "IP_UNICAST_IF"),
         ],
     ),
-    (libc::IPPROTO_IPV6, &[(1, "IPV6_ADDRFORM"), (11, "IPV6_FLOWINFO"), (75, "IPV6_TRANSPARENT")]),
+    (
+        libc::IPPROTO_IPV6,
+        &[
+            (1, "IPV6_ADDRFORM"),
+            (11, "IPV6_FLOWINFO"),
+            (75, "IPV6_TRANSPARENT"),
+            (77, "IPV6_RECVFRAGSIZE"),
+        ],
+    ),
     (
         libc::IPPROTO_UDP,
         &[
