@@ -21,7 +21,7 @@ pub(super) const PARAMS: &[Param] = &[
         .formerly(&["VMA_SKIP_OS_CALL"]).show(Show::ZeroDisabled)
         .spec(&[(UltraLatency, "0"), (West29, "50"), (WombatFh, "20"), (MultiRing, "0")])
         .no_meaning("VMA_SELECT_POLL_OS_RATIO counts successful polls, too, so nobody starves"),
-    param("VMA_PROGRESS_ENGINE_INTERVAL", number(0, 60_000), "10", "CQ Drain Interval (msec)", "How often the internal thread drains rings that nobody polls; 0 never")
+    param("VMA_PROGRESS_ENGINE_INTERVAL", number(0, 60_000), "10", "CQ Drain Interval (msec)", "How often the internal thread drains rings that nobody polls; 0 never. In an idle program it sleeps for up to 100 ms, until something comes")
         .show(Show::ZeroLabel("CQ Drain Thread"))
         .spec(&[(UltraLatency, "0"), (Latency, "100")]),
     param("VMA_PROGRESS_ENGINE_WCE_MAX", COUNT, "10000", "CQ Drain WCE (max)", "Packets after which the internal thread gives the others a chance; 0 as 1")
