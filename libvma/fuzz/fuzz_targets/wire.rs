@@ -52,7 +52,7 @@ fn translate(frame: &[u8]) {
         ip.emit(sent[ethernet::HEADER_LEN..].first_chunk_mut().expect("room"));
         let back = fragment_headers(&sent, real, all);
         let mut back = back.expect("addresses that were met").to_vec();
-        // What is reserved, nobody looks at.
+        // Receivers ignore the reserved fields.
         back[BEHIND_IPV6 + 1] = frame[BEHIND_IPV6 + 1];
         back[BEHIND_IPV6 + 3] |= frame[BEHIND_IPV6 + 3] & 6;
         // Nor at the protocol of a later one.

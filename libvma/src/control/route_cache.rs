@@ -29,12 +29,12 @@ pub struct RouteCache {
     since: u64,
 }
 
-/// What chooses among several next hops (fib_multipath_hash_policy).
+/// The part of a packet that chooses among several next hops (fib_multipath_hash_policy).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Choice {
     Addresses,
     Ports,
-    /// What a packet in a tunnel has, or it is not known.
+    /// The packet inside of a tunnel's as well, or the setting cannot be read.
     More,
 }
 
@@ -94,8 +94,8 @@ impl RouteCache {
         *self.choice.get_or_insert_with(ask)
     }
 
-    /// Answers depend on no rule's ports, nor on the user. A program that does not spread its connections, and has only one, need
-    /// not know.
+    /// Answers depend on no rule's ports, nor on the user. They are read only if they matter: that costs a dump
+    /// of all rules.
     fn rules_are_plain(&mut self, netlink: &mut Netlink) -> bool {
         *self.plain.get_or_insert_with(|| netlink.rules_are_plain().unwrap_or(false))
     }

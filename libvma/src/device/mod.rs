@@ -74,7 +74,7 @@ impl core::fmt::Display for OpenError {
             OpenError::System { call, errno } => {
                 write!(f, "{call} failed: {}", rustix::io::Errno::from_raw_os_error(*errno))?;
                 match errno {
-                    // What xdp(7)'s memory is refused with where RLIMIT_MEMLOCK counts.
+                    // AF_XDP refuses memory with this error where RLIMIT_MEMLOCK counts.
                     &libc::ENOBUFS => f.write_str(
                         "; let the program lock more memory (ulimit -l, LimitMEMLOCK= of a systemd unit), or give it \
                          CAP_IPC_LOCK",

@@ -22,9 +22,9 @@ const LATE: u64 = 1_000_000;
 /// While nobody polls and there are but links, the intervals grow up to this, or the one configured
 /// if that is longer. They are as long when nothing happens at all ([`DOZES_AFTER`]).
 const LONGEST_QUIET: u64 = 100_000_000;
-/// After so many intervals in which nobody polled and nothing came, this thread sleeps for longer, on the rings if
-/// nobody else does: an idle program shall not wake a hundred times a second. Packets, and polls of the program, bring the
-/// interval back.
+/// After so many intervals in which nobody polled and nothing came, this thread sleeps for longer, and on the
+/// rings' descriptors if no thread of the program does: an idle program shall not wake a hundred times a second. Packets, and
+/// polls of the program, bring the interval back.
 const DOZES_AFTER: u32 = 100;
 
 pub struct Drive {
@@ -115,7 +115,13 @@ impl Drive {
     /// Has nothing happened for so long that this thread may sleep for longer?
     fn may_doze(&self, stack: &Stack) -> bool {
         let is_idle = self.alone && self.quiet >= DOZES_AFTER;
-        is_idle && self.interval > 0 && !self.armed && !stack.extra.callbacks.are_any()
+        // Without a waker no call could end the sleep.
+        let may_be_woken = stack.internal_waker.is_some();
+        is_idle
+            && may_be_woken
+            && self.interval > 0
+            && !self.armed
+            && !stack.extra.callbacks.are_any()
     }
 
     fn tick(&self) -> u64 {

@@ -454,7 +454,8 @@ impl<S> State<S> {
         self.polls
     }
 
-    /// The internal thread is about to sleep for long, because nobody has polled for long. Whoever polls wakes it by this.
+    /// The internal thread is about to sleep for long, because no thread has polled for a second. The next thread that polls, or
+    /// that ends a sleep, wakes it by this.
     pub fn doze(&mut self, waker: Arc<Waker>) {
         self.dozing = Some(waker);
     }

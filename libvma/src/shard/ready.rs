@@ -288,12 +288,34 @@ impl<S> State<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::Interest;
+    use std::sync::Arc;
+
+    use super::{Interest, State};
     use crate::shard::Shard;
-    use crate::sys::wait::{PollFd, ppoll};
+    use crate::sys::wait::{PollFd, Waker, ppoll};
 
     fn is_woken(fd: i32) -> bool {
         ppoll(&mut [PollFd { fd, events: libc::POLLIN, revents: 0 }], Some(0), None) == Ok(1)
+    }
+
+    #[test]
+    fn who_polls_or_ends_a_sleep_wakes_the_internal_thread_once() {
+        let shard = Shard::<()>::default();
+        let mut state = shard.lock().unwrap();
+        let waker = Arc::new(Waker::new().unwrap());
+        let acts: [fn(&mut State<()>); 2] = [|state| _ = state.poll(), State::hand_over_rings];
+        for act in acts {
+            state.doze(Arc::clone(&waker));
+            assert!(!is_woken(waker.raw()));
+            act(&mut state);
+            act(&mut state);
+            assert_eq!(waker.clear(), 1);
+            // It has awoken by itself.
+            state.doze(Arc::clone(&waker));
+            state.end_doze();
+            act(&mut state);
+            assert!(!is_woken(waker.raw()));
+        }
     }
 
     #[test]

@@ -30,10 +30,10 @@ pub const TIMEOUT_OF_IPV6: Duration = Duration::from_secs(60);
 #[doc(alias = "ipfrag_max_dist")]
 const DISTANCE: u32 = 64;
 
-/// What a payload of IPv6 can have in all: its first fragment names no length of the whole.
+/// The longest payload of IPv6. (Its first fragment does not tell the length of the whole datagram.)
 const MAX_PAYLOAD_LEN_OF_IPV6: usize = 0xffff;
 
-/// What differs between the families.
+/// The rules in which the two families differ.
 #[derive(Clone, Copy, Debug)]
 struct Family {
     timeout: Duration,

@@ -7,7 +7,7 @@ use super::ring::{CONTINUED, Descriptor};
 use super::umem::CHUNK;
 use super::{Ring, capture};
 
-/// What a packet of so many bytes takes.
+/// The number of frames that a packet of `len` bytes takes.
 fn frames(len: usize) -> usize {
     (len + HEADROOM).div_ceil(CHUNK as usize)
 }

@@ -108,7 +108,7 @@ fn query(key: &FlowKey, wishes: Wishes) -> RouteQuery {
     }
 }
 
-/// What connections with one way have in common. Where ports choose among next hops of IPv4, each may have its own.
+/// The properties that connections with the same way have in common. Where ports choose among next hops of IPv4, each may have its own.
 fn shared(query: &RouteQuery, by_ports: bool) -> RouteQuery {
     match by_ports && !ipv6_stand_ins::is_one(query.dst) {
         true => *query,

@@ -81,7 +81,7 @@ const LEVELS: &[Level] = &[
     ),
 ];
 
-/// What the manual pages call it.
+/// The option's name in the manual pages.
 pub fn known(level: i32, option: i32) -> Option<&'static str> {
     let (_, options) = LEVELS.iter().find(|(number, _)| *number == level)?;
     options.iter().find(|(number, _)| *number == option).map(|(_, name)| *name)

@@ -49,7 +49,7 @@ fn a_datagram_leaves_with_all_of_its_fragments_or_none() {
                 ring: shard.open_ring(interface, mode, LIMITS, |_, _| {}).unwrap(),
             };
             let mut state = shard.lock().unwrap();
-            // What was queued stays.
+            // Packets that were queued before stay queued.
             ip("link set v0 down
 ");
             let mut whole = 0;
